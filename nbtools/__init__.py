@@ -22,7 +22,7 @@ _HOME = {
     "History": "nbtools.metrics.history",
     "ConfigForm": "nbtools.notebook.form.form",
     "new": "nbtools.notebook.form.form",
-    "show_media": "nbtools.notebook.panel.media",
+    "show_media": "nbtools.notebook.panel.media_view",
     "LivePlot": "nbtools.notebook.panel.panel",
     "Playground": "nbtools.notebook.playground.playground",
     "scaling": "nbtools.notebook.comparison.scaling",
@@ -35,7 +35,7 @@ _HOME = {
     "read_script": "nbtools.script.script",
     "write_script": "nbtools.script.script",
 }
-"""Public name -> its module."""
+"""Module of each public name."""
 _HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
 """Modules for users' scripts: `media` and its former name."""
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nbtools.notebook.comparison.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.form.form import new as new
-    from nbtools.notebook.panel.media import show_media as show_media
+    from nbtools.notebook.panel.media_view import show_media as show_media
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.notebook.playground.playground import Playground as Playground
     from nbtools.notebook.run_table.runs import runs as runs

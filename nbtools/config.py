@@ -6,7 +6,7 @@ literals; each recipe inherits from `TrainConfig` once.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -52,7 +52,7 @@ def num_evaluated_samples(what: str, unit: str) -> Any:
 
 
 def may_be_path(text: str) -> bool:
-    """Whether a path can be called so: not blank, without a null character, and not too long for a file system."""
+    """Whether a text is a possible path: not blank, without a null character, and not too long for a file system."""
     lengths = [len(part.encode("utf-8", "surrogatepass")) for part in text.split("/")]
     return bool(text.strip()) and "\0" not in text and max(lengths) <= 255 and sum(lengths) + len(lengths) <= 3072
 
@@ -155,7 +155,7 @@ _BOUNDS = {
 
 
 def _message(item: Any, cls: type[Settings]) -> str:
-    """Return what is allowed, by the field's declaration."""
+    """Return the allowed values of a field, by its declaration."""
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         hint = did_you_mean(str(item["loc"][0]), cls.model_fields) or f"it has {', '.join(cls.model_fields)}"
@@ -180,11 +180,11 @@ _TIME_LIMIT = r"[0-9]{1,6}(?::[0-9]{1,2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(?::[0-9]{1,
 _MEMORY = r"[0-9]{1,9}[KMGT]?"
 _WORDS = r"[A-Za-z0-9_.,+:@-]{1,200}"
 _FEATURES = r"[A-Za-z0-9_.,+:@&|*()\[\]-]{1,200}"
-"""What may stand in an `#SBATCH` line: nothing that bash or sbatch reads as more than the value."""
+"""Characters allowed in an `#SBATCH` value: none has a meaning for bash or sbatch."""
 
 
 class Slurm(Settings):
-    """What a run asks of Slurm, under sbatch's names; None leaves a value to the site's default."""
+    """Slurm settings of a run, named as in sbatch; None takes the site's default."""
 
     partition: str | None = setting(None, "Partition; None for the default one.", basic=True)
     account: str | None = setting(None, "Account that the job is charged to.", basic=True)
@@ -239,7 +239,7 @@ class Slurm(Settings):
         return value
 
     def num_gpus(self, nproc_per_node: int | Literal["gpu"]) -> int | None:
-        """Return the GPUs on each node; None if neither setting says it."""
+        """Return the number of GPUs per node; None if neither setting has it."""
         if self.gpus_per_node is None:
             return None if nproc_per_node == "gpu" else nproc_per_node
         return int(str(self.gpus_per_node).rpartition(":")[2])
@@ -377,7 +377,7 @@ class Launch(Settings):
         return value
 
     def resolved(self, num_gpus: int) -> Self:
-        """Return the settings on a machine with so many GPUs: `gpu` becomes a number, one process on the CPU."""
+        """Return the settings for a machine with `num_gpus` GPUs: `gpu` becomes a number, one process on the CPU."""
         if self.nproc_per_node != "gpu":
             return self
         if self.cluster is not None:
@@ -458,8 +458,6 @@ class TrainConfig(Settings):
     Intervals and `max_steps` count optimizer steps; `batch_size` is per process everywhere.
     """
 
-    can_be_sharded: ClassVar[bool] = False
-    """Whether the recipe's training has `strategy="fsdp"`."""
     batch_size: int = setting(
         32, "Sequences per process and forward pass.", "sequences per process", ge=1, le=1_000_000, basic=True
     )
@@ -556,8 +554,6 @@ class TrainConfig(Settings):
     def _not_compiled_and_sharded(self) -> Self:
         if self.compile and self.strategy == "fsdp":
             raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
-        if self.strategy == "fsdp" and not self.can_be_sharded:
-            raise ValueError(f"strategy='fsdp': {type(self).__name__} has strategy='ddp' only")
         return self
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:

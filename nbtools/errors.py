@@ -1,4 +1,4 @@
-"""The exceptions that nbtools raises, and what messages and displays are made of."""
+"""The exceptions that nbtools raises, and functions for texts in messages and displays."""
 
 import difflib
 import html
@@ -25,6 +25,18 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def spoken(seconds: float) -> str:
+    """Return a duration in at most two units, as `2 h 10 min`."""
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min" if minutes else f"{rest} s"
+
+
 def html_table(rows: Iterable[Iterable[str]]) -> str:
     """Return rows of plain text as an HTML table; every cell is escaped."""
     cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
@@ -35,7 +47,7 @@ class NbtoolsError(Exception):
     """Base class of all errors that nbtools raises. Messages say what was given, what is allowed, and what to do."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows instead of a traceback: the message says what to do."""
+        """Return the text that IPython shows instead of a traceback: the message contains the next step."""
         return [f"{type(self).__name__}: {self}"]
 
 

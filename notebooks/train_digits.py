@@ -72,6 +72,7 @@ def main() -> None:
             print(f"epoch {epoch}/{args.epochs} val loss {loss:.4f} val accuracy {accuracy:.4f}", flush=True)
             content = {"epoch": epoch, **{name: part.state_dict() for name, part in state.items()}}
             torch.save(content, args.out / f"epoch-{epoch:03}.pt")
+    dist.barrier()
     dist.destroy_process_group()
 
 

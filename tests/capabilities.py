@@ -1,15 +1,19 @@
 """What some tests need of the machine, and whether it is there: `@pytest.mark.needs("mount")` skips them elsewhere.
 
 CI (NBTOOLS_NO_SKIP) allows these skips and those of tests marked `gpu`, lists them at its end, and fails on any other.
+Packages are no capability of a machine: CI installs all of them, so a test that needs one fails there without it.
 """
 
 import functools
+import importlib
+import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,8 +67,6 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "ensurepip": (lambda: bool(find_spec("ensurepip")), "pip for new environments (python3-venv)"),
     "exfat": (_has_exfat, "exFAT on a loop device (root, /dev/fuse; exfat-fuse, exfatprogs)"),
     "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
-    "lightning": (lambda: bool(find_spec("lightning")), "PyTorch Lightning (the extra zoo)"),
-    "rich": (lambda: bool(find_spec("rich")), "rich (the extra zoo)"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
     "network namespaces": (_has_network_namespaces, "network namespaces joined by a cable (root, and ip of iproute2)"),
     "overlayfs": (_has_overlayfs, "overlayfs (root)"),
@@ -72,11 +74,20 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
 }
 """By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""
 
+NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
+PACKAGES = ("fire", "hydra", "jsonargparse", "lightning", "rich", "wandb")
+"""Packages of the extras `zoo` and `dev` that some tests need."""
+
+
+def require(package: str) -> Any:
+    """Import a package of `PACKAGES`; skip the test without it, or fail in CI."""
+    return importlib.import_module(package) if NO_SKIP else pytest.importorskip(package)
+
 
 @functools.cache
 def has(name: str) -> bool:
-    """Whether the machine has the capability."""
-    return CAPABILITIES[name][0]()
+    """Whether the machine has the capability; a package counts as there where it must be."""
+    return NO_SKIP or bool(find_spec(name)) if name in PACKAGES else CAPABILITIES[name][0]()
 
 
 def lacking(item: pytest.Item) -> list[str]:
@@ -86,8 +97,8 @@ def lacking(item: pytest.Item) -> list[str]:
         pytest.UsageError: the test names a capability that is not in CAPABILITIES.
     """
     needed = [name for marker in item.iter_markers("needs") for name in marker.args]
-    if unknown := sorted(set(needed) - CAPABILITIES.keys()):
-        raise pytest.UsageError(f"{item.nodeid}: needs {unknown}; allowed: {', '.join(CAPABILITIES)}")
+    if unknown := sorted(set(needed) - {*CAPABILITIES, *PACKAGES}):
+        raise pytest.UsageError(f"{item.nodeid}: needs {unknown}; allowed: {', '.join([*CAPABILITIES, *PACKAGES])}")
     return [name for name in needed if not has(name)]
 
 
@@ -95,7 +106,9 @@ def skip_what_is_lacking(items: Iterable[pytest.Item]) -> None:
     """Skip each test for which the machine lacks something."""
     for item in items:
         if names := lacking(item):
-            reason = "; ".join(f"needs {name}: {CAPABILITIES[name][1]}" for name in names)
+            told = {name: f"needs {name}: a package of the extras zoo and dev" for name in PACKAGES}
+            told |= {name: f"needs {name}: {what}" for name, (_, what) in CAPABILITIES.items()}
+            reason = "; ".join(told[name] for name in names)
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

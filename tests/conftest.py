@@ -4,11 +4,13 @@ import functools
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -32,6 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
+_COST_OF_SLOW = 60
+"""Time of a test marked slow, relative to that of another one."""
 GPU_TESTS_ON_CPU = bool(os.environ.get("NBTOOLS_GPU_TESTS_ON_CPU"))
 
 
@@ -55,6 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     run on the CPU then, to try the tests themselves.
     """
     skip_what_is_lacking(items)
+    _order_by_cost(items)
     gpu_items = [
         item
         for item in items
@@ -67,6 +72,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _order_by_cost(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first: workers of pytest-xdist take files in this order, and so end together."""
+    cost: Counter[Path] = Counter()
+    for item in items:
+        cost[item.path] += _COST_OF_SLOW if item.get_closest_marker("slow") else 1
+    items.sort(key=lambda item: -cost[item.path])
 
 
 def _forbid_skip(report: Any) -> None:
@@ -308,6 +321,34 @@ def everything_shown(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Ca
         return "".join([*(answer.stdout + answer.stderr for answer in answers), *states])
 
     return show
+
+
+# --- a browser --------------------------------------------------------------------------------------
+
+QUIET = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb"),
+]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium or Chrome."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no Chromium: install it with `apt-get install chromium` (or google-chrome)")
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """Headless Chromium, closed at the end of a file: Playwright admits one per process, no event loop beside it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET)
+        yield started
+        started.close()
 
 
 # --- trainings of a second --------------------------------------------------------------------------

@@ -42,6 +42,8 @@ def start_ranks(
 
 def _run(script: str, args: list[str], environment: dict[str, str], cwd: str, log: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the server, nor the server pytest
+    # As in any other rank: the server's method would import torch again for each rank that has loader workers.
+    multiprocessing.set_start_method(None, force=True)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -14,6 +14,37 @@ def see(where: Locator, text: str) -> None:
     where.get_by_text(text).locator("visible=true").first.wait_for()
 
 
+WRONG_IN_DARK = """root => {
+  const seen = element => element.checkVisibility({visibilityProperty: true}) && element.getClientRects().length;
+  const bright = colour => {
+    const [red, green, blue, alpha = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return alpha < 0.5 ? null : (red + green + blue) / 3;
+  };
+  const told = (what, {tagName, className, textContent}) => [what, tagName, className, textContent.slice(0, 40)];
+  const found = root.scrollWidth > root.clientWidth + 1 ? ["wider than the page"] : [];
+  for (const element of [...root.querySelectorAll("*")].filter(seen)) {
+    const style = getComputedStyle(element), back = bright(style.backgroundColor), text = bright(style.color);
+    const hasText = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    if (back > 200 && element.offsetWidth > 40 && element.offsetHeight > 8) found.push(told("light", element));
+    if (hasText && text !== null && text < 90 && !(back > 120)) found.push(told("dark text", element));
+  }
+  return found;
+}"""
+
+
+def look_in_the_dark(notebook: Any, where: Locator, name: str) -> None:
+    """Find nothing light, no dark text and nothing too wide in JupyterLab's dark theme in a page of 900 pixels."""
+    before = notebook.page.viewport_size
+    notebook.page.set_viewport_size({"width": 900, "height": before["height"]})
+    notebook.theme("Dark")
+    notebook.page.wait_for_timeout(500)  # widgets are drawn again
+    found = where.evaluate(WRONG_IN_DARK)
+    assert not found, (name, found)
+    notebook.shoot(f"{name}-900", where)
+    notebook.theme("Light")
+    notebook.page.set_viewport_size(before)
+
+
 def picture(where: Locator) -> Locator:
     """Return the first visible picture, or the curves that the page draws."""
     return where.locator("img, .nbt-canvas").locator("visible=true").first

@@ -396,7 +396,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     ),
     "guide-L2": (
         "PyTorch with CUDA, NCCL chosen by itself",
-        "torch 2.4 is the floor; without a GPU the same code runs on gloo",
+        "torch 2.9 is the floor; without a GPU the same code runs on gloo",
     ),
     "guide-L3": (
         "a shell script that launches: number of GPUs, data set",

@@ -72,7 +72,8 @@ def test_public_objects_have_a_short_text_and_an_escaped_table(run: nt.Run, proj
     config = MLMPretrainingConfig(batch_size=3)
     findings = Findings([problem("GPU", "<b>none</b>", "install one")])
     plan = nt.clean(state="lost", project=project)
-    things = (run, run.history, run.checkpoints[0], RECIPES, nt.Launch(nproc_per_node=2), config, findings, plan)
+    things = [run, run.history, run.checkpoints[0], RECIPES, nt.Launch(nproc_per_node=2), config, findings, plan]
+    things += [nt.Program(script="<b>none.py"), nt.Slurm(preamble="<b>none"), nt.StopOn(nan=True)]
     for thing in things:
         assert 0 < len(repr(thing)) < 300
         html = thing._repr_html_()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 The lists stand here only. A word is matched whole, in any case; in code also as a part of an identifier.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -33,6 +34,11 @@ FORMER_NAMES = {
     "nbtools/rundir/media.py": {"exhibits"},  # the folder in old run directories
 }
 """Lines that keep a former name working."""
+
+NO_SUBJECT = re.compile(
+    r"(?:Of|The same|Those|As|Such as|By(?! default)|So many|In order|What|Which|Its?|They|Their)\b"
+)
+"""Beginnings of a docstring without a subject of its own: it cannot be read without the line above."""
 
 
 def product() -> list[Path]:
@@ -69,6 +75,35 @@ def test_no_file_has_a_word_to_avoid() -> None:
         for number, line in lines_of(path):
             wrong += [f"{name}:{number}: {word}" for word in found_in(line, avoided) if word.lower() not in kept]
     assert wrong == []
+
+
+def wrong_docstrings(source: str) -> list[tuple[int, str]]:
+    """Return line and reason of each docstring that has no subject, or follows another docstring."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        before: object = None
+        for each in node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ():
+            text = each.value.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) else None
+            if isinstance(text, str):
+                found += [(each.lineno, match[0])] if (match := NO_SUBJECT.match(text)) else []
+                found += [(each.lineno, "a second docstring")] if isinstance(before, str) else []
+            before = text
+    return found
+
+
+def test_docstrings_have_a_subject() -> None:
+    wrong = []
+    for path in sorted((ROOT / "nbtools").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        wrong += [f"{name}:{line}: {why}" for line, why in wrong_docstrings(path.read_text(encoding="utf-8"))]
+    assert wrong == []
+
+
+def test_docstrings_without_a_subject_are_found_below_names_and_definitions() -> None:
+    source = (
+        '"""By default none."""\nSIZE = 3\n"""Of a legend."""\n"""Offered names."""\nclass A:\n    """What it is."""\n'
+    )
+    assert wrong_docstrings(source) == [(3, "Of"), (4, "a second docstring"), (6, "What")]
 
 
 def test_every_kind_of_file_is_read() -> None:

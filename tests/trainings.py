@@ -173,7 +173,7 @@ ADAPTED: dict[str, dict[str, Any]] = {
 _FEW_CODES = {"61110", "04217", "83110", "80110", "99910", "-3"}
 OCCUPATIONS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= _FEW_CODES][:160]
 
-CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s", "train/data_wait")
+CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s", "train/data_wait", "train/peer_wait")
 """Values of a metric row that differ between two equal trainings."""
 
 

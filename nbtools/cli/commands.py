@@ -33,7 +33,7 @@ from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
     from nbtools.launcher.preflight import Preflight
-    from nbtools.launcher.slurm import Cluster
+    from nbtools.launcher.sbatch import Cluster
     from nbtools.launcher.trial.result import TrialResult
     from nbtools.run.run import Run
 
@@ -115,9 +115,9 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> "Cluster | None":
-    """Return where a call says that a launch runs; None if it says nothing."""
+    """Return the cluster that the options name; None without such options."""
     from nbtools.config import Slurm
-    from nbtools.launcher.slurm import SlurmFlags
+    from nbtools.launcher.sbatch import SlurmFlags
 
     given = {name: getattr(arguments, name) for name in Slurm.model_fields}
     values = {name: value for name, value in given.items() if value is not None}
@@ -135,6 +135,14 @@ def _stop_on(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
     given = arguments.stop_on
     return given and assigned(StopOn, [text if "=" in text else f"{text}=True" for text in given])
+
+
+def _launch_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that `launch` and `resume` have in common."""
+    names = ("nproc_per_node", "gpus", "nnodes", "max_restarts", "on_end")
+    settings = {name: getattr(arguments, name) for name in names}
+    more = {"cluster": _cluster(arguments), "stop_on": _stop_on(arguments), "args": tuple(arguments.script_args)}
+    return settings | more
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -181,17 +189,13 @@ def _launch(arguments: argparse.Namespace) -> int:
     if getattr(arguments, "node", None) is not None:
         from nbtools.launcher.node import run_node
 
-        unused = ("cluster", "nproc_per_node", "nnodes", "max_restarts", "stop_on", "on_end", "after", "no_queue")
-        given = [
-            name for name in (*unused, "json", "dry_run", "try_steps", "script_args") if getattr(arguments, name, None)
-        ]
+        allowed = ("verb", "script", "node", "gpus")
+        given = [name for name, value in vars(arguments).items() if value and name not in allowed]
         if given:
             return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
-    options = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes", "max_restarts")}
-    options |= {"args": tuple(arguments.script_args), "cluster": _cluster(arguments)}
-    options |= {"stop_on": _stop_on(arguments), "on_end": arguments.on_end}
-    options |= {"torchrun": arguments.torchrun, "python": arguments.python}
+    own = ("torchrun", "python", "cwd", "name")
+    options = _launch_settings(arguments) | {name: getattr(arguments, name) for name in own}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
     if arguments.try_steps and not arguments.dry_run:
@@ -220,7 +224,7 @@ def _tried(checked: "Preflight") -> "TrialResult":
 
     if checked.config is None:
         raise LaunchError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
-    sys.stdout.flush()  # the findings of the preflight, before seconds of silence
+    sys.stdout.flush()  # the findings first, since the trial takes seconds
     trial = start_trial(checked.config, checked.launch, root=checked.project.root)
     try:
         return trial.wait()
@@ -251,15 +255,9 @@ def _resume(arguments: argparse.Namespace) -> int:
         parent,
         arguments.checkpoint,
         resume_with=arguments.resume_with,
+        name=arguments.name,
         changes=read_changes(parent, arguments.values) if arguments.values else None,
-        nproc_per_node=arguments.nproc_per_node,
-        gpus=arguments.gpus,
-        nnodes=arguments.nnodes,
-        cluster=_cluster(arguments),
-        max_restarts=arguments.max_restarts,
-        stop_on=_stop_on(arguments),
-        on_end=arguments.on_end,
-        args=tuple(arguments.script_args),
+        **_launch_settings(arguments),
     )
     if (script := run.info.get("script")) != parent.info.get("script"):
         complain(f"wrote {shortest(Path(str(script)))}")
@@ -270,7 +268,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from nbtools.cli.export import export
 
     def merge(*checkpoint: Any) -> None:
-        from nbtools.training.export import merge_parts  # imports torch
+        from nbtools.training.merge_checkpoint import merge_parts  # imports torch
 
         merge_parts(*checkpoint)
 
@@ -300,7 +298,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from nbtools.cli import disk_usage
+    from nbtools.cli import clean_output
     from nbtools.project import find_project
     from nbtools.run import clean
     from nbtools.run.state import RunState
@@ -309,10 +307,10 @@ def _clean(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("refs", "older_than_s", "checkpoints", "cache")}
     options["states"] = [RunState(state) for state in arguments.states]
     if all(option is None or option is False or option == [] for option in options.values()):
-        disk_usage.print_stored(runs)
+        clean_output.print_stored(runs)
         return DONE
     plan = clean.plan_removal(runs, **options)
-    disk_usage.print_plan(plan)
+    clean_output.print_plan(plan)
     if not plan.items:
         return DONE
     if not arguments.yes:
@@ -323,7 +321,7 @@ def _clean(arguments: argparse.Namespace) -> int:
             print("nothing was removed")
             return INTERRUPTED
     gone, kept = clean.remove(plan)
-    disk_usage.print_removed(gone, kept)
+    clean_output.print_removed(gone, kept)
     return FAILED if kept else DONE
 
 
@@ -377,6 +375,8 @@ def _show(arguments: argparse.Namespace) -> int:
     if not (arguments.rename is arguments.tags is arguments.note is None):
         tags = None if arguments.tags is None else [tag.strip() for tag in arguments.tags.split(",") if tag.strip()]
         label(run.files, name=arguments.rename, tags=tags, note=arguments.note)
+    if arguments.diff:
+        return _print_diff(run)
     summary = run.summary(stacks=arguments.stacks)
     shown = run.media if arguments.media else []
     if arguments.json:
@@ -387,6 +387,19 @@ def _show(arguments: argparse.Namespace) -> int:
         print_media_item(item)
     if arguments.media and not shown:
         print("\nno samples, tables or charts")
+    return DONE
+
+
+def _print_diff(run: "Run") -> int:
+    from nbtools.rundir.git_source import recorded_diff
+    from nbtools.rundir.tail import printable
+
+    if not (diff := recorded_diff(run.files)):
+        return complain(f"{run.id}: no uncommitted changes are recorded", DONE)
+    if sys.stdout.isatty():
+        print(printable(diff.decode(errors="replace")), end="")
+    else:
+        sys.stdout.buffer.write(diff)  # `git apply` takes it
     return DONE
 
 
@@ -438,7 +451,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    print(one_line(_named(arguments).stop()))
+    print(one_line(_named(arguments).stop(arguments.timeout_s)))
     return DONE
 
 

@@ -278,11 +278,11 @@ def _folders() -> Iterator[Finding]:
 
 
 def _slurm() -> Iterator[Finding]:
-    """Report the cluster that this machine submits to, with what a run on it depends on; nothing without Slurm."""
+    """Report the cluster that this machine submits to, and the settings that affect runs; nothing without Slurm."""
     if not slurm.is_available():
         return
     if slurm.own_jobs() is None:
-        text = slurm.silence() or "squeue is installed and does not answer"
+        text = slurm.silence() or "squeue is installed, but fails"
         yield warn("slurm", text, "check SLURM_CONF, or ask the site's administrators; runs on this machine work")
         return
     found = slurm.settings()

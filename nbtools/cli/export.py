@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from nbtools.errors import ConfigError, LaunchError, shown
-from nbtools.launcher.resume import named_checkpoint
+from nbtools.errors import ConfigError, shown
+from nbtools.launcher.resume import checkpoint_for
 from nbtools.project import expanded
-from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
 
@@ -25,13 +25,7 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
         ConfigError: the folder exists or cannot be written.
         LaunchError: the run has no verified checkpoint.
     """
-    if checkpoint is not None:
-        found = named_checkpoint(run, checkpoint)
-    else:
-        newest, reasons = newest_verified(run.files.checkpoints)
-        if newest is None:
-            raise LaunchError(f"{run.id}: no checkpoint to export ({'; '.join(reasons) or 'it saved none'})")
-        found = newest
+    found = checkpoint_for(run, checkpoint, "export")
     folder = run.files.outputs / found.name if out is None else expanded(out).absolute()
     if folder.exists():
         raise ConfigError(f"{folder}: exists already; name another folder with -o, or remove it")

@@ -7,7 +7,7 @@ from pathlib import Path
 from nbtools.cli.parser import complain, shortest
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
-from nbtools.launcher.slurm import Cluster, on_cluster, script_text, write_sbatch_script
+from nbtools.launcher.sbatch import Cluster, on_cluster, script_text, write_sbatch_script
 from nbtools.machine.interpreter import named_executable
 from nbtools.project import Project, find_project
 from nbtools.recipes import recipe_named

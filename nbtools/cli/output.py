@@ -1,10 +1,11 @@
-"""The output: tables, a followed log, progress. A terminal gets colours and lines that fit, all else plain lines.
+"""The output: tables, a followed log, progress. A terminal gets colours and wrapped lines, other outputs plain lines.
 
 Text of users and programs goes through `printable`, so it cannot control the terminal.
 """
 
 import contextlib
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -18,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.errors import spoken
 from nbtools.failures.failure import Failure
-from nbtools.machine.slurm import spoken
-from nbtools.run.job import ends_too_early
 from nbtools.run.listing import RunRow, cells, limit_in_words
 from nbtools.run.records import local_time
 from nbtools.run.run import SILENT_S, Run, remaining_s
+from nbtools.run.slurm_job import ends_too_early
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
-from nbtools.rundir.tail import Tail, printable, terminal_text
+from nbtools.rundir.tail import Tail, one_line, printable, terminal_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,12 +131,13 @@ def print_findings(findings: "Iterable[Finding]", title: str = "") -> None:
 
 
 def print_runs(rows: Iterable[RunRow]) -> None:
-    """Print one line per run: also its name if the id does not tell it, tags, and what an active one waits for."""
+    """Print one line per run, with its name if the id lacks it, its tags, and what an active run waits for."""
     lines = [["RUN", "STATE", "STEP", "LOSS", "DURATION", "AGE", ""]]
     for row in rows:
         age = "" if row.started_at is None else spoken(time.time() - row.started_at)
         name = row.name if row.name != name_of(row.id) else ""
-        lines.append([row.id, *cells(row), age, " · ".join(filter(None, (name, ", ".join(row.tags), row.problem)))])
+        notes = (name, ", ".join(row.tags), row.problem, "" if row.recipe else one_line(row.script, _LONGEST_CELL))
+        lines.append([row.id, *cells(row), age, " · ".join(filter(None, notes))])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if (console := terminal()) is not None and sum(widths) - widths[-1] + 2 * len(widths) > console.width:
         lines = [[*line[:5], line[-1]] for line in lines]  # the id tells when a run was started
@@ -155,6 +157,9 @@ def print_run(summary: dict[str, Any]) -> None:
         ("job", _job(summary)),
         ("restarts", summary["restarts"] or None),
         ("script", summary["script"]),
+        ("arguments", shlex.join(summary["arguments"])),
+        ("folder", summary["cwd"]),
+        ("python", summary["python"]),
         ("code", summary["code"]),
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),
@@ -283,7 +288,7 @@ def status_lines(run: Run, width: int = 160) -> list[str]:
 
 
 def bar(done: float, width: int) -> str:
-    """Return a bar of which this fraction is full."""
+    """Return a bar that is full to this fraction."""
     return f"{'█' * round(width * min(max(done, 0.0), 1.0)):░<{width}}"
 
 

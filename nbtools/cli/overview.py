@@ -1,4 +1,4 @@
-"""What `nbtools` alone prints: active runs, the last that ended and why, GPUs, and the next commands to type."""
+"""The output of bare `nbtools`: active runs, the last that ended and why, GPUs, and the next commands to type."""
 
 import contextlib
 import time
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from nbtools import __version__
 from nbtools.cli.output import bar, print_lines, print_table
 from nbtools.cli.parser import complain
-from nbtools.errors import NbtoolsError, ProjectError
+from nbtools.errors import NbtoolsError, ProjectError, spoken
 from nbtools.machine.devices import devices
-from nbtools.machine.slurm import spoken
 from nbtools.project import find_project
 from nbtools.run.listing import Rows, RunRow, cells
 from nbtools.run.run import remaining_s
@@ -27,7 +26,7 @@ def print_overview() -> None:
         project = find_project()
     except ProjectError as error:
         complain(str(error), 0)
-        _print_commands([("nbtools recipes", "what can be trained"), _NEW])
+        _print_commands([("nbtools recipes", "list the recipes"), _NEW])
         return
     print_lines(f"nbtools {__version__}: {project.root}", "bold")
     rows = Rows(project.runs.resolve())
@@ -82,7 +81,7 @@ def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str) ->
     if ended:
         run, has_failed = LATEST if ended[0].id == newest else ended[0].id, ended[0].state in _FAILED
         if has_failed or not active:
-            commands.append((f"nbtools show {run}", "its failure in full" if has_failed else "all about it"))
+            commands.append((f"nbtools show {run}", "show the whole failure" if has_failed else "all about it"))
         if ended[0].state == RunState.SUCCEEDED and not active:
             commands.append((f"nbtools plot {run} -o curves.png", "draw its curves"))
         elif ended[0].state != RunState.SUCCEEDED and ended[0].recipe:

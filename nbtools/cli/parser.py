@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {advice}")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; options that a command does not have are an error of that command, which knows similar ones."""
+        """Parse; an unknown option is an error of its command, which suggests similar options."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             near = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)
@@ -94,7 +94,7 @@ def parser(
     restarts.add_argument("--max-restarts", "--max_restarts", type=int, metavar="N", help=text)
     text = "stop the run on nan, no_improvement, loss_above (=VALUE for another than the usual) or time_budget_h=HOURS"
     restarts.add_argument("--stop-on", "--stop_on", action="append", metavar="CONDITION[=VALUE]", help=text)
-    text = "program and arguments in one text, started at the end without a shell; {sentence} says what happened"
+    text = "command that is started at the end, without a shell; {sentence} is replaced by a summary"
     restarts.add_argument("--on-end", "--on_end", type=shlex.split, metavar="COMMAND", help=text)
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
@@ -126,7 +126,7 @@ def parser(
     new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="read an older program's config")
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
     new.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: that of each launch")
-    text = "words with which a program resumes, such as '--resume {checkpoint}'"
+    text = "arguments that resume a program, such as '--resume {checkpoint}'"
     new.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
     new.add_argument("--sbatch", action="store_true", help="also write scripts/NAME.sbatch, for sbatch")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
@@ -139,7 +139,7 @@ def parser(
         nargs="?",
         help="as a recipe's dataset: a text file, a folder of .txt files, a table, or hf/OWNER/NAME",
     )
-    text = "a data_dir folder of an older program, whose text is put together again and split again"
+    text = "a data_dir folder of an older program, whose text is joined and split again"
     source.add_argument("--from-old", "--from_old", metavar="DIR", help=text)
     prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
     text = "chars (default), words, or the folder or hub id of a model"
@@ -151,17 +151,19 @@ def parser(
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
     launch = command("launch", text, settings, where, restarts, as_json, script, program)
-    launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
-    text = "with --dry-run: also take a few real steps on one device, for time, memory and the largest batch that fits"
-    launch.add_argument("--try", dest="try_steps", action="store_true", help=text)
-    launch.add_argument("--after", metavar="RUN", help="start when that run has ended, in whatever state")
-    text = "SCRIPT is the directory of a run that was launched on another machine: be its machine N, in the foreground"
-    launch.add_argument("--node", type=_at_least_one, metavar="N", help=text)
-    launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
-
     text = "Check and describe a launch; the script's own arguments go after --."
     preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
     preflight.set_defaults(dry_run=True, try_steps=False)
+    for each in (launch, preflight):
+        each.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
+        each.add_argument("--name", help="last part of the run's id; default: the name of the script")
+    launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
+    text = "with --dry-run: also take a few real steps on one device, for time, memory and the largest batch that fits"
+    launch.add_argument("--try", dest="try_steps", action="store_true", help=text)
+    launch.add_argument("--after", metavar="RUN", help="start after that run has ended, in any state")
+    text = "join the run in the directory SCRIPT, launched on another machine, as its machine N, in the foreground"
+    launch.add_argument("--node", type=_at_least_one, metavar="N", help=text)
+    launch.add_argument("--no-queue", action="store_true", help="start at once, beside earlier runs on the same GPUs")
 
     runs = command("runs", "List the newest runs.", as_json)
     runs.add_argument("-n", dest="num_runs", type=_at_least_one, default=20, metavar="N", help="runs (default: 20)")
@@ -174,10 +176,12 @@ def parser(
     runs.add_argument("--name", metavar="PATTERN", help="only runs of this name; lr_* stands for several")
     runs.add_argument("--recipe", metavar="RECIPE", help="only runs of this recipe")
     show = command("show", "Show a run: state, metrics, checkpoints, failure; name, tag and note it.", run, as_json)
+    text = "print the uncommitted changes that the run started with, as a patch, and nothing else"
+    show.add_argument("--diff", action="store_true", help=text)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
     show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # former name
-    show.add_argument("--rename", metavar="NAME", help="call the run so; an empty name gives it its script's again")
+    show.add_argument("--rename", metavar="NAME", help="rename the run; an empty name restores the script's name")
     show.add_argument("--tags", metavar="A,B", help="replace the tags of the run")
     show.add_argument("--note", metavar="TEXT", help="replace the note on the run")
 
@@ -197,12 +201,15 @@ def parser(
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 
-    command("stop", "Stop a run; it saves a checkpoint first.", run)
+    stop = command("stop", "Stop a run; it saves a checkpoint first.", run)
+    text = "kill what remains after this time; default: the seconds that the launch grants, and 10"
+    stop.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS", help=text)
 
     text = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
     resume = command("resume", text, run, settings, where, restarts, values)
     resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies; or a path")
-    text = "a program: the words that continue from {checkpoint}, a path; default: those that it is known to have"
+    resume.add_argument("--name", help="last part of the new run's id; default: the name of the run")
+    text = "arguments that resume a program from {checkpoint}, a path; default: the known ones of the program"
     resume.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
 
     text = "Write the model of a run's checkpoint, an adapter merged into it, into a folder that from_pretrained loads."
@@ -245,7 +252,7 @@ def parser(
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
-    text = "submit a Slurm job, or none for this machine; the options below go with a job"
+    text = "submit a Slurm job, or none for this machine; the options below are for a job"
     parser.add_argument("--cluster", choices=("slurm", "none"), help=text)
     for name, metavar, help in (
         ("partition", "NAME", "partition"),

@@ -26,7 +26,7 @@ from nbtools.predict.rows import (
     write_results,
 )
 from nbtools.project import expanded
-from nbtools.recipes.predict import PREDICT_SETTINGS, PredictSettings, settings_of
+from nbtools.recipes.predict_settings import PREDICT_SETTINGS, PredictSettings, settings_of
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.tail import one_line, printable

@@ -6,7 +6,7 @@ from nbtools.machine.devices import devices
 from nbtools.recipes import Recipe
 
 _SHAPE = ("num_layers", "num_heads", "hidden_size")
-"""Fields in the column MODEL."""
+"""Config fields shown in the column MODEL."""
 
 
 def print_presets(recipe: Recipe) -> None:

@@ -58,7 +58,7 @@ _HELD_OUT = 0.1
 
 @dataclass
 class LeftOut:
-    """What reading a dataset leaves out."""
+    """Counts of what was left out when a dataset was read."""
 
     num_documents: int = 0
     """All documents that were read."""
@@ -73,10 +73,10 @@ class LeftOut:
     is_empty: bool = True
     """Whether no document has a word."""
     remarks: list[str] = field(default_factory=list)
-    """On files that are not read, and a first line that may be no name of a column."""
+    """Notes on files that are not read, and on a first line that may not be a column name."""
 
     def notes(self, min_words: int) -> list[str]:
-        """Return a sentence for each kind of what is left out."""
+        """Return a sentence for each kind of omission."""
         notes = list(self.remarks)
         if self.num_missing:
             rows = plural(self.num_documents + self.num_missing, "row")
@@ -214,7 +214,7 @@ def clean_document(text: str) -> str:
 
 
 TRAIN, EVALUATION, TEST = range(3)
-"""The parts of a dataset."""
+"""Indices of the parts of a dataset."""
 
 
 def parts_of_documents(lengths_N: Sequence[int], test_fraction: float = 0.0) -> npt.NDArray[np.int8]:

@@ -1,4 +1,4 @@
-"""Which files, or which dataset of the hub, the `dataset` of a config names. No torch."""
+"""The files, or the dataset of the hub, that the `dataset` of a config names. No torch."""
 
 import re
 import stat
@@ -167,7 +167,7 @@ def not_read(folder: Path) -> list[str]:
     names = [str(name) for name in found if not any(part.startswith(".") for part in name.parts)]
     more = ", ..." if len(names) > _MOST_NAMED else ""
     count = plural(len(names), "file")
-    return [f"{count} beside those that are read left out: {', '.join(names[:_MOST_NAMED])}{more}"] if names else []
+    return [f"{count} of other types left out: {', '.join(names[:_MOST_NAMED])}{more}"] if names else []
 
 
 def only_name(table: tables.Source) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from nbtools.data import data_files, tables
 
 _MOST_ROWS = 200
-_LABELS = ("label", "labels", "target", "class", "category", "sentiment", "topic", "intent", "tag", "y")
+_LABELS = ("label", "labels", "target", "class", "category", "sentiment", "topic", "intent", "tag", "y", "hisco")
 _LONGEST_LABEL = 64
 _MOST_CLASSES = 50
 
@@ -19,14 +19,23 @@ class FirstRows:
     """The first rows of a table, or the first lines of a text."""
 
     columns: tuple[str, ...]
-    """In the order of the file; of a text none."""
+    """Column names in the order of the file; empty for a text."""
     rows: tuple[Mapping[str, Any], ...]
-    """By column; the lines of a text are in the column ""."""
+    """Values by column; the lines of a text are in the column ""."""
     num_files: int = 1
 
     def cells(self, column: str) -> list[str]:
         """Return the values of a column that are not empty, as text."""
         return [str(row[column]) for row in self.rows if row.get(column) not in (None, "")]
+
+    @property
+    def lacks_names(self) -> bool:
+        """Whether the first line is likely a row and not the names: one is a value or, as all below it, a number."""
+        return any(
+            name in (cells := self.cells(name)) or (_is_number(name) and len(cells) > 1 and all(map(_is_number, cells)))
+            for at, name in enumerate(self.columns)
+            if name.strip() and name != str(at)  # pandas numbers columns that have no name
+        )
 
     def text_column(self, but: Collection[str] = ()) -> str | None:
         """Return the column that most likely holds texts: `text`, else that of the longest cells with several words."""
@@ -58,9 +67,15 @@ class FirstRows:
         cells = self.cells(column)
         if len(cells) < len(self.rows) or any(len(cell) > _LONGEST_LABEL for cell in cells):
             return False
-        is_fraction = any("." in cell and cell.replace(".", "").lstrip("-").isdigit() for cell in cells)
+        is_fraction = any(
+            _is_number(cell) and float(cell) % 1 for cell in cells
+        )  # 1.0 is a class with a gap in the column
         different = len(set(cells))
         return not is_fraction and 2 <= different <= min(_MOST_CLASSES, max(2, len(cells) // 2))
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().lstrip("-").replace(".", "", 1).isdecimal()
 
 
 def first_rows(dataset: str, root: Path | None = None) -> FirstRows:

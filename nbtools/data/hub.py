@@ -23,9 +23,9 @@ class HubDataset:
     """A dataset to download."""
 
     dataset: str
-    """As in the config."""
+    """The `dataset` of the config."""
     path: str
-    """On the hub, such as "allenai/c4"."""
+    """Repository on the hub, such as "allenai/c4"."""
     config: str | None = None
     """Configuration of a dataset with several, such as "en"."""
     max_samples: int | None = None
@@ -34,14 +34,14 @@ class HubDataset:
     revision: str | None = None
     """Branch, tag or commit; None for the newest version."""
     column: str | None = None
-    """Of the text, where the user names it."""
+    """Column with the text; None if the user did not name it."""
 
     def __str__(self) -> str:
         return self.path
 
     @property
     def name(self) -> str:
-        """For messages, as a path has one."""
+        """Name for messages, like `Path.name`."""
         return self.path
 
     @property
@@ -56,12 +56,12 @@ class HubDataset:
         return self.first_rows is not None or self.max_samples is not None
 
     def title(self, max_samples: int | None = None, *, streaming: bool = True) -> str:
-        """What is downloaded, in words."""
+        """A description of the download."""
         given = [self.config, None if self.split == "train" else f"split {self.split}", self.revision]
         named = ", ".join(filter(None, given))
         most = max_samples or self.max_samples or (self.first_rows or ("", None))[1]
         part = f"its first {most:,} documents" if most else "all its documents"
-        whole = part if streaming else "all its files" + (f", of which {part} are taken" if most else "")
+        whole = part if streaming else "all its files" + (f", of which {part} are used" if most else "")
         return f"{self.path}{f' ({named})' if named else ''} from the Hugging Face hub, a download of {whole}"
 
 
@@ -180,7 +180,7 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
 
 
 def commits_of(*datasets: str | None) -> dict[str, str]:
-    """Return the commits of the latest downloads of these datasets, by name on the hub, as far as they are known."""
+    """Return the known commits of the latest downloads of these datasets, by name on the hub."""
     found: dict[str, str] = {}
     for dataset in filter(None, map(named, datasets)):
         commit = cached_commit(dataset.path, "README.md", revision=dataset.revision, repo_type="dataset")
@@ -189,14 +189,17 @@ def commits_of(*datasets: str | None) -> dict[str, str]:
 
 
 def cached_commit(repository: str, file: str, **options: Any) -> str | None:
-    """Return the commit that the latest download of a file of the hub belongs to; asks the hub's cache alone.
+    """Return the commit of the latest download of a file: README.md of a dataset, config.json of a model."""
+    path = cached_file(repository, file, **options)
+    return None if path is None else path.parent.name  # snapshots/COMMIT/FILE
 
-    `load_dataset` begins with README.md, models with config.json.
-    """
+
+def cached_file(repository: str, file: str, **options: Any) -> Path | None:
+    """Return the latest download of a file of the hub, if there is one; asks the hub's cache alone."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
         path = try_to_load_from_cache(repository, file, **options)
     except (ImportError, ValueError, OSError):  # no package, or the name of a local folder
         return None
-    return Path(path).parent.name if isinstance(path, str) else None  # snapshots/COMMIT/FILE
+    return Path(path) if isinstance(path, str) else None

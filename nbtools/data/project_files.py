@@ -26,7 +26,7 @@ class ProjectFiles:
 
     names: tuple[str, ...]
     is_complete: bool
-    """Whether everything was looked at: the walk ends after some thousand entries."""
+    """Whether all entries were examined: the walk ends after some thousand."""
 
 
 def find_files(root: Path, is_wanted: Callable[[Path], bool]) -> ProjectFiles:
@@ -83,7 +83,7 @@ def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
 
 
 def find_programs(root: Path) -> ProjectFiles:
-    """Find Python files with a main part or a parser, but for those that nbtools has written, and tests."""
+    """Find Python files with a main part or a parser, except for tests and files written by nbtools."""
 
     def is_program(path: Path) -> bool:
         if path.suffix != ".py" or path.name.startswith(("test_", "conftest")) or not path.is_file():

@@ -20,7 +20,7 @@ from nbtools.errors import DataError, shown
 
 _JSON = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (".parquet", *_JSON, ".csv", ".tsv")
-"""Of tables; a file of any other name is text."""
+"""Suffixes of tables; any other file is text."""
 NOT_READ = {
     ".zst": "compressed with Zstandard",
     ".xz": "compressed with xz",
@@ -36,9 +36,9 @@ NOT_READ = {
 """Suffixes of files that are neither text nor a table that is read."""
 Source = Path | HubDataset
 Row = tuple[str, Mapping[str, Any]]
-"""Where it is, such as "data.jsonl, line 3", and its values by column."""
+"""Position of a row, such as "data.jsonl, line 3", and its values by column."""
 UNREADABLE = (OSError, EOFError, zlib.error)
-"""Errors of a file that cannot be read; the last two of one that gzip did not write to its end."""
+"""Errors of an unreadable file; the last two are those of a truncated gzip file."""
 _TEXT = "text"
 _LONGEST_LINE = 16 * 2**20
 
@@ -111,7 +111,7 @@ def _parquet_rows(path: Path, only: str | None) -> Iterator[Row]:
                 except (ValueError, OverflowError) as error:  # bytes that are not UTF-8, a date beyond Python's
                     raise DataError(
                         f"{path}, rows {number + 1} to {number + len(batch)}: a value cannot be read "
-                        f"({str(error)[:200]}); mend it, or name a column of text: ,column=NAME"
+                        f"({str(error)[:200]}); correct it, or name a column of text: ,column=NAME"
                     ) from None
                 for row in found:
                     number += 1
@@ -133,7 +133,7 @@ def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
             for number, line in enumerate(file, start=1):
                 where = f"{path}, line {number}"
                 if len(line) > _LONGEST_LINE:
-                    raise DataError(f"{where}: longer than {_LONGEST_LINE:,} bytes; cut it up")
+                    raise DataError(f"{where}: longer than {_LONGEST_LINE:,} bytes; split it")
                 if line.strip():
                     yield _object(where, _json(where, line, wanted), wanted)
     except UNREADABLE as error:
@@ -233,7 +233,7 @@ def _how(row: Mapping[str, Any]) -> str:
 
 
 def check_names(path: Source, header: list[str]) -> None:
-    """Refuse a file with two columns of one name, which could not be told apart; those without a name are not read.
+    """Refuse a file with two columns of one name; columns without a name are not read.
 
     Raises:
         DataError: it is one.
@@ -293,7 +293,7 @@ def _rows_of_shards(paths: Sequence[Source], header: list[str]) -> Iterator[tupl
 
 
 class Cells(Sequence[str]):
-    """The cells of a row as those of a CSV file, each of which is checked when it is read."""
+    """The cells of a row as text, as in a CSV file; each is checked when it is read."""
 
     def __init__(self, where: str, row: Mapping[str, Any], header: list[str]) -> None:
         self._where = where
@@ -308,7 +308,7 @@ class Cells(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[str]: ...
     def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        """Return a cell; DataError if it is no text, number or truth value, or holds half of a surrogate pair."""
+        """Return a cell as text; DataError unless it is a text, number or bool without half of a surrogate pair."""
         if isinstance(at, slice):
             return [self[place] for place in range(len(self))[at]]
         value = self._row.get(name := self._header[at])
@@ -331,7 +331,7 @@ class Cells(Sequence[str]):
 def check_characters(where: str, text: str) -> None:
     """Raise a DataError if a text holds half of a surrogate pair, which no encoding of Unicode has."""
     if not text.isascii() and _SURROGATE.search(text):
-        raise DataError(f"{where} holds half of a surrogate pair, which is no character; mend it")
+        raise DataError(f"{where} holds half of a surrogate pair, which is not a character; correct it")
 
 
 @contextmanager
@@ -364,7 +364,7 @@ def _opened(
             except csv.Error as error:
                 raise DataError(
                     f"{path}, line {max(reader.line_num, 1)}: {error}; check the quotation marks of this row, "
-                    "or cut it up"
+                    "or split it"
                 ) from None
     except UNREADABLE as error:
         raise DataError(
@@ -393,7 +393,7 @@ def ragged(cells: Sequence[str], header: Sequence[str]) -> str:
 
 
 def _wrong_encoding(path: Path) -> DataError:
-    """Find the first byte that is not UTF-8; the decoder only knows where it is in its buffer."""
+    """Find the first byte that is not UTF-8; the decoder reports only its position in a buffer."""
     start, header = 0, ""
     with open_bytes(path) as file:
         for line, content in enumerate(file, 1):

@@ -40,7 +40,7 @@ _RICH = re.compile(
 )
 """A traceback as rich draws it."""
 _BOX = re.compile(r"^[╭┌][^\n]*\n(?P<lines>(?:[│|][^\n]*\n)+)[╰└][─-]+[╯┘]\s*\Z", re.MULTILINE)
-"""A box at the end of the output: tyro and typer draw one around what is wrong with the arguments."""
+"""A box at the end of the output, in which tyro and typer print errors of the arguments."""
 _RANK_PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]|\d+): ?", re.MULTILINE)
 """Prefix of a rank's line: of torch while a process group exists, of torchrun --tee, and of srun --label."""
 _CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -51,7 +51,7 @@ _AFTER_CRASH = 8 * 1024
 _OBJECT_DUMP = re.compile(
     r"object address  : .*\nobject refcount : .*\nobject type     : .*\nobject type name: .*\nobject repr     : (.*)\n"
 )
-"""Python's own print of an exception when `sys.stderr` is gone: it may interrupt a traceback within a line."""
+"""Python's dump of an exception when `sys.stderr` is closed: it may interrupt a traceback within a line."""
 _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
 _NO_PROGRAM = re.compile(r"^FileNotFoundError: .*No such file or directory: '([^/'\n]+)'$", re.MULTILINE)

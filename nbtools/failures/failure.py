@@ -53,11 +53,11 @@ class Failure:
     where: str | None = None
     """The deepest frame of the training code: `scripts/toy.py:33 in train: loss.backward()`."""
     advice: str | None = None
-    """The setting to change."""
+    """Setting to change, or another remedy."""
     step: int | None = None
     """The last step of the rank's heartbeat."""
     loss: float | None = None
-    """The last training loss."""
+    """Last recorded training loss."""
     others: list[dict[str, Any]] = field(default_factory=list)
     """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`, and `host` of several."""
 
@@ -148,7 +148,7 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
 
 def lost(run: RunDir, host: str | None, step: int) -> Failure:
     """Return the failure of a run that ended without a record, with what its supervisor printed at its own end."""
-    message = f"its processes are gone and none recorded an end (step {step})"
+    message = f"its processes have ended without recording an end (step {step})"
     if not (printed := evidence.end_of(run.supervisor_log).strip()):
         return explained(Failure(None, host, None, None, message), run)
     said, _ = evidence.last_output(printed, 1)

@@ -23,12 +23,12 @@ _NAMES = {
 """Variables of torch from 2.8 on, which warns about the names that came before."""
 _NUM_COLLECTIVES = "2000"
 _LARGEST_BYTES = 16 * 2**20
-"""Of a dump that is read; one of 2,000 collectives with their frames has about 2 MB."""
+"""Largest dump that is read; 2,000 collectives with their frames take about 2 MB."""
 _MAX_DUMPS = 64
 
 
 def recorder_variables(run: RunDir, environment: Mapping[str, str], torch_version: str) -> dict[str, str]:
-    """Return the variables that turn the recorder on, without those that `environment` has under either name."""
+    """Return the variables that turn the recorder on, without those already in `environment` under either name."""
     major_minor = [int(number) for number in re.findall("[0-9]+", torch_version)[:2]]
     values = (_NUM_COLLECTIVES, "1", str(run.collectives))
     return {
@@ -43,14 +43,14 @@ class Collective:
     """One call of a collective by a rank."""
 
     group: str
-    """Name of its process group."""
+    """Name of the process group."""
     number: int
-    """Its place among the collectives of the group, from 1."""
+    """Sequence number among the collectives of the group, from 1."""
     call: str
     """Name and shapes, as `all_reduce of [3, 4]`."""
     has_ended: bool
     time: int
-    """When it was called, in ns."""
+    """Time of the call in ns."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Stuck:
     """A collective that ranks wait in."""
 
     first: Collective
-    """As the first rank called it."""
+    """The call by the rank that called it first."""
     missing: tuple[int, ...]
     """Ranks that did not call it; empty if all did."""
     others: tuple[tuple[int, str], ...]
-    """Ranks that called another one in its place, and what they called."""
+    """Ranks that called a different collective at this position, and its description."""
 
     def __str__(self) -> str:
         other = "".join(f", where rank {rank} called {call}" for rank, call in self.others[:1])
@@ -70,7 +70,7 @@ class Stuck:
 
 
 def stuck_collective(run: RunDir) -> Stuck | None:
-    """Return the first collective that ranks wait in, by the dumps in `ranks/`; None if they do not tell."""
+    """Return the first collective that ranks wait in, by the dumps in `ranks/`; None if they show none."""
     dumps = dict(_dumps(run))
     found = [stuck for group, members in _groups(dumps).items() if (stuck := _stuck(group, members, dumps))]
     return min(found, key=lambda stuck: stuck.first.time, default=None)
@@ -78,11 +78,11 @@ def stuck_collective(run: RunDir) -> Stuck | None:
 
 @dataclass(frozen=True)
 class _Dump:
-    """What one rank has recorded."""
+    """The record of one rank."""
 
     calls: tuple[Collective, ...]
     is_whole: bool
-    """Whether it goes back to the first collective."""
+    """Whether `calls` begins with the first collective of the rank."""
     groups: Mapping[str, tuple[int, ...]]
     """Members of the process groups."""
 

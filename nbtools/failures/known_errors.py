@@ -28,7 +28,7 @@ class Cause:
     is_echo: bool = False
     """Whether a rank with this error only noticed that another rank had failed."""
     is_often_handled: bool = False
-    """Whether programs go without what is missing: once handled, it is not the cause of a later exception."""
+    """Whether programs often handle this error; once handled, it is not the cause of a later exception."""
 
 
 _SHARED_MEMORY = "Lower num_workers, or give the container more shared memory (docker run --shm-size=8g or --ipc=host)."
@@ -46,7 +46,7 @@ TIMEOUT = Cause(
 )
 NOT_JOINED = Cause(
     r"waiting for clients|clients joined|The client socket has timed out",
-    "the machines of the run did not meet",
+    "the rendezvous of the run's machines failed",
     "Run the command of each further machine (nbtools show RUN says it) within an hour. If all of them ran, they do "
     "not reach the first one: let its port through the firewall, or set MASTER_ADDR and MASTER_PORT at the launch.",
 )
@@ -122,8 +122,8 @@ CAUSES = (
     Cause(
         r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver"
         r"|torch\.cuda\.is_available\(\) is False",
-        "a GPU is asked for, and the processes have none",
-        "Give the run GPUs (gpus=None takes those that are there), or choose the CPU in the program, such as "
+        "a GPU is requested, and the processes have none",
+        "Give the run GPUs (gpus=None takes all of them), or choose the CPU in the program, such as "
         "torch.device('cuda' if torch.cuda.is_available() else 'cpu'); nbtools doctor shows both.",
     ),
     Cause(
@@ -159,6 +159,13 @@ CAUSES = (
         r"Address already in use|EADDRINUSE",
         "a network port is taken",
         "Leave out --master-port (torchrun then takes a free one), or name another; an earlier run may still hold it.",
+    ),
+    Cause(
+        r"terminate called without an active exception\s+Fatal Python error: Aborted\s+(?:Current thread|Thread) 0x\w+ "
+        r"(?:\[.{0,40}\] )?\(most recent call first\):\s+<no Python frame>",
+        "the script had ended, but a thread of a collective still ran when Python ended",
+        "What the script has written is complete. End it with dist.barrier() and dist.destroy_process_group(), so that "
+        "no collective is at work by then.",
     ),
     Cause(
         r"Connection closed by peer|gloo.*(?:Connection reset by peer|Broken pipe)|ncclRemoteError"
@@ -211,7 +218,7 @@ SIGNALS = {
     "SIGSEGV": (
         "a segmentation fault in native code",
         "An extension crashed, or does not fit the build of torch or the driver; PYTHONFAULTHANDLER=1 in the "
-        "environment prints the Python line, num_workers=0 takes DataLoader workers out of the question.",
+        "environment prints the Python line, num_workers=0 excludes DataLoader workers.",
     ),
     "SIGABRT": ("aborted by native code (NCCL's watchdog, or a failed check)", "Its last lines of output say why."),
     "SIGBUS": ("most likely shared memory (/dev/shm) ran out, or a file it had mapped was cut", _SHARED_MEMORY),

@@ -20,17 +20,17 @@ class Restart:
     attempt: int
     """Number of the ended attempt; 1 is the first."""
     time: float
-    """Unix time of its end."""
+    """Unix time of the attempt's end."""
     failure: Failure | None
-    """None if Slurm ended it."""
+    """Failure of the attempt; None if Slurm ended it."""
     checkpoint: str | None
     """Name of the checkpoint from which the next attempt continued; None if there was none."""
     why: str | None = None
     """Why Slurm ended it: `preempted`, `time limit`, `node failed` or `requeued`."""
     step: int | None = None
-    """Its last step, if Slurm ended it."""
+    """Last step of the attempt, if Slurm ended it."""
     resumed_from: str | None = None
-    """Name of the checkpoint from which it continued, if Slurm ended it."""
+    """Name of the checkpoint from which the attempt itself continued, if Slurm ended it."""
     checkpoint_step: int | None = None
     """Step of the checkpoint, if that is known."""
 
@@ -66,7 +66,7 @@ def without_progress(ended: Sequence[Restart], checkpoint: str | None) -> Failur
     start = f"at {checkpoint}" if checkpoint else "at the start"
     message = f"{len(last)} attempts in a row ended without a new checkpoint ({why}); each began {start}"
     step = max((one.step or 0 for one in last), default=0)
-    reached = f"They came to step {step:,} at most" if step else "They came to no step"
+    reached = f"Their greatest step was {step:,}" if step else "They completed no step"
     advice = (
         f"{reached}: give a longer time_limit or lower checkpoint_every, see the end of ranks/slurm.log and rank0.log "
         "for a slow start or a checkpoint that was not saved in time, then nbtools resume."

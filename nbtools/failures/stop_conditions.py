@@ -1,7 +1,7 @@
 """The conditions of `Launch.stop_on`, checked on a run's new metric rows with the standard library alone.
 
-The supervisor of a script that does not write metrics.jsonl starts `nbtools.metrics.readers.rows`, which reads what the
-script prints and the files that it writes, in a process of its own.
+The supervisor of a script without a recipe starts `nbtools.metrics.readers.print_rows`, which reads what the script
+prints and the files that it writes, in a process of its own.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ _LOSS = re.compile(r"(?:.*[^a-z])?loss(?:es)?\d*", re.IGNORECASE)
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test|dev)[/_. ].*loss", re.IGNORECASE)
 _TRAIN_LOSS = "train/loss"
 _NUM_CONFIRMED = 5
-"""Number of rows of which the median must be above the limit: one or two spikes are no divergence."""
+"""Number of rows whose median must be above the limit: one or two spikes are not a divergence."""
 _FEWEST_ROWS, _MOST_ROWS = 20, 1000
-"""Number of rows of which the loss's median is taken, at least and at most."""
+"""Least and greatest number of rows for the median of the loss."""
 
 
 class StopConditions:
@@ -60,7 +60,7 @@ class StopConditions:
         return None
 
     def close(self) -> None:
-        """End the reading process."""
+        """End the process that reads the metrics."""
         if self._reader is not None:
             self._reader.kill()
             self._reader.wait()
@@ -71,7 +71,7 @@ class StopConditions:
     # --- rows ---
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        if self._run.metrics.exists() or has_recipe(self._run):
+        if has_recipe(self._run):
             self.close()
             block = b""
             with contextlib.suppress(OSError):  # the next look reads it
@@ -89,7 +89,7 @@ class StopConditions:
         if self._reader is None:
             unmarked = {name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE}
             self._reader = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.metrics.readers.rows", str(self._run.path)],
+                [sys.executable, "-P", "-m", "nbtools.metrics.readers.print_rows", str(self._run.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 # It is no process of the run: those are counted, and ended with it.

@@ -125,7 +125,7 @@ def _placed(plan: Mapping[str, Any], meeting: Meeting | None = None) -> Placemen
         for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
             placement.environment.pop(name, None)
         if launch.nnodes > 1 and _NCCL_INTERFACE not in os.environ and GLOO_INTERFACE in placement.environment:
-            placement.environment[_NCCL_INTERFACE] = f"={placement.environment[GLOO_INTERFACE]}"  # this very name
+            placement.environment[_NCCL_INTERFACE] = f"={placement.environment[GLOO_INTERFACE]}"  # "=": exact
     return placement
 
 
@@ -142,7 +142,7 @@ def _on_other_nodes(run: RunDir, num_nodes: int) -> list[str] | None:
 
 
 def _run_node(run: RunDir) -> int:
-    """Run this node's part of the run; the task's number in its step says which one."""
+    """Run this node's part of the run, given by the task's number in its job step."""
     node = 1 + int(os.environ["SLURM_PROCID"])
     joinable(run.path, node)
     job = read_json(run.job) or {}
@@ -159,13 +159,13 @@ def main() -> None:
     parser.add_argument("run_or_script", type=Path)
     parser.add_argument("--node", action="store_true", help="run the part of this srun task")
     arguments = parser.parse_args()
-    if arguments.run_or_script.is_file():  # submitted by hand; what makes its run directory takes longer to load
+    if arguments.run_or_script.is_file():  # submitted by hand: another module makes the run directory
         by_hand = [sys.executable, "-P", "-m", "nbtools.launcher.launch", str(arguments.run_or_script)]
         os.execve(sys.executable, by_hand, os.environ)
     run = RunDir(arguments.run_or_script.resolve())
     marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}
     if not arguments.node and any(os.environ.get(name) != value for name, value in marks.items()):
-        # sbatch was told to pass no environment on; /proc shows that of a process's start
+        # sbatch passed no environment (--export); /proc shows the environment at a process's start
         again = [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)]
         os.execve(sys.executable, again, {**os.environ, **marks})
     try:

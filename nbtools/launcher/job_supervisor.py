@@ -1,7 +1,6 @@
 """The supervisor as the batch script of a Slurm job, after `nbtools.launcher.job` has prepared the attempt.
 
-A preemption and the time limit end an attempt and
-not the run: where Slurm does not queue the job again by itself, this process asks it to.
+A preemption and the time limit end an attempt and not the run: this process requests a requeue unless Slurm does so.
 """
 
 import contextlib
@@ -20,10 +19,10 @@ from nbtools.launcher.programs.program_restart import continued, newest_of_progr
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import slurm
 from nbtools.machine.processes import members, sweep_processes
-from nbtools.machine.signals import asks_to_stop
+from nbtools.machine.signal_pipe import asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, resuming
-from nbtools.run.job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.run.records import mapping_at
+from nbtools.run.slurm_job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.lock import acquire_lock
@@ -74,7 +73,7 @@ class JobSupervisor(Supervisor):
         if wants_next and stuck is None and (is_queued or slurm.requeue(number)):
             end_attempt(self.run, line)
             return None
-        self.was_cancelled = stuck is None  # a stop, whatever the ranks made of the signal
+        self.was_cancelled = stuck is None  # a stop, with any exit code of the ranks
         if stuck is not None:
             self.returncode = self.returncode or 1
         super()._record(stuck, **{**more, "why": why})
@@ -87,7 +86,7 @@ class JobSupervisor(Supervisor):
         slurm.forget()
         job = (slurm.own_jobs() or {}).get(whole(self.job.get("job_id")) or 0)
         print(f"asked to end; squeue lists {job}", flush=True)
-        # A cancelled job has ended by now; one that Slurm queues again has no end, or that of its next start.
+        # A cancelled job has an end by now; a requeued one has none, or the estimated end after its next start.
         is_queued = (
             job is not None
             and job.state != slurm.RUNNING
@@ -108,7 +107,7 @@ class JobSupervisor(Supervisor):
 
 
 def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a launch.json with what job.json says of this attempt."""
+    """Return the content of launch.json, updated from job.json for this attempt."""
     args = [str(word) for word in plan.get("args") or ()]
     if (checkpoint := job.get("resume_from")) is not None:
         path = Path(str(checkpoint))

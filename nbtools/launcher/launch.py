@@ -20,29 +20,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools import __version__
-from nbtools.config import StopOn
+from nbtools.config import Launch, StopOn
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.placement import child_environment
 from nbtools.launcher.preflight import Preflight, check_launch, with_site
 from nbtools.launcher.programs.program_resume import origin_of_launch
-from nbtools.launcher.slurm import Cluster, job_environment, job_script, refused
+from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refused
 from nbtools.machine import gpu_queue, slurm
-from nbtools.machine.processes import members, sweep_processes
+from nbtools.machine.processes import happens_within, members, sweep_processes
 from nbtools.project import file_digest, located
 from nbtools.recipes import RECIPES
-from nbtools.run.job import job_of, runs_on_slurm
 from nbtools.run.listing import active_run
 from nbtools.run.records import Records
 from nbtools.run.run import Run
+from nbtools.run.slurm_job import job_of, runs_on_slurm
 from nbtools.rundir import secret_values
 from nbtools.rundir.atomic import write_file
+from nbtools.rundir.git_source import record_source
 from nbtools.rundir.json_files import read_json, reserve, whole, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
 from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, newest_first, project_of
-from nbtools.rundir.source import record_source
 from nbtools.rundir.tail import last_lines
+from nbtools.script.arguments.config_copy import changed_config
 from nbtools.script.program import Program
 
 _RECORDS_WITHIN_S = 1.0
@@ -55,6 +56,8 @@ def launch(
     *,
     nproc_per_node: int | Literal["gpu"] | None = None,
     gpus: Sequence[int] | None = None,
+    cwd: str | None = None,
+    name: str | None = None,
     nnodes: int | None = None,
     cluster: Cluster | None = None,
     args: Sequence[str] = (),
@@ -81,6 +84,8 @@ def launch(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the script's value, else 1.
         gpus: GPU indices as nvidia-smi counts; `()` for the CPU; None for the script's value, else the first
             `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
+        cwd: working directory of a program; None for the launcher script's, else that of this call.
+        name: last part of the run's id; None for the name of the script.
         nnodes: number of machines; None for the script's value, else 1. The first is this one, and the run's
             `info["join"]` has the command that each other one needs.
         cluster: `Slurm(...)` to submit a job, `"slurm"` for one with the script's or the site's settings, `"none"` for
@@ -94,7 +99,8 @@ def launch(
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
         shutdown_timeout_s: seconds between a stop's SIGTERM and SIGKILL; None for the script's value, else 60.
         max_restarts: how often a failed run starts again, in the same directory, from its latest verified checkpoint (a
-            script without a recipe: from its beginning); None for the script's value, else 0.
+            program: the newest whole one, with its words of `resume`, else from its beginning); None for the script's
+            value, else 0.
         stop_on: conditions on which the supervisor stops the run, `StopOn(nan=True)` or `{"nan": True}`; None for the
             script's.
         on_end: words of a program that the supervisor starts at the end, such as `["notify-send", "{sentence}"]`; None
@@ -106,19 +112,8 @@ def launch(
     Raises:
         LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
-    overrides = {
-        "nproc_per_node": nproc_per_node,
-        "gpus": gpus,
-        "nnodes": nnodes,
-        "cluster": cluster,
-        "torchrun": torchrun,
-        "python": python,
-        "omp_num_threads": omp_num_threads,
-        "shutdown_timeout_s": shutdown_timeout_s,
-        "max_restarts": max_restarts,
-        "stop_on": stop_on,
-        "on_end": on_end,
-    }
+    given = locals()  # every field of Launch is a parameter
+    overrides = {field: given[field] for field in (*Launch.model_fields, "cwd", "name")}
     checked = check_launch(script, args, overrides)
     if after is not None and not isinstance(after, Run):
         after = Run(after)
@@ -181,7 +176,7 @@ def start(
     awaited_job = None
     if checked.launch.cluster is not None:
         if not queue:
-            raise LaunchError("queue=False: Slurm has its own queue, which no job skips; leave it out (--no-queue)")
+            raise LaunchError("queue=False: has no effect on Slurm's queue; leave it out (--no-queue)")
         awaited_job = _job_after(after)
         checked = with_site(checked, runs)
     elif after is not None and runs_on_slurm(Records(RunDir(after))):
@@ -216,11 +211,8 @@ def start(
 
 
 def create_run(checked: Preflight, *, runs: Path | None = None) -> RunDir:
-    """Make the run directory of a job that was submitted by hand, as `start` does for one that it submits.
-
-    Raises:
-        LaunchError: it cannot be made; nothing is left behind.
-    """
+    """Make the run directory of a job that was submitted by hand, as `start` does for one that it submits; LaunchError
+    if it cannot be made, and nothing is left behind."""
     with _run_dir(checked, runs) as (run, _):
         run.lock.touch()
         _lay_out(run, checked, script=str(checked.script), resumed_from=None, after=None, flock=True, ticket=None)
@@ -239,7 +231,7 @@ def _run_dir(checked: Preflight, runs: Path | None) -> Iterator[tuple[RunDir, li
     try:
         run = RunDir(RunDir.create(folder, checked.name).path.resolve())
     except OSError as error:
-        raise LaunchError(f"{folder}: cannot be written: {error.strerror}; free it, or set NBTOOLS_ROOT") from None
+        raise LaunchError(f"{folder}: cannot be written: {error.strerror}; fix that, or set NBTOOLS_ROOT") from None
     gives_up: list[Callable[[], str]] = []
     try:
         yield run, gives_up
@@ -298,15 +290,15 @@ def run_of_job(script: Path) -> RunDir:
     with contextlib.suppress(OSError):  # on another disk
         if output.is_file():
             run.job_log.hardlink_to(output)  # what Slurm says of the job, such as a preemption
-    slurm.control("update", f"jobid={number}", f"jobname={run.id}")  # by which others know that the job is the run's
+    slurm.control("update", f"jobid={number}", f"jobname={run.id}")  # marks the job as this run's
     print(f"run directory: {run.path}", flush=True)
     return run
 
 
 def _withdraw(run: RunDir) -> str:
-    """Cancel the job of a launch that is given up; return what is left of it.
+    """Cancel the job of a failed launch; return a clause on what is left of it.
 
-    sbatch may fail, as with a time-out, and the job is there nevertheless.
+    sbatch may fail, as with a time-out, although the job exists.
     """
     if not slurm.is_available():
         return ""
@@ -316,7 +308,7 @@ def _withdraw(run: RunDir) -> str:
         if job.name == run.id:
             slurm.cancel(job.id)
     name = f"squeue --me --name {run.id}"
-    return f"squeue does not answer, so its job may be there: see {name}" if jobs is None else ""
+    return f"squeue fails, so its job may exist: check {name}" if jobs is None else ""
 
 
 def _job_after(after: Path | None) -> int | None:
@@ -338,18 +330,16 @@ def _job_after(after: Path | None) -> int | None:
 
 
 def _end(run: RunDir) -> str:
-    """End the processes of a launch that is given up; return what is left of it.
+    """End the processes of a failed launch; return a clause on what is left of it.
 
     A supervisor that has just been forked carries no mark yet, but holds the lock.
     """
-    deadline = time.monotonic() + _ENDS_WITHIN_S
-    while True:
+
+    def has_ended() -> bool:
         sweep_processes(lambda: members(run))
-        if not is_locked(run.lock):
-            return ""
-        if time.monotonic() > deadline:
-            return "a process of it does not end"
-        time.sleep(0.05)
+        return not is_locked(run.lock)
+
+    return "" if happens_within(has_ended, _ENDS_WITHIN_S) else "one of its processes does not end"
 
 
 def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
@@ -392,6 +382,11 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         # A source that others cannot read may contain a secret: its copy is as closed.
         run.script.touch(mode=0o600 | stat.S_IMODE(source.stat().st_mode) & 0o666)
         shutil.copyfile(source, run.script)
+    if (program := checked.program) is not None and (config := program.config_path(checked.cwd)) is not None:
+        copy = run.configs / config.name
+        copy.parent.mkdir()
+        write_file(copy, changed_config(config, program.config_values).encode(), mode=0o600)
+        program = program.replace(config_file=str(copy))  # of which a resume makes its own
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it
@@ -402,12 +397,12 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "recipe": checked.recipe,
         "argv": checked.command(run.path),
         "target": checked.target(run.path),
-        "program": checked.program and checked.program.model_dump(mode="json", exclude={"args"}),
-        "args": list(checked.args),
+        "program": program and program.model_dump(mode="json", exclude={"args"}),
+        "args": list(checked.args_in(run.path)),
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),
-        # Nothing may execute words that it reads from a run directory, so they are not there.
+        # `on_end` is not recorded: a command that is read from a run directory must never be executed.
         "launch": checked.launch.model_dump(mode="json", exclude={"on_end"}),
         "versions": versions,
         "code": record_source(run, checked.project.root),

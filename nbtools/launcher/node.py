@@ -55,7 +55,7 @@ def run_node(folder: str | Path, node: int, *, gpus: Sequence[int] | None = None
     placement = place(launch.replace(omp_num_threads=None, gpus=chosen), meeting, interpreter_of(plan))
     if not is_on_cpu and not placement.gpus:
         raise LaunchError(
-            f"{socket.gethostname()} has no GPU, and {run.id} runs on GPUs; join from a machine with some"
+            f"{socket.gethostname()} has no GPU, and {run.id} runs on GPUs; join from a machine with GPUs"
         )
     return run_part(run, node, plan, placement)
 
@@ -93,11 +93,8 @@ def run_part(
 
 
 def project_paths(run: RunDir, plan: Mapping[str, Any]) -> tuple[list[str], Path]:
-    """Return the words that name the program, and its working directory.
-
-    Raises:
-        LaunchError: one of their paths is not on this machine.
-    """
+    """Return the words that name the program, and its working directory; LaunchError if one of their paths is not on
+    this machine."""
     known = plan.get("target")
     script = run.script if plan.get("recipe") else Path(str(plan.get("script")))
     target = [str(word) for word in known] if isinstance(known, list) and known else [str(script)]

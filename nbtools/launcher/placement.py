@@ -1,4 +1,4 @@
-"""Where a launch runs on this machine: GPUs, threads, environment, and the torchrun that starts it.
+"""Resources of a launch on this machine: GPUs, threads, environment, and the torchrun that starts it.
 
 torch is read as files on disk and never imported.
 """
@@ -34,7 +34,7 @@ class Placement:
     """Launch settings resolved for this machine."""
 
     launch: Launch
-    """With GPUs and threads chosen."""
+    """Launch settings with the chosen GPUs and threads."""
     gpus: tuple[Device, ...]
     """The chosen GPUs; none on the CPU."""
     environment: dict[str, str]
@@ -42,9 +42,9 @@ class Placement:
     has_shutdown_timeout: bool
     """Whether the installed torchrun has `--shutdown-timeout`."""
     meeting: Meeting | None
-    """Where the machines meet; None for a single one."""
+    """Rendezvous endpoint; None for a single machine."""
     interpreter: Interpreter
-    """The Python of the processes."""
+    """Python interpreter of the processes."""
     findings: tuple[Finding, ...]
 
     def variables(self, run: RunDir) -> dict[str, str]:
@@ -77,11 +77,11 @@ class Placement:
 
 
 def place(wanted: Launch, meeting: Meeting | None = None, interpreter: Interpreter | None = None) -> Placement:
-    """Choose GPUs, threads and environment for `wanted` on this machine, and where several machines meet.
+    """Choose GPUs, threads, environment and, for several machines, the rendezvous endpoint for `wanted`.
 
     Args:
         wanted: the settings.
-        meeting: where they meet, on a machine other than the first.
+        meeting: the rendezvous endpoint, on a machine other than the first.
         interpreter: the Python of the processes; that of nbtools when None.
 
     Raises:
@@ -99,7 +99,7 @@ def place(wanted: Launch, meeting: Meeting | None = None, interpreter: Interpret
     if wanted.nnodes > 1:
         meeting = meeting or Meeting(*network.meeting_point())
         name = network.interface_towards(meeting.address)  # never the loopback one, at which no other machine listens
-        findings.append(ok("machines", f"{wanted.nnodes}, which meet at {meeting.address}:{meeting.port} ({name})"))
+        findings.append(ok("machines", f"{wanted.nnodes}, rendezvous at {meeting.address}:{meeting.port} ({name})"))
     else:
         name = loopback() if wanted.num_processes > 1 else None
     if name and GLOO_INTERFACE not in os.environ:
@@ -178,7 +178,7 @@ def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Find
 def _check_torch(wanted: Launch, interpreter: Interpreter) -> Finding:
     """Refuse a build that cannot use the GPUs of this machine."""
     version = interpreter.torch_text("version.py")
-    # Builds for CUDA and ROCm alike name their platform there.
+    # Builds for CUDA and for ROCm name their platform there.
     builds = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *['\"]([^'\"]*)", version, re.MULTILINE))
     kind = "CPU" if not builds else f"CUDA {builds['cuda']}" if "cuda" in builds else f"ROCm {builds['hip']}"
     torch = f"torch {interpreter.torch_version}"

@@ -17,26 +17,28 @@ from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, batch, epochs, ok, render_html, render_text, size, warn
 from nbtools.launcher.placement import Placement, place
+from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import (
-    activation_bytes,
     check_disk,
-    memory_of_strategies,
+    memory_in_words,
+    memory_of,
     num_trainable_parameters,
     precision_of,
+    smallest_change,
 )
-from nbtools.launcher.slurm import check_site, on_cluster, place_job
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device
 from nbtools.machine.interpreter import Interpreter, interpreter_for
-from nbtools.project import Project, find_project
+from nbtools.project import Project, expanded, find_project
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import is_run, project_of
+from nbtools.rundir.rundir import RunDir, is_run, project_of
 from nbtools.rundir.secret_values import masked
-from nbtools.script.arguments.flags import flags_of_program
+from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.program_flags import flags_of_program
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
-from nbtools.script.resume_words import resume_words
+from nbtools.script.resume_arguments import resume_words
 from nbtools.script.script import Script, parse_script
 
 _COUNTED_BYTES = 4 * 2**20
@@ -48,7 +50,7 @@ class Preflight:
     """A launch that passed the checks and can be started; its display has one line per finding."""
 
     script: Path
-    """What was given: a recipe's script, a launcher script, or the user's program itself."""
+    """The path or program of the call: a recipe's script, a launcher script, or the user's program itself."""
     name: str
     recipe: str | None
     """Key of the recipe of a plain script; None for every other script."""
@@ -93,8 +95,14 @@ class Preflight:
 
     def command(self, run: Path) -> list[str]:
         """Return the exact command for a run directory; of a job, script and arguments alone: its nodes do the rest."""
-        target = self.target(run)
-        return [*target, *self.args] if self.launch.cluster else self.placement.command(target, run, self.args)
+        target, args = self.target(run), self.args_in(run)
+        return [*target, *args] if self.launch.cluster else self.placement.command(target, run, args)
+
+    def args_in(self, run: Path) -> Sequence[str]:
+        """Return the program's arguments, which name the copy of its config file in a run directory, if it has one."""
+        if self.program is None or not self.program.config_values:
+            return self.args
+        return self.program.with_copy(self.args, RunDir(run).configs / Path(str(self.program.config_file)).name)
 
     def target(self, run: Path) -> list[str]:
         """Return the words that name the program in the command: a path, or `-m` and a module."""
@@ -104,7 +112,7 @@ class Preflight:
 
 
 def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
-    """Check everything that can be known before a process is started, and show it.
+    """Check all that can be checked before a process is started, and show it.
 
     The arguments are those of `launch` for the script and its processes.
 
@@ -117,16 +125,13 @@ def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overr
     if checked.launch.cluster is not None:
         line = "sbatch runs/ID/job.sbatch"
     else:
-        line = checked.placement.shell_line(path, masked(checked.args, known))  # notebooks are stored and shared
+        args = checked.args_in(Path("runs/ID"))
+        line = checked.placement.shell_line(path, masked(args, known))  # notebooks are stored and shared
     return replace(checked, findings=(*checked.findings, *_check_data(checked), ok("command", line)))
 
 
 def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
-    """Add what Slurm says of a launch with `cluster`, whose run directory will be in `runs`; others stay as they are.
-
-    Raises:
-        LaunchError: Slurm refuses the job, or its nodes do not see the project.
-    """
+    """Add what Slurm says of a launch with `cluster`, whose run will be in `runs`; LaunchError if it refuses."""
     if checked.launch.cluster is None:
         return checked
     with _as_launch_error():
@@ -137,19 +142,30 @@ def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
 def check_launch(
     script: str | Path | Program, args: Sequence[str], overrides: Mapping[str, Any], *, project: Project | None = None
 ) -> Preflight:
-    """Collect the findings of a launch; nothing is written or started, and the data is not counted.
+    """Collect the findings of a launch without writing or starting anything; samples of large data are not counted.
 
     Args:
         script: a script, or a program of the user's.
         args: further arguments.
-        overrides: fields of `Launch` that replace the script's; None keeps the script's value.
+        overrides: fields of `Launch` that replace the script's; None keeps the script's value. `cwd` is that of a
+            program, and `name` the last part of the run's id.
         project: of a `Program`; that of the working directory when None.
 
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
+    overrides = dict(overrides)
+    if (name := overrides.pop("name", None)) is not None:
+        if run_name(name) != name:
+            raise LaunchError(
+                f"name={shown(name)}: give at most 64 letters, digits, _ and, not first, -: {run_name(name)}"
+            )
+        return replace(check_launch(script, args, overrides, project=project), name=name)
+    cwd = overrides.pop("cwd", None)
+    moved = {} if cwd is None else {"cwd": str(expanded(cwd).absolute())}
     if isinstance(script, Program):
-        return _check_program(script, _wanted(Launch(), overrides), _check_args(args), None, [], project)
+        program, wanted = script.replace(**moved), _wanted(Launch(), overrides)
+        return _check_program(program, wanted, _check_args(args), None, [], project)
     path = python_file(script)
     plain, notes = _read_plain(path)
     if plain and plain.launch.on_end and overrides.get("on_end") is None and (whose := _not_own(path)):
@@ -157,9 +173,11 @@ def check_launch(
         notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
     wanted = _wanted(plain.launch if plain else Launch(), overrides)
     if plain and plain.program:
-        return _check_program(plain.program, wanted, _check_args(args), path, notes)
+        return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
     if plain is None and not uses_recipe(path):
-        return _check_program(Program(script=str(path)), wanted, _check_args(args), path, notes)
+        return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
+    if moved:
+        raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
     return _check_recipe(path, plain, wanted, _check_args(args), notes)
 
 
@@ -226,6 +244,10 @@ def _check_program(
         )
     project = project or (_project_here() if launcher is None else _project_of(launcher))
     cwd = _working_directory(program, project.root)
+    if (config := program.config_path(cwd)) is not None:
+        with _as_launch_error():
+            program.with_copy(args, config)
+            changed_config(config, program.config_values)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
     what = program.module or _shorter(str(source), project.root)
@@ -242,7 +264,7 @@ def _check_program(
     script = launcher or source
     return Preflight(
         script=script or cwd,
-        name=run_name(script.stem if script is not None and not program.module else str(program.module)),
+        name=run_name(str(program.module) if program.module or script is None else _name_of(script, project)),
         recipe=None,
         config=None,
         project=project,
@@ -255,6 +277,12 @@ def _check_program(
     )
 
 
+def _name_of(script: Path, project: Project) -> str:
+    """Return the name of a program's runs: its file with its folder in the project, since many files are main.py."""
+    is_nested = script.is_relative_to(project.root) and script.parent not in (project.root, project.scripts)
+    return f"{script.parent.name}_{script.stem}" if is_nested else script.stem
+
+
 def _not_own(path: Path) -> str:
     """Return whose the words of `on_end` in a script may be, if not this user's; they would be executed."""
     if is_run(path.parent):
@@ -264,7 +292,7 @@ def _not_own(path: Path) -> str:
 
 def run_name(text: str) -> str:
     """Return a file name as a part of a run's id."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:64] or "run"
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_").lstrip("-")[:64] or "run"
 
 
 def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:
@@ -273,11 +301,7 @@ def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:
 
 
 def help_text(script: str | Path, args: Sequence[str]) -> str | None:
-    """Return the flags of a plain script if the arguments ask for them; None in all other cases.
-
-    Raises:
-        LaunchError: the script cannot be read.
-    """
+    """Return the flags of a plain script if the arguments ask for them, else None; LaunchError if it is unreadable."""
     path = python_file(script)
     plain, _ = _read_plain(path)
     if plain is None or plain.program or not asks_for_help(True, args):
@@ -287,11 +311,7 @@ def help_text(script: str | Path, args: Sequence[str]) -> str | None:
 
 
 def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> TrainConfig:
-    """Return a script's config with its flags applied by the training's own parser, in a process of its own.
-
-    Raises:
-        LaunchError: the parser refuses a flag.
-    """
+    """Return a script's config with flags, parsed by the training's own parser; LaunchError if it refuses one."""
     if not args:
         return plain.config
     command = [sys.executable, "-P", "-m", "nbtools.training.engine.flags", str(path), *args]
@@ -333,7 +353,7 @@ def _read_plain(path: Path) -> tuple[Script | None, list[Finding]]:
 
 
 def _check_lacks(plain: Script | None, config: TrainConfig) -> list[Finding]:
-    """Report the fields that a script does not name: another nbtools wrote it, or a person."""
+    """Report the fields that a script does not name: an older nbtools wrote it, or it was edited."""
     lacks = [name for name in plain.lacks if name in type(config).model_fields] if plain else []
     if plain is None or not lacks:
         return []
@@ -353,7 +373,7 @@ def uses_recipe(path: Path) -> bool:
 
 
 def _working_directory(program: Program, root: Path) -> Path:
-    """Return the working directory of a program: the one it names, else that of the call, as torchrun has it."""
+    """Return the working directory of a program: the one it names, else that of the call, as with torchrun."""
     try:
         cwd = program.folder(root) or Path.cwd()
     except FileNotFoundError:
@@ -366,11 +386,7 @@ def _working_directory(program: Program, root: Path) -> Path:
 def _placed_program(
     program: Program, wanted: Launch, root: Path, cwd: Path
 ) -> tuple[Launch, Interpreter, Path | None, list[Finding]]:
-    """Return the settings with `torchrun` decided, the interpreter, the program's file, and the findings.
-
-    Raises:
-        LaunchError: the file is missing or no Python, or cannot be started this way.
-    """
+    """Return settings with `torchrun` decided, interpreter, file and findings; LaunchError if it cannot be started."""
     named = None if program.script is None else python_file(program.file(root) or "")
     if program.accelerate_config is not None and (wanted.nnodes > 1 or wanted.cluster is not None):
         raise LaunchError(
@@ -384,6 +400,8 @@ def _placed_program(
     python = interpreter_for(named or cwd / "-", wanted.python, root, needs_torch=wanted.torchrun is not False)
     file = named or program.file(root, [cwd, *python.search])
     if file is None:
+        if wanted.cluster is None and (why := program.replace(cwd=str(cwd)).why_missing(root, python)):
+            raise LaunchError(why)
         notes = [warn("program", f"the file of {program.module} is not found, so the run keeps no copy of it")]
         return wanted.replace(torchrun=wanted.torchrun is not False), python, None, notes
     found, notes = inspect_program(file), list[Finding]()
@@ -442,46 +460,38 @@ def _project_of(script: Path) -> Project:
 
 
 def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | None) -> list[Finding]:
-    """Report batch, parameters and memory of a training on `gpus` (None: unknown ones), without reading the data.
-
-    Raises:
-        LaunchError: a GPU has less memory than weights, gradients and optimizer need.
-    """
+    """Report batch, parameters and memory on `gpus` (None: unknown); LaunchError if one is too small for weights."""
     samples, product = batch(config, world_size)
-    parameters = num_trainable_parameters(config)
+    parameters, precision = num_trainable_parameters(config), precision_of(config, gpus)
+    about = "about " if getattr(config, "model_name", None) else ""  # a recipe may add or leave out a head
     found = [
         ok("batch", f"{plural(samples, 'sample')} per step: {product}"),
         ok(
             "parameters",
             "known once the model is loaded"
             if parameters is None
-            else f"{parameters:,}, trained in {precision_of(config, gpus)}",
+            else f"{about}{parameters:,}, trained in {precision}",
         ),
     ]
-    needed, sharded = memory_of_strategies(config, world_size, precision_of(config, gpus))
-    if needed is None:
+    if (memory := memory_of(config, world_size, precision)) is None:
         return found
-    for device in gpus or ():
-        if device.memory_total_bytes < needed:
-            step = "choose GPUs with more memory, or a smaller model"
-            if sharded is not None and sharded <= device.memory_total_bytes:
-                step = f"set strategy='fsdp', with which they take {size(sharded)} on each of {world_size}"
-            raise LaunchError(
-                f"weights, gradients and AdamW's moments of this model take {size(needed)} on every GPU, and "
-                f"GPU {device.index} ({device.name}) has {size(device.memory_total_bytes)}: {step}"
-            )
-    moments = "for weights, gradients and AdamW's moments"
-    if (kept := activation_bytes(config, precision_of(config, gpus))) is None:
-        return [*found, ok("memory", f"{size(needed)} per process {moments}, before activations")]
-    memory = f"about {size(needed + kept)} per process: {size(needed)} {moments}, {size(kept)} for activations"
+    text = f"{size(memory.state)} per process for weights, gradients and AdamW's moments, before activations"
+    if memory.activations is not None:
+        text = f"about {size(memory.total)} per process: {size(memory.state)} for weights, gradients and AdamW's "
+        text += f"moments, {size(memory.activations)} for activations"
+    text += f"; {words}" if "," in (words := memory_in_words(config, world_size, precision)) else ""
     small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
-    if small is None or small.memory_total_bytes >= needed + kept:
-        return [*found, ok("memory", memory)]
+    if small is None or small.memory_total_bytes >= memory.total:
+        return [*found, ok("memory", text)]
     has = f"GPU {small.index} ({small.name}) has {size(small.memory_total_bytes)}"
-    step = "set gradient_checkpointing, or lower batch_size with more gradient_accumulation_steps"
-    if sharded is not None:
-        step += f"; strategy='fsdp' needs {size(sharded)} instead of {size(needed)}"
-    return [*found, warn("memory", f"{memory}; {has}", step)]
+    step = smallest_change(config, world_size, precision, small.memory_total_bytes)
+    step = step or "choose GPUs with more memory, or a smaller model"
+    if small.memory_total_bytes >= memory.state:
+        return [*found, warn("memory", f"{text}; {has}", step)]
+    raise LaunchError(
+        f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}: "
+        f"{step}"
+    )
 
 
 def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:

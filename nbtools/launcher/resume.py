@@ -7,7 +7,6 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError,
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
 from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again
-from nbtools.launcher.slurm import Cluster, on_cluster
+from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.launcher.step_count import Schedule, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
@@ -24,7 +23,7 @@ from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
 from nbtools.rundir.identity import foreign_owner
@@ -49,6 +48,7 @@ def resume(
     stop_on: StopOn | Mapping[str, object] | None = None,
     on_end: Sequence[str] | None = None,
     args: Sequence[str] = (),
+    name: str | None = None,
 ) -> Run:
     """Continue a run in a new one and join their curves.
 
@@ -69,12 +69,10 @@ def resume(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
             keep their order.
         gpus: GPU indices; `()` for the CPU; None for the run's own.
-        nnodes: number of machines, as for `launch`; None for the run's own number.
-        cluster: as for `launch`; None for the run's own.
-        max_restarts: as for `launch`; None for the run's own value.
-        stop_on: as for `launch`; None for the run's own conditions.
+        nnodes, cluster, max_restarts, stop_on: as for `launch`; None for the run's own.
         on_end: as for `launch`; never the run's own, which would execute words from a run directory.
         args: further arguments of the script; they come last and override earlier ones. With them a program is a fork.
+        name: last part of the new run's id; None for the run's name, or for a fork's script's if the run was not named.
 
     Raises:
         CheckpointError: the given checkpoint is missing, incomplete or damaged.
@@ -82,16 +80,18 @@ def resume(
         LaunchError: the run has no steps left, no checkpoint to resume, or cannot start; nothing is left behind.
     """
     parent = run if isinstance(run, Run) else Run(run)
+    own = run_name(parent.name)
     if not (state := parent.state).is_final:
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
     asked = {"nnodes": nnodes, "max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
     if not has_recipe(parent.files):
         if isinstance(checkpoint, Checkpoint):
-            raise CheckpointError(f"{checkpoint.path}: is of a recipe, and {parent.id} runs a program of its own")
+            raise CheckpointError(f"{checkpoint.path}: is a recipe's checkpoint, and {parent.id} runs a program")
         if changes:
             raise _no_fields(parent, list(changes))
         planned = planned_resume(parent, checkpoint, resume_with, args)
-        return _started_program(parent, planned, args, _settings(parent, nproc_per_node, gpus, cluster, **asked))
+        settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
+        return _started_program(parent, planned, args, settings | {"name": own if name is None else name})
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
         given = checkpoint if resume_with is None else shlex.join(resume_with)
         raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
@@ -102,6 +102,8 @@ def resume(
         found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
         settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
         forked, more = _forked(parent, found, changes or {}, settings)
+        is_of_script = forked and own == run_name(Path(str(parent.info.get("script"))).stem)
+        settings["name"] = name if name is not None or is_of_script else own
         try:
             return _started(parent, found, forked, args, settings, notes + more)
         except BaseException:
@@ -111,23 +113,20 @@ def resume(
 
 
 def launch_again(run: Run) -> Run:
-    """Start a run's script again, as it is now, with the same arguments and launch settings.
-
-    Raises:
-        LaunchError: the run belongs to another user, its script is gone, or cannot start; nothing is left behind.
-    """
+    """Start a run's script again, as it is now, with the same arguments and launch settings; LaunchError if the run
+    belongs to another user, its script is gone, or cannot start, and nothing is left behind."""
     if owner := foreign_owner(run.dir):
         raise LaunchError(f"{run.id}: belongs to {owner}; launch a script of your own")
     path = Path(str(run.info.get("script")))
     if not path.is_file():
-        raise LaunchError(f"{path}: the script of {run.id} is not there any more; its copy is {run.files.script}")
+        raise LaunchError(f"{path}: the script of {run.id} no longer exists; its copy is {run.files.script}")
+    settings = _settings(run, None, None, None) | {"name": run_name(run.name)}
     if has_recipe(run.files):
-        checked = check_launch(path, _args_of(run), _settings(run, None, None, None))
+        checked = check_launch(path, _args_of(run), settings)
     else:
         program, args = program_again(run, _args_of(run))
         project = Project(Path(str(run.info.get("root") or path.parent)))
-        checked = check_launch(program, args, _settings(run, None, None, None), project=project)
-    checked = replace(checked, name=run_name(run.name))
+        checked = check_launch(program, args, settings, project=project)
     return start(checked, runs=run.dir.parent, resumed_from=mapping_at(run.info, "resumed_from") or None)
 
 
@@ -141,12 +140,8 @@ def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], s
     before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
     changes = {} if after == before else {"nproc_per_node": [before, after]}
     changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
-    return start(
-        replace(checked, name=run_name(parent.name)),
-        runs=parent.dir.parent,
-        script=str(parent.info.get("script")),
-        resumed_from=planned.origin(parent) | ({"changes": changes} if changes else {}),
-    )
+    origin = planned.origin(parent) | ({"changes": changes} if changes else {})
+    return start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
 
 
 def _started(
@@ -168,21 +163,14 @@ def _started(
     changes, more = _changes(parent, found, before, checked)
     for note in [*notes, *more]:
         warnings.warn(note, stacklevel=3)
-    origin = {"run": parent.id, "checkpoint": found.name, "step": found.step}
-    return start(
-        checked if forked else replace(checked, name=run_name(parent.name)),  # the copy is called script.py
-        runs=parent.dir.parent,
-        script=str(forked or parent.info.get("script")),
-        resumed_from=origin | ({"changes": changes} if changes else {}),
-    )
+    origin: dict[str, Any] = {"run": parent.id, "checkpoint": found.name, "step": found.step}
+    origin |= {"changes": changes} if changes else {}
+    return start(checked, runs=parent.dir.parent, script=str(forked or parent.info.get("script")), resumed_from=origin)
 
 
 def config_of(run: Run) -> TrainConfig:
-    """Return the config of a run, with its flags applied.
-
-    Raises:
-        NbtoolsError: the run's script has no recipe, or computes its values.
-    """
+    """Return the config of a run, with its flags applied; NbtoolsError if the run's script has no recipe, or computes
+    its values."""
     known = run.config or {}
     recipe, values = known.get("recipe") or run.info.get("recipe"), known.get("config")
     if isinstance(recipe, str) and recipe in RECIPES and isinstance(values, dict):
@@ -192,11 +180,8 @@ def config_of(run: Run) -> TrainConfig:
 
 
 def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
-    """Read texts such as `learning_rate=1e-4` as changes to a run's config; `changed` validates them.
-
-    Raises:
-        NbtoolsError: one has no `=`, or the run has no config.
-    """
+    """Read texts such as `learning_rate=1e-4` as changes to a run's config; `changed` validates them; NbtoolsError if
+    one has no `=`, or the run has no config."""
     if not has_recipe(run.files):
         raise _no_fields(run, list(texts))
     return assigned(type(config_of(run)), texts)
@@ -210,11 +195,8 @@ def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:
 
 
 def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
-    """Return a run's config with some values changed, all of which fit its checkpoints.
-
-    Raises:
-        NbtoolsError: a field is unknown, a value is not allowed or changes the model's shape, or the run has no config.
-    """
+    """Return a run's config with some values changed, all of which fit its checkpoints; NbtoolsError if a field is
+    unknown, a value is not allowed or changes the model's shape, or the run has no config."""
     before = config_of(run)
     after = before.replace(**before.uncapped(changes)[0])
     _check_fits(run, before, after)
@@ -225,8 +207,7 @@ def changed(run: Run, changes: Mapping[str, object]) -> TrainConfig:
 
 
 def _args_of(run: Run) -> list[str]:
-    args = secret_values.restored(run.files, run.info).get("args")
-    return [str(argument) for argument in args] if isinstance(args, list) else []
+    return recorded_arguments(secret_values.restored(run.files, run.info))
 
 
 def _lineage(run: Run) -> list[tuple[Run, int | None]]:
@@ -251,12 +232,24 @@ def named_checkpoint(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpo
     found = ref if isinstance(ref, Checkpoint) else _read(parent, ref)
     owner = found.path.resolve().parent.parent
     if is_run(owner) and owner not in [run.dir.resolve() for run, _ in _lineage(parent)]:
-        raise CheckpointError(f"{found.path}: is not of {parent.id} nor of what it resumed; resume {owner.name}")
+        raise CheckpointError(f"{found.path}: belongs to a run that {parent.id} did not resume; resume {owner.name}")
     try:
         found.verify()
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or none for the latest verified one") from None
+        raise CheckpointError(f"{error}; name another checkpoint, or omit it for the latest verified one") from None
     return found
+
+
+def checkpoint_for(run: Run, ref: str | int | None, purpose: str) -> Checkpoint:
+    """Find and verify a checkpoint by its step or name; None for the latest verified one of this run alone; LaunchError
+    if it has none for the `purpose`."""
+    if ref is not None:
+        return named_checkpoint(run, ref)
+    newest, reasons = newest_verified(run.files.checkpoints)
+    if newest is None:
+        why = "; ".join(reasons) or "it has saved none yet"
+        raise LaunchError(f"{run.id}: no checkpoint to {purpose} ({why}); nbtools show {run.id} lists them")
+    return newest
 
 
 def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
@@ -284,16 +277,16 @@ def _settings(
     """Return the run's launch settings, with the caller's values replaced."""
     recorded = mapping_at(parent.info, "launch")
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
-    settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # nnodes: absent from runs of before
+    settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # older runs have no nnodes
     if foreign_owner(parent.dir):
-        settings["python"] = None  # a file of another user's choice
+        settings["python"] = None  # another user could have chosen the file
     if isinstance(settings["cluster"], dict):
         settings["cluster"] = Slurm.recorded(settings["cluster"])
     if cluster is not None:
         known = {name: value for name, value in settings.items() if value is not None}
         settings = dict(on_cluster(Launch(**known), cluster))
     if settings["cluster"] is None and recorded:
-        settings["cluster"] = "none"  # whatever the script says
+        settings["cluster"] = "none"  # the run's value replaces the script's
     if nproc_per_node not in (None, settings["nproc_per_node"]):
         settings["omp_num_threads"] = None  # the cores are divided again
         if settings["gpus"]:
@@ -392,8 +385,8 @@ def _forked(
         plain = parse_script(parent.files.script)
     except ScriptError as error:
         raise LaunchError(
-            f"{error}. No script can be written for other values: give them as flags (args=['--learning-rate', "
-            "'1e-4'], or after --)"
+            f"{error}. Its values cannot be changed in a copy of the script: pass them as flags "
+            "(args=['--learning-rate', '1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
     kept["on_end"] = settings["on_end"] or ()  # the words of the parent's script are not the caller's

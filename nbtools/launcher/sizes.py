@@ -1,15 +1,19 @@
 """Size of a training, computed from the config alone: weights, memory and checkpoints."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError, plural
 from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.machine.devices import Device
 from nbtools.recipes import lora, recipe_of
+from nbtools.recipes.named_model import models_of
 
 _BF16_SINCE = (8, 0)
 
@@ -26,14 +30,25 @@ def precision_of(config: TrainConfig, gpus: Sequence[Device] | None) -> str:
 
 
 def num_trainable_parameters(config: TrainConfig, vocab_size: int | None = None) -> int | None:
-    """Return the number of trained weights; None for a pretrained model, whose size its download defines.
+    """Return the number of trained weights; None if that of a pretrained model is unknown.
 
     `vocab_size` is the size of the trained tokenizer; None takes the config's upper bound.
     """
     if lora.is_adapted(config):
-        sizes = recipe_of(config).adapter_sizes(config)
+        sizes = _adapter_sizes(config)
         return None if sizes is None else sizes.num_trained
     return recipe_of(config).num_parameters(config, vocab_size)
+
+
+def _adapter_sizes(config: TrainConfig) -> lora.AdapterSizes | None:
+    """Return the sizes of a training with an adapter; weights that the recipe adds to the models train whole."""
+    models, total = models_of(config), recipe_of(config).num_parameters(config, None)
+    sizes = [model.adapter_sizes(config) for model in models or ()]
+    if total is None or models is None or None in sizes:
+        return None
+    known = [each for each in sizes if each is not None]
+    trained, linear, others = (sum(part) for part in zip(*map(astuple, known), strict=True))
+    return lora.AdapterSizes(trained + total - sum(model.num_parameters for model in models), linear, others)
 
 
 def training_bytes(config: TrainConfig, precision: str = "") -> int | None:
@@ -44,7 +59,7 @@ def training_bytes(config: TrainConfig, precision: str = "") -> int | None:
     computes with them. None for a pretrained model of unknown size.
     """
     if lora.is_adapted(config):
-        sizes = recipe_of(config).adapter_sizes(config)
+        sizes = _adapter_sizes(config)
         return None if sizes is None else sizes.num_bytes(precision or config.precision)
     parameters = num_trainable_parameters(config)
     return None if parameters is None else 16 * parameters
@@ -57,7 +72,7 @@ def sharded_bytes(config: TrainConfig, world_size: int, precision: str) -> int |
     the blocks, of which the backward pass has the whole gradient and its fp32 copy in the end unless an adapter leaves
     them frozen, and two blocks.
     """
-    gathered, divided = recipe_of(config).num_gathered(config), training_bytes(config, precision)
+    gathered, divided = _num_gathered(config), training_bytes(config, precision)
     if gathered is None or divided is None:
         return None
     inner = 2 if precision in ("bf16", "fp16") else 4
@@ -66,24 +81,80 @@ def sharded_bytes(config: TrainConfig, world_size: int, precision: str) -> int |
     return divided // world_size + inner * outside + gradients + 2 * inner * block
 
 
-def memory_of_strategies(config: TrainConfig, world_size: int, precision: str) -> tuple[int | None, int | None]:
-    """Return the memory per process before activations, and that with strategy="fsdp" if the config has another one."""
-    sharded = sharded_bytes(config, world_size, precision)
-    if config.strategy == "fsdp":
-        return sharded, None
-    return training_bytes(config, precision), sharded if config.can_be_sharded and world_size > 1 else None
+def _num_gathered(config: TrainConfig) -> tuple[int, int] | None:
+    """Return the weights outside the blocks, and those of the largest block; CANINE's outer blocks count as outside."""
+    models, count = models_of(config), recipe_of(config).num_parameters
+    if models is None or (total := count(config, None)) is None:
+        return None
+    if models:
+        return total - sum(model.num_in_blocks for model in models), max(model.num_in_block for model in models)
+    num_layers: int = getattr(config, "num_layers")  # noqa: B009 - of every recipe
+    num_models = 2 if hasattr(config, "judge_name") else 1
+    deeper = count(config.model_copy(update={"num_layers": num_layers + 1}), None) or total
+    return total - num_layers * (deeper - total), (deeper - total) // num_models
 
 
 def activation_bytes(config: TrainConfig, precision: str) -> int | None:
-    """Return about the memory per process of a step's activations, and of the weights that autocast copies.
+    """Return about the memory per process of activations and autocast's copies of weights; None if unknown.
 
-    None for a pretrained model. A precision that is not known yet counts as fp32.
+    A precision that is not known yet counts as fp32.
     """
     kept, parameters = recipe_of(config).activation_bytes(config, precision), num_trainable_parameters(config)
     if kept is None or parameters is None:
         return None
     copies = 2 * parameters if precision in ("bf16", "fp16") and config.strategy == "ddp" else 0
     return round(kept) + copies
+
+
+@dataclass(frozen=True)
+class Memory:
+    """About the memory per process of a training step, in bytes."""
+
+    state: int
+    """Weights, gradients and AdamW's moments, and what FSDP gathers of them."""
+    activations: int | None  # if known
+
+    @property
+    def total(self) -> int:
+        return self.state + (self.activations or 0)
+
+
+def memory_of(config: TrainConfig, world_size: int, precision: str) -> Memory | None:
+    """Return the memory per process under the config's strategy; None if the model is unknown."""
+    is_sharded = config.strategy == "fsdp"
+    state = sharded_bytes(config, world_size, precision) if is_sharded else training_bytes(config, precision)
+    return None if state is None else Memory(state, activation_bytes(config, precision))
+
+
+def memory_in_words(config: TrainConfig, world_size: int, precision: str) -> str:
+    """Return the memory per process under each strategy and, of a named model, with LoRA; empty if it is unknown."""
+    found = {}
+    for adapter in ("none", "lora") if getattr(config, "model_name", None) else (None,):
+        for strategy in ("ddp", "fsdp") if world_size > 1 else (config.strategy,):
+            changes = {"strategy": strategy} | ({} if adapter is None else {"adapter": adapter})
+            memory = memory_of(config.model_copy(update=changes), world_size, precision)
+            if memory is not None:
+                found[strategy + (" with LoRA" if adapter == "lora" else "")] = size(memory.total)
+    return ", ".join(f"{name} {text}" for name, text in found.items())
+
+
+def smallest_change(config: TrainConfig, world_size: int, precision: str, available: int) -> str:
+    """Return the changes of the config with which a step fits into `available` bytes; empty if there are none."""
+    halves = [2**k for k in range(20) if config.batch_size % 2**k == 0]
+    passes = config.gradient_accumulation_steps
+    groups: list[list[dict[str, Any]]] = [
+        [{}, {"adapter": "lora"}] if getattr(config, "model_name", None) else [{}],
+        [{}, {"strategy": "fsdp", "compile": False}] if world_size > 1 else [{}],
+        [{"batch_size": config.batch_size // n, "gradient_accumulation_steps": passes * n} for n in halves],
+        [{}, {"gradient_checkpointing": True}],
+    ]
+    for parts in itertools.product(*groups):
+        changes = {name: value for part in parts for name, value in part.items() if value != getattr(config, name)}
+        memory = memory_of(config.model_copy(update=changes), world_size, precision)
+        if memory is not None and memory.total <= available:
+            words = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            return f"set {words}, with which a process takes about {size(memory.total)}"
+    return ""
 
 
 def checkpoint_bytes(config: TrainConfig) -> int | None:
@@ -106,11 +177,7 @@ def num_checkpoints_kept(config: TrainConfig) -> int:
 
 
 def check_disk(runs: Path, config: TrainConfig | None) -> Finding:
-    """Compare the free bytes where the runs are with what the run keeps.
-
-    Raises:
-        LaunchError: the folder is not writable, or the disk has no room for one checkpoint.
-    """
+    """Compare the free bytes with what a run keeps; LaunchError if there is no room for a checkpoint, or no access."""
     folder = runs
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -121,13 +188,16 @@ def check_disk(runs: Path, config: TrainConfig | None) -> Finding:
     each = None if config is None else checkpoint_bytes(config)
     if config is None or each is None:
         return ok("disk", f"{free}; the size of this training's checkpoints is not known")
+    whole = each // 3 if config.strategy == "fsdp" else 0  # else a hard link
     if free_bytes < each:
         raise LaunchError(
             f"{runs}: {size(free_bytes)} free, but a checkpoint of this model takes about {size(each)}: "
             "nbtools clean frees some, or set NBTOOLS_ROOT to a folder on another disk"
         )
     count = num_checkpoints_kept(config)
-    text = f"{free}, {plural(count, 'checkpoint')} of about {size(each)} at once: {size(count * each)}"
-    if free_bytes >= count * each:
+    total = count * each + whole
+    text = f"{free}, {plural(count, 'checkpoint')} of about {size(each)} at once"
+    text += f"{f', and {size(whole)} for outputs/model' if whole else ''}: {size(total)}"
+    if free_bytes >= total:
         return ok("disk", text)
     return warn("disk", text, "nbtools clean frees some; keep_last and keep_best set how many are kept")

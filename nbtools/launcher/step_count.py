@@ -1,4 +1,4 @@
-"""Number of samples, epochs and optimizer steps of a training, for form, preflight and training alike."""
+"""Number of samples, epochs and optimizer steps of a training, for the form, the preflight and the training."""
 
 import sys
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class Schedule:
     num_tested: int = 0
     """Test samples that are measured, once, at the end."""
     checkpoint_chosen_by: str = "evaluation: lowest eval/loss"
-    """Which part of the data chooses the best checkpoint, and by which metric."""
+    """Part of the data and metric by which the best checkpoint is chosen."""
 
     @property
     def held_out(self) -> str:
-        """How many held-out samples are measured, of how many, and what they are for."""
+        """A sentence with the number of held-out samples that are measured, their total, and their purpose."""
         parts = ((self.num_evaluated, self.num_eval_samples), (self.num_tested, self.num_test_samples))
         evaluated, tested = (f"{part:,} of {whole:,}" if part < whole else f"{whole:,}" for part, whole in parts)
         choice = f"{self.checkpoint_chosen_by.removeprefix('evaluation: ')} chooses the best checkpoint"
@@ -70,7 +70,7 @@ class Schedule:
 
 
 def evaluation_in_words(config: TrainConfig) -> str:
-    """Return what an evaluation measures and what chooses the best checkpoint, where the samples are not counted."""
+    """Return a sentence on evaluations and the choice of the best checkpoint, if the samples are not counted."""
     most = config.num_evaluated(sys.maxsize)
     samples = "all held-out samples" if most == sys.maxsize else f"at most {most:,} held-out samples"
     return f"evaluations measure {samples}; the {recipe_of(config).choice} chooses the best checkpoint"

@@ -32,10 +32,10 @@ from nbtools.launcher.programs.program_restart import continued, newest_of_progr
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import sentence_on_end, start_on_end
-from nbtools.machine.signals import Signals, asks_to_stop
+from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
-from nbtools.run.job import is_active
 from nbtools.run.records import Records, mapping_at
+from nbtools.run.slurm_job import is_active
 from nbtools.run.state import state_of
 from nbtools.rundir import machines, secret_values
 from nbtools.rundir.identity import ProcessIdentity
@@ -96,7 +96,7 @@ class Supervisor:
         self._next_sample = self._started
         self._next_stamp = float("inf")
         self._next_look = float("inf")
-        """When to look whether the run's other machines stop or have ended."""
+        """Time of the next check whether the run's other machines stop or have ended."""
         self._lost_machine_at: float | None = None
         self._is_ending = False
         """Whether the agent was asked to end."""
@@ -212,7 +212,7 @@ class Supervisor:
             self._stop()
 
     def _end_checks(self) -> None:
-        """End what the checks have started, and add the checkpoint before a value that is not finite."""
+        """End the process of the checks, and name the last checkpoint before a value that is not finite."""
         if self._conditions is not None:
             self._conditions.close()
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
@@ -227,12 +227,12 @@ class Supervisor:
     # --- the run's other machines ---
 
     def _tell_machines(self, **state: object) -> None:
-        """Record for the others how this machine's part of the run is."""
+        """Record the state of this machine's part of the run for the other machines."""
         if machines.num_machines(self.plan) > 1:
             machines.write_record(self.run, self.node, stopping=self.was_asked, **state)
 
     def _other_machines(self) -> list[int]:
-        """Return the machines that this one watches: the first watches those whose ranks have started, and they it."""
+        """Return the nodes to watch: node 0 watches nodes with started ranks, every other node watches node 0."""
         if self.node:
             return [0]
         return [n for n in range(1, machines.num_machines(self.plan)) if machines.has_ranks(self.run, n)]
@@ -259,11 +259,11 @@ class Supervisor:
         if is_lost:
             self._end_agent()
         if (is_lost or self.was_asked) and not processes.ranks_among(processes.started_by(psutil.Process(), self.run)):
-            # torchrun waits five minutes for the other agents after its ranks have ended, deaf to signals.
+            # torchrun waits five minutes for the other agents after its ranks have ended, and ignores signals.
             self._kill_at = min(self._kill_at, now + _MACHINES_EVERY_S)
 
     def _grace_s(self, returncode: object) -> float:
-        """Return how long a machine may run after another one's agent has ended: longer if that was in order."""
+        """Return the seconds a machine may run after another one's agent has ended: more if that one exited with 0."""
         return self._shutdown_timeout_s if returncode == 0 else _MACHINES_END_WITHIN_S
 
     def _stop(self) -> None:
@@ -381,7 +381,7 @@ class Supervisor:
         return None
 
     def _folders(self) -> dict[str, str]:
-        """Where other libraries write their metrics, unless the user said otherwise: files of a run are found there."""
+        """Variables with the folders in which other libraries write metrics; a user's own values are kept."""
         if has_recipe(self.run):
             return {}
         return {"TENSORBOARD_LOGGING_DIR": str(self.run.tensorboard), "WANDB_DIR": str(self.run.path)}
@@ -482,7 +482,7 @@ class Supervisor:
 
     @property
     def _code(self) -> int:
-        """The agent's exit code; 0 while there is none."""
+        """Exit code of the agent; 0 before it has ended."""
         return self.returncode or 0
 
     def _was_stopped(self) -> bool:
@@ -493,7 +493,7 @@ class Supervisor:
         with contextlib.suppress(FormatError):  # the training has a newer nbtools
             why = (read_json(self.run.finished) or {}).get("why")
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan" and why == "failed":
-            return True  # weights that are not finite are not saved, which is a failure of its own otherwise
+            return True  # non-finite weights are not saved, which would otherwise count as a failure
         if self.was_asked:
             return why != "failed" and (self.returncode, why) != (0, "completed")
         if self._code == -signal.SIGKILL:
@@ -537,7 +537,7 @@ def main() -> None:
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
-    parser.add_argument("--on-end", type=json.loads, default=[], help="words of a command for the end, as JSON")
+    parser.add_argument("--on-end", type=json.loads, default=[], help="command to run at the end, as a JSON list")
     arguments = parser.parse_args()
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():

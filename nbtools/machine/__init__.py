@@ -1,1 +1,1 @@
-"""What this machine has: GPUs and CPU cores, the queue for GPUs, and the processes of a run."""
+"""Resources of this machine: GPUs and CPU cores, the queue for GPUs, and the processes of a run."""

@@ -33,7 +33,7 @@ class Holder:
 
     @property
     def is_caller(self) -> bool:
-        """Whether it is the calling process."""
+        """Whether the holder is the calling process."""
         return self.pid == os.getpid()
 
     def __str__(self) -> str:
@@ -57,9 +57,9 @@ class Device:
     memory_used_bytes: int
     holders: tuple[Holder, ...]
     selector: str
-    """Its entry for CUDA_VISIBLE_DEVICES: its index, or the UUID that the variable already holds."""
+    """Entry for CUDA_VISIBLE_DEVICES: the index, or the UUID that the variable already holds."""
     compute_capability: tuple[int, int] | None = None
-    """None if the driver does not tell it."""
+    """(major, minor); None if the driver does not report it."""
 
 
 def devices() -> list[Device]:
@@ -127,7 +127,7 @@ def loopback() -> str | None:
 
 
 def gpu_use() -> list[dict[str, float]]:
-    """Return `index`, `use_percent`, `memory_bytes`, `power_w` of each visible GPU, as far as NVML reports them."""
+    """Return `index`, `use_percent`, `memory_bytes`, `power_w` of each visible GPU, if NVML reports them."""
     nvml = _nvml()
     if nvml is None:
         return []

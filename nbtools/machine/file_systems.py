@@ -1,4 +1,4 @@
-"""Whether other machines see a folder: by the type of the file system that it is on."""
+"""Test whether other machines see a folder, by the type of its file system."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def local_disk(folder: Path, mounts: str | None = None) -> str | None:
     system does not tell.
 
     Args:
-        folder: a path, of which the last parts need not exist.
+        folder: a path whose last parts need not exist.
         mounts: content of /proc/mounts, which is read by default.
     """
     if mounts is None:

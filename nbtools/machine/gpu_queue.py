@@ -36,11 +36,10 @@ class Ticket:
 
     number: int
     run: Path
-    """The run's directory."""
     gpus: tuple[int, ...]
-    """Indices that nvidia-smi shows."""
+    """GPU indices as in nvidia-smi."""
     devices: frozenset[str]
-    """UUIDs."""
+    """GPU UUIDs."""
 
     def __str__(self) -> str:
         return one_line(f"{name_of(self.run.name)} on GPU {','.join(map(str, self.gpus))}", _LONGEST_NAME)
@@ -160,7 +159,7 @@ def _paths(folder: Path) -> dict[int, Path]:
 
 
 def _read(path: Path) -> Ticket | None:
-    """Return the ticket at `path`; None if there is none that this nbtools can read."""
+    """Return the ticket at `path`; None if it is missing, or not readable by this version."""
     try:
         content = read_json(path) or {}
         gpus = tuple(int(index) for index in content["gpus"])

@@ -20,15 +20,27 @@ import importlib.util, json, sys
 spec = importlib.util.find_spec("torch")
 print(json.dumps([sys.version_info[:3], sys.prefix, spec.origin if spec else None, [p for p in sys.path if p]]))
 """
+_FINDS = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+first, *rest = sys.argv[1].split(".")
+found = find_spec(first)
+for part in rest:
+    found = found and PathFinder.find_spec(part, found.submodule_search_locations or [])
+if found and found.submodule_search_locations is not None:
+    found = PathFinder.find_spec("__main__", found.submodule_search_locations)
+sys.exit(found is None)
+"""
 _OLDEST = (3, 8)
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python executable, and what is installed in its environment."""
+    """A Python executable, and the torch in its environment."""
 
     path: Path
-    """The executable, as it is started: a link in an environment is not followed, since it names the environment."""
+    """Path of the executable. A link in an environment is not followed, since its place names the environment."""
     source: str
     """Why it was chosen, such as `VIRTUAL_ENV`."""
     version: tuple[int, int, int]
@@ -36,9 +48,9 @@ class Interpreter:
     torch_folder: Path | None
     """Folder of the installed torch; None without one."""
     search: tuple[Path, ...]
-    """Its `sys.path`."""
+    """`sys.path` of the interpreter."""
     is_own: bool = False
-    """Whether it is the one in which nbtools runs."""
+    """Whether nbtools itself runs in this interpreter."""
 
     @property
     def torch_version(self) -> str | None:
@@ -59,6 +71,14 @@ class Interpreter:
     def safe_path(self) -> tuple[str, ...]:
         """The option that keeps the working directory off `sys.path`: a random.py there must not shadow Python's."""
         return ("-P",) if self.version >= (3, 11) else ()
+
+    def finds(self, module: str, cwd: Path) -> bool:
+        """Whether `python -m` finds a module in a working directory; nothing of it is imported."""
+        command = [str(self.path), "-c", _FINDS, module]
+        done = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_WITHIN_S, check=False
+        )
+        return done.returncode == 0
 
     def __str__(self) -> str:
         torch = "no torch" if self.torch_folder is None else f"torch {self.torch_version}"
@@ -137,7 +157,7 @@ def _candidates(program: Path | None) -> Iterator[tuple[Path, str]]:
 
 
 def _is_trusted(environment: Path) -> bool:
-    """Whether this user or root has made an environment: one that was not named must not run another user's code."""
+    """Whether an environment belongs to this user or root: a default must not run another user's code."""
     parts = (environment, environment / "bin", environment / "bin" / "python")
     owners = {status.st_uid for part in parts for status in (part.lstat(), part.stat())}
     return owners <= {0, os.geteuid()}
@@ -165,7 +185,7 @@ def _asked(path: Path) -> Interpreter:
 
 
 _ANSWERS: dict[Path, tuple[object, Interpreter]] = {}
-"""What an interpreter answered, by its path, with the times on which the answer depends."""
+"""Cached properties of each interpreter by its path, with the file times that invalidate them."""
 
 
 def _packages_changed(interpreter: Interpreter) -> tuple[int, ...]:
@@ -203,9 +223,9 @@ def _answer(path: Path) -> Interpreter:
         raise LaunchError(f"{path}: did not answer within {_ASK_WITHIN_S:.0f} s; set python= to another") from None
     except subprocess.CalledProcessError as error:
         said = (error.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
-        raise LaunchError(f"{path}: is no Python that runs: {said}; set python= to another") from None
+        raise LaunchError(f"{path}: is not a working Python: {said}; set python= to another") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise LaunchError(f"{path}: is no Python that runs: {error}; set python= to another") from None
+        raise LaunchError(f"{path}: is not a working Python: {error}; set python= to another") from None
     if found.version < _OLDEST:
         least = ".".join(map(str, _OLDEST))
         raise LaunchError(f"{path}: is Python {'.'.join(map(str, found.version))}; at least {least} is needed")

@@ -11,13 +11,13 @@ from nbtools.errors import LaunchError
 from nbtools.machine.devices import GLOO_INTERFACE
 
 _ELSEWHERE = "192.0.2.1"
-"""An address for documentation (RFC 5737): the system says how it would be reached, and no packet is sent."""
+"""An address for documentation (RFC 5737): the system reports the route to it without sending a packet."""
 _LARGEST_PORT = 65_535
 _LOOPBACK = "127."
 
 
 def meeting_point(peers: Sequence[str] = ()) -> tuple[str, int]:
-    """Return address and port of this machine where others can meet: MASTER_ADDR and MASTER_PORT where they are set.
+    """Return the rendezvous endpoint on this machine, (address, port): MASTER_ADDR and MASTER_PORT if they are set.
 
     By default, the address of the interface that GLOO_SOCKET_IFNAME names, else of the route to one of the `peers`
     (host names), else of the default route; and a free port.

@@ -1,7 +1,7 @@
 """The command of `Launch.on_end`: started without a shell once the end of a run is recorded.
 
-Its words come from the launch by way of the supervisor's command line. Nothing here reads them from a run directory,
-which another user may have written or copied.
+The command comes from the launch, through the supervisor's command line. It is never read from a run directory, which
+another user may have written or copied.
 """
 
 import os
@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nbtools.machine.slurm import spoken
+from nbtools.errors import spoken
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir

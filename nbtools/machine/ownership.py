@@ -1,7 +1,7 @@
-"""What proves that a process belongs to a run: the marks in its environment, or a file that only the run writes.
+"""Proof that a process belongs to a run: the marks in its environment, or a file that only the run writes.
 
-The files of a run may be another user's, or be copied from one, and the identity of any process is world-readable: what
-they say of a process is not enough to signal it.
+The files of a run may be another user's, or be copied from one, and the identity of any process is world-readable:
+their content is not enough to signal a process.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def belongs_to(process: psutil.Process, run: RunDir) -> bool:
 
 
 def is_own(process: psutil.Process) -> bool:
-    """Whether a process is another one of this user."""
+    """Whether a process is not this one and belongs to this user."""
     return process.pid != os.getpid() and process.uids().effective == os.geteuid()
 
 

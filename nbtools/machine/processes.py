@@ -1,7 +1,7 @@
-"""The processes of a run: how they are found, what each one is, and how they are ended.
+"""The processes of a run: search, identification and ending.
 
 A process belongs to a run if its environment named the run when it started, or if it holds a file that only the run
-writes; its name or pid alone never counts, nor does what a file says of it.
+writes; its name, its pid or the content of a file is not enough.
 torchrun starts each rank in a session of its own, so the processes of a run share no process group.
 """
 
@@ -138,7 +138,7 @@ def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Pro
 
 
 def _is_loader_worker(process: psutil.Process, parent: psutil.Process) -> bool:
-    """Whether torch named the process so, or it is a fork of its parent that has executed no other program."""
+    """Whether a process has torch's name for a loader worker, or is a fork of its parent without an exec."""
     return process.name() == "pt_data_worker" or process.cmdline() == parent.cmdline()
 
 
@@ -209,13 +209,13 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         signalled.update(asked)
         return False
 
-    was_killed = not _wait(is_over_once_asked, timeout_s)
+    was_killed = not happens_within(is_over_once_asked, timeout_s)
     if was_killed:
         sweep_processes(workers, grace_s=0)
         # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below.
-        if supervisor is not None and not _wait(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
+        if supervisor is not None and not happens_within(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
             _signal(supervisor, signal.SIGKILL)
-            _wait(lambda: not living([supervisor]), SWEEP_GRACE_S)
+            happens_within(lambda: not living([supervisor]), SWEEP_GRACE_S)
     if supervisor is None or not living([supervisor]):
         sweep_processes(workers)
         _record_stop(run)
@@ -294,7 +294,8 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def _wait(is_over: Callable[[], bool], timeout_s: float) -> bool:
+def happens_within(is_over: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until `is_over`; return whether that happened in time."""
     deadline = time.monotonic() + timeout_s
     while not is_over():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Slurm's client: what squeue says of this user's jobs, and the calls that submit, signal and cancel one.
+"""A client of Slurm: this user's jobs as listed by squeue, and calls that submit, signal and cancel jobs.
 
 Only output that is the same in all versions is read: `squeue -h -o`, `sbatch --parsable`; never `--json`, and never
 `sacct`, which needs a database that many sites do not have.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from nbtools.errors import LaunchError
+from nbtools.errors import LaunchError, spoken
 
 POLL_EVERY_S = 10.0
 """Time for which an answer of squeue is kept: sites lock out users who poll more."""
@@ -28,7 +28,7 @@ _LONGEST_BREAK_S = 300.0
 _ANSWERS_WITHIN_S = 30.0
 _SUBMITS_WITHIN_S = 120.0
 _WAITS_S, _WAITS_FIRST_S = 2.0, 6.0
-"""So long callers wait for a new answer of squeue, and for its first one; then they get the last one, or None."""
+"""Seconds that callers wait for a new and for the first answer of squeue; then they get the last one, or None."""
 _LONGEST_ANSWER = 2**24
 _FIELDS = "%A|%T|%r|%S|%e|%N|%D|%j"
 """Id, state, reason, start, end, node list, number of nodes, name; the name is last since it may contain `|`."""
@@ -79,19 +79,19 @@ def parse_jobs(text: str) -> dict[int, Job]:
 
 @dataclass
 class _Queue:
-    """What squeue said last of the jobs on a cluster."""
+    """The last answer of squeue on the jobs of a cluster."""
 
     jobs: dict[int, Job] | None = None
     answered_at: float | None = None
     """Unix time of `jobs`."""
     error: str = ""
-    """Of the last call; empty if it was answered."""
+    """Error of the last call; empty if it succeeded."""
     num_errors: int = 0
-    """How often it failed since its last answer."""
+    """Number of failed calls since the last answer."""
     next_at: float = -math.inf
-    """When it may be asked again, by the monotonic clock."""
+    """Monotonic time from which squeue may be called again."""
     call: threading.Thread | None = None
-    """The call that is under way, if it still counts, and when it began."""
+    """The running call whose answer will be used, and its start."""
     began_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -119,7 +119,7 @@ def own_jobs(cluster: str | None = None) -> dict[int, Job] | None:
 
 
 def _ask(queue: _Queue, cluster: str | None) -> None:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}  # would filter
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}  # filters
     command = ("squeue", *_on(cluster), "-h", "-u", str(os.geteuid()), "-t", "all", "-o", _FIELDS)
     answer = _called(*command, environment=variables)
     with queue.lock:
@@ -178,7 +178,7 @@ def expected_start(script: Path, environment: Mapping[str, str]) -> str:
 
 
 def cancel(job_id: int, cluster: str | None = None) -> str | None:
-    """Cancel a job of this user and return Slurm's error; a job that has ended already is none."""
+    """Cancel a job of this user and return Slurm's error; a job that has already ended is not an error."""
     return _signalled(*_on(cluster), str(job_id))
 
 
@@ -206,14 +206,14 @@ def control(*words: str) -> str | None:
 
 
 def settings() -> dict[str, str]:
-    """Return the cluster's configuration, such as ClusterName, KillWait and PreemptMode; empty if Slurm is silent."""
+    """Return the cluster's configuration, such as ClusterName and PreemptMode; empty if scontrol fails."""
     lines = (line.partition("=") for line in (control("show", "config") or "").splitlines())
     return {name.strip(): value.strip() for name, sign, value in lines if sign}
 
 
 @functools.cache
 def own_cluster() -> str | None:
-    """Return the name of the cluster that the commands ask by default; None if Slurm is silent."""
+    """Return the name of the default cluster of the Slurm commands; None if scontrol fails."""
     clusters = os.environ.get("SLURM_CLUSTERS")
     return clusters if clusters else settings().get("ClusterName")
 
@@ -224,17 +224,17 @@ class Partition:
 
     name: str
     state: str
-    """Such as up, down, drain."""
+    """State of the partition, such as up, down, drain."""
     time_limit: str
-    """As days-hours:minutes:seconds, or infinite."""
+    """Time limit as days-hours:minutes:seconds, or infinite."""
     num_nodes: int
     gpus: tuple[str, ...]
-    """What its nodes offer, such as `gpu:a100:8`."""
+    """GPUs of a node, such as `gpu:a100:8`."""
     is_default: bool
 
 
 def partitions() -> list[Partition]:
-    """Return the partitions that this user sees; empty if Slurm is silent."""
+    """Return the partitions that this user sees; empty if sinfo fails."""
     found: dict[str, Partition] = {}
     answer = _called("sinfo", "-h", "-o", "%P|%a|%l|%D|%G")  # a line for each kind of node in a partition
     for line in answer.output.splitlines():
@@ -249,20 +249,20 @@ def partitions() -> list[Partition]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition that are alike, as sinfo lists them."""
+    """Identical nodes of a partition, as in a line of sinfo."""
 
     partition: str
     names: str
-    """Such as `n[1-2]`."""
+    """Node names, such as `n[1-2]`."""
     number: int
     num_cpus: int
-    """Of each."""
+    """CPUs per node."""
     state: str
-    """Such as idle, drained, down*."""
+    """State of the nodes, such as idle, drained, down*."""
 
     @property
     def take_jobs(self) -> bool:
-        """Whether they run jobs, or will once those before have ended; nodes that sleep are woken for a job."""
+        """Whether the nodes run jobs now or after their current ones; Slurm wakes nodes that are powered down."""
         return self.state.rstrip("~#^@-") in _TAKE_JOBS
 
 
@@ -270,7 +270,7 @@ _TAKE_JOBS = {"allocated", "completing", "idle", "mixed", "planned", "power_down
 
 
 def nodes(partition: str | None) -> list[Nodes]:
-    """Return the nodes of partitions, joined by `,`, or of the default one; empty if Slurm is silent."""
+    """Return the nodes of partitions, joined by `,`, or of the default one; empty if sinfo fails."""
     words = () if partition is None else (f"--partition={partition}",)
     answer = _called("sinfo", "-h", "--exact", *words, "-o", "%P|%N|%D|%c|%T")
     rows = (line.split("|") for line in answer.output.splitlines() if line.count("|") == 4)
@@ -342,7 +342,7 @@ def _called(
 ) -> _Answer:
     """Return the answer of one of Slurm's commands, with times as Unix times."""
     variables = {**(os.environ if environment is None else environment), "SLURM_TIME_FORMAT": "%s"}
-    if (conf := variables.get("SLURM_CONF")) and not os.access(conf, os.R_OK):  # the commands look elsewhere for long
+    if (conf := variables.get("SLURM_CONF")) and not os.access(conf, os.R_OK):  # else the commands search for long
         return _Answer(-1, "", f"SLURM_CONF={conf}: cannot be read; set it to the cluster's slurm.conf, or unset it")
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
@@ -393,15 +393,3 @@ def clock_time(moment: float, now: float | None = None) -> str:
     form = "%H:%M" if abs(moment - now) < 20 * 3600 else "%a %H:%M" if abs(moment - now) < 6 * 86400 else "%d %b %H:%M"
     until = f" (in {spoken(moment - now)})" if moment > now else ""
     return time.strftime(form, time.localtime(moment)) + until
-
-
-def spoken(seconds: float) -> str:
-    """Return a duration in at most two units, as `2 h 10 min`."""
-    minutes, rest = divmod(max(round(seconds), 0), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h" if hours else f"{days} d"
-    if hours:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{minutes} min" if minutes else f"{rest} s"

@@ -110,7 +110,7 @@ def _reason(reason: str) -> str:
 
 
 def _limit(word: str) -> str | None:
-    """Return the words for a limit of account or qos, whose names are built alike: AssocGrpGRES, QOSMaxCpuPerUser."""
+    """Return a sentence on a limit of account or qos, whose names have one pattern: AssocGrpGRES, QOSMaxCpuPerUser."""
     found = re.fullmatch(r"(Assoc|QOS|)(Grp|Max|Min)(\w+)", word)
     if found is None:
         return None
@@ -146,13 +146,13 @@ _REFUSALS = (
     (r"\bqos\b", "qos"),
     (r"\bpartitions?\b", "partition"),
 )
-"""In order: Slurm's own sentences first, then words that a site's plugin may use."""
+"""Refusals in order of precedence: Slurm's own sentences first, then words that a site's plugin may use."""
 _ANY_POLICY = r"job violates accounting/qos policy( \(job submit limit[^)]*\))?"
 """Slurm adds this to every refusal by a limit; what comes before it names the limit."""
 
 
 def refusal(text: str) -> tuple[str | None, str]:
     """Return the field of `Slurm`, or `nnodes`, that a refusal of sbatch names, None without one, and its words."""
-    words = text.strip() or "sbatch refused the job without a word"
+    words = text.strip() or "sbatch refused the job without a message"
     said = re.sub(_ANY_POLICY, "", words, flags=re.IGNORECASE)
     return next((name for part, name in _REFUSALS if re.search(part, said, re.IGNORECASE)), None), words

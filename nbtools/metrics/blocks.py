@@ -7,18 +7,18 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 ROWS = 64
-"""Of a block."""
+"""Rows per block."""
 
 
 @dataclass(slots=True)
 class Blocks:
-    """Those of a series to which rows are only added. Any number of threads may use them."""
+    """Reductions of a growing series, by blocks of `ROWS` rows. Thread-safe."""
 
     _reduced: Floats = field(default_factory=lambda: np.empty((4, 0)))
     """Least, greatest, sum and number of the finite values; the first two are infinite where there are none."""
 
     def of(self, values: Floats) -> Floats:
-        """Return least, greatest, sum and number of finite values of each whole block, an array of 4 rows."""
+        """Return least, greatest, sum and number of finite values of each whole block, shape (4, blocks)."""
         known, num_blocks = self._reduced, len(values) // ROWS
         if (num_known := known.shape[1]) < num_blocks:
             parts = _of_finite(values[num_known * ROWS : num_blocks * ROWS])
@@ -27,7 +27,6 @@ class Blocks:
         return known[:, :num_blocks]
 
     def is_finite(self, values: Floats) -> bool:
-        """Whether all values are finite."""
         num_finite = self.of(values)[3]
         num_rows = ROWS * len(num_finite)
         return bool(num_finite.sum() == num_rows and np.isfinite(values[num_rows:]).all())

@@ -42,14 +42,14 @@ class Series:
     samples: npt.NDArray[np.float64]
     """Training samples so far; NaN where a row had none."""
     blocks: Blocks = field(default_factory=Blocks, repr=False)
-    """Of the values; a later series of the metric with more rows has the same object."""
+    """Reductions of `values`, shared with later series of the metric that have more rows."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def last(self) -> float:
-        """The last value."""
+        """Value of the last row."""
         return float(self.values[-1])
 
 

@@ -1,4 +1,4 @@
-"""Whether a smaller or a greater value of a metric is better, by its name."""
+"""Direction of a metric by its name: whether a smaller or a greater value is better."""
 
 import re
 from typing import Literal
@@ -17,7 +17,7 @@ _PACE = re.compile(r"(?:_per_|/)s(?:ec|econd)?$")
 
 
 def direction_of(name: str) -> Literal["lower", "higher"] | None:
-    """Return which values of a metric are better; None for one of which that cannot be said, such as a rate."""
+    """Return whether lower or higher values of a metric are better; None if unknown, as for a rate."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     if any(map(_NEITHER.fullmatch, words)):
         return None

@@ -47,11 +47,11 @@ class History(Mapping[str, Series]):
         self.num_dropped = 0
         """Number of rows that the writer reports as dropped."""
         self.num_unread_bytes = 0
-        """Bytes of printed text that were skipped because they came too fast to search for metrics."""
+        """Bytes of printed text that were not searched for metrics, since the output grew too fast."""
         self.has_steps = True
         """False if rows are only numbered: a script prints no counter, so its curves are drawn by time."""
         self.version = 0
-        """Changes with every addition."""
+        """Counter that changes with every addition."""
         self._lock = threading.RLock()
         self._partial = b""
         self._num_lines = 0
@@ -125,7 +125,7 @@ class History(Mapping[str, Series]):
             ConfigError: pandas is not installed.
         """
         try:
-            pandas = import_module("pandas")  # the user's; nbtools itself needs it nowhere
+            pandas = import_module("pandas")  # public; unused by nbtools itself
         except ModuleNotFoundError:
             raise ConfigError("to_pandas() needs pandas: pip install pandas; to_csv(path) needs nothing") from None
         return pandas.DataFrame(self.columns()).set_index("step")

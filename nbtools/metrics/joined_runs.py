@@ -51,7 +51,7 @@ def _first_step(part: History) -> int | None:
 
 
 def _begins_again(part: History, before: History) -> bool:
-    """Whether a run counts its steps from the start again, and does not have the rows of its parent besides its own."""
+    """Whether a run's steps start again from the beginning, and its rows do not contain its parent's."""
     first, first_before = _first_step(part), _first_step(before)
     if first is None or first_before is None or first > first_before:
         return False

@@ -1,4 +1,4 @@
-"""Computes in a thread what takes seconds: counts of the data, Slurm's answer."""
+"""Computations that take seconds, in a thread: counts of the data, Slurm's answer."""
 
 import threading
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+Guarded = Callable[[Callable[[], object]], Callable[..., None]]
+"""Wraps a callback of a widget or a thread: the callbacks run one at a time, and an exception becomes a message."""
 _PATIENCE_S = 0.05
 
 
@@ -27,7 +29,7 @@ class Background(Generic[Question, Answer]):
         self._known: tuple[Question, Answer] | None = None
 
     def answer(self, wanted: Question) -> tuple[Answer] | None:
-        """Return the answer, in a tuple; None as long as it is not known."""
+        """Return the answer in a tuple; None until it is known."""
         with self._lock:
             if self._known is None or self._known[0] != wanted:
                 if self._wanted != wanted:

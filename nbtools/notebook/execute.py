@@ -2,11 +2,11 @@
 
 Each notebook runs from top to bottom in its own folder, cell by cell, with progress. `--store` writes the outputs back
 into the notebook, without widget state and without metadata that differs between executions; the stored notebooks are
-made so. Tags of a cell say what becomes of it:
+made so. Tags of a cell:
 
     summary         its output is printed at the end
     folded          its source is folded in the stored notebook
-    folded-output   its output is
+    folded-output   its output is folded
     picture         its first picture is also written to pictures/NOTEBOOK.png, which the notebook shows at its top
 """
 
@@ -171,7 +171,7 @@ def _title(cells: Sequence[Any], index: int) -> str:
 
 
 def _text(cell: Any) -> str:
-    """Return what a cell printed and returned as plain text."""
+    """Return a cell's output and result as plain text."""
     parts: list[str] = []
     for output in cell.outputs:
         if output.output_type == "stream":

@@ -1,4 +1,4 @@
-"""What the kernel tells of its page: whether it answers while a cell runs, and whether a person is there."""
+"""Properties of the kernel's page: whether it answers while a cell runs, and whether a user sees it."""
 
 from typing import Any
 

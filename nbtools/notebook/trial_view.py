@@ -1,7 +1,6 @@
-"""The button that takes a few steps before a launch, and what they cost."""
+"""The button that takes a few steps before a launch, and the measured time and memory."""
 
 import threading
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.launcher.trial.trial import Trial, start_trial
+from nbtools.notebook.background import Guarded
 from nbtools.script.program import Program
 
 _EVERY_S = 0.5
@@ -18,13 +18,13 @@ _TRY, _CANCEL = "Try two steps", "Cancel the trial"
 class TrialView:
     """Tries the training on one device; a second click cancels. What was measured is shown until a value changes."""
 
-    def __init__(self, root: Path, guarded: Callable[[Callable[[], object]], Callable[..., None]]) -> None:
+    def __init__(self, root: Path, guarded: Guarded) -> None:
         """Run the click under the form's error boundary `guarded`; relative paths start from `root`."""
         self._root, self._guarded = root, guarded
         self._trial: Trial | None = None
         self._values: tuple[TrainConfig | Program, Launch] | None = None
         self._tried: tuple[TrainConfig | Program, Launch] | None = None
-        tooltip = "Take a few real steps on one device: time and memory, nothing is kept"
+        tooltip = "Measure time and memory of a few steps on one device; no files are kept"
         self.button = widgets.Button(description=_TRY, icon="flask", tooltip=tooltip, layout={"width": "auto"})
         self.widget = widgets.HTML(layout={"display": "none"}).add_class("nbtools-trial")
         self.button.on_click(guarded(self._click))

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, ProjectError
-from nbtools.launcher.resume import config_of, named_checkpoint
+from nbtools.launcher.resume import checkpoint_for, config_of
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.recipes import recipe_of
-from nbtools.recipes.predict import Input, PredictSettings, settings_of
-from nbtools.run.checkpoints import Checkpoint, newest_verified
+from nbtools.recipes.predict_settings import Input, PredictSettings, settings_of
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import project_of
 
@@ -43,9 +43,9 @@ class ModelProcess:
         self.config = config_of(self.run)
         self.recipe = recipe_of(self.config).key
         self.settings = settings_of(self.config)
-        """The default settings."""
+        """Default settings of a prediction."""
         self.device, selector = _free_device(device)
-        """What computes, in words."""
+        """Name of the device, for messages."""
         self._numbers = itertools.count(1)
         while True:
             self.checkpoint = _chosen(self.run, checkpoint)
@@ -91,7 +91,7 @@ class ModelProcess:
     def close(self) -> None:
         """End the process; closing twice is the same as once."""
         assert self._process.stdin and self._process.stdout
-        self._process.kill()  # it holds nothing that is worth a patient end
+        self._process.kill()  # it keeps no results, so it needs no graceful stop
         self._process.wait(_PATIENCE_S)
         for stream in (self._process.stdin, self._process.stdout, self._log):
             try:
@@ -127,24 +127,14 @@ class ModelProcess:
         code = self._process.wait(_PATIENCE_S)
         self._log.seek(0)
         told = self._log.read()[-_LONGEST_TRACE:].decode(errors="replace").strip().splitlines()
-        return LaunchError(
-            f"the process of the model ended (exit code {code}): {told[-1] if told else 'it said nothing'}"
-        )
+        return LaunchError(f"the process of the model ended (exit code {code}): {told[-1] if told else 'no output'}")
 
 
 def _chosen(run: Run, checkpoint: str | int | None) -> Checkpoint:
-    found = _newest(run) if checkpoint is None else named_checkpoint(run, checkpoint)
+    found = checkpoint_for(run, checkpoint, "predict with")
     if found.path.exists() and not (found.path / "model").is_dir():  # one that was just removed: see the caller
         raise CheckpointError(f"{run.id}, {found.name}: has no folder model/; choose another checkpoint")
     return found
-
-
-def _newest(run: Run) -> Checkpoint:
-    newest, reasons = newest_verified(run.files.checkpoints)
-    if newest is None:
-        why = "; ".join(reasons) or "it has saved none yet"
-        raise LaunchError(f"{run.id}: no checkpoint to predict with ({why}); nbtools show {run.id} lists them")
-    return newest
 
 
 def _free_device(asked: str | None) -> tuple[str, str]:
@@ -153,7 +143,7 @@ def _free_device(asked: str | None) -> tuple[str, str]:
         raise ConfigError(f"device={asked[:80]!r}: must be cpu or cuda")
     if asked == "cpu" or not (found := devices()):
         if asked == "cuda":
-            raise LaunchError("device=cuda: this machine has no GPU that may be used; leave the device out for the CPU")
+            raise LaunchError("device=cuda: this machine has no usable GPU; leave the device out for the CPU")
         return "the CPU", ""
     claimed = gpu_queue.claimed()
     free = [device for device in found if not device.holders and device.uuid not in claimed]
@@ -165,7 +155,7 @@ def _free_device(asked: str | None) -> tuple[str, str]:
 
 
 def _started(checkpoint: Checkpoint, selector: str, log: Any) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-P", "-m", "nbtools.training.predict", str(checkpoint.path.resolve())]
+    words = [sys.executable, "-P", "-m", "nbtools.training.prediction_server", str(checkpoint.path.resolve())]
     run = checkpoint.path.resolve().parent.parent
     folder = run.parent
     with contextlib.suppress(ProjectError):

@@ -13,7 +13,7 @@ from nbtools.data import tables
 from nbtools.data.text_classification.codes import SEPARATOR
 from nbtools.errors import ConfigError, DataError, shown
 from nbtools.predict.model_process import ModelProcess
-from nbtools.recipes.predict import Input, PredictSettings
+from nbtools.recipes.predict_settings import Input, PredictSettings
 from nbtools.rundir.tail import printable
 
 Form = Literal["csv", "jsonl", "text"]
@@ -26,9 +26,9 @@ _FORMS: Mapping[str, Form] = {
     "": "text",
 }
 _PREFIX = "prediction_"
-"""Of columns with results, beside those that a file has."""
+"""Prefix of the columns with results, which follow the columns of the file."""
 _AT_ONCE = 4096
-"""Rows of a request: those that are read ahead, and held in memory."""
+"""Rows per request, which are read ahead and held in memory."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,30 @@ class InputRow:
 
     where: str
     given: Mapping[str, Any]
-    """Its values by column."""
+    """Values of the row by column."""
     input: Input = ""
     problem: str = ""
-    """Why it cannot be read; then it is not sent to the model."""
+    """Why the row cannot be read; empty if it is sent to the model."""
 
 
 Result = tuple[InputRow, dict[str, Any]]
-"""An item, and its row of results."""
 
 
 @dataclass
 class Report:
-    """What became of the rows."""
+    """Counts and problems of the predicted rows."""
 
     num_rows: int = 0
     num_failed: int = 0
     problems: list[str] = field(default_factory=list)
-    """The first ones, with their places."""
+    """The first problems, with their positions."""
 
 
 def form_of(path: Path, *, is_output: bool = False) -> Form:
     """Return how rows stand in a file, by its suffix.
 
     Raises:
-        ConfigError: results cannot be written so.
+        ConfigError: results cannot be written in this format.
     """
     suffix = tables.suffix_of(path) if not is_output else path.suffix.lower()
     if is_output and suffix not in _FORMS:
@@ -120,7 +119,7 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
-    """Yield the objects of a file's lines, and None for what is none."""
+    """Yield the object of each line of a file; None for a line that is not an object."""
     with tables.open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -36,7 +36,7 @@ PresetName = Literal[
     "mixer_1gpu", "mixer_2gpu", "mixer_4gpu", "finetune_1gpu", "finetune_2gpu", "finetune_4gpu", "2gpu",
     "4gpu", "8gpu", "test", "small", "full",
 ]  # fmt: skip
-"""Of any recipe."""
+"""Names of the presets of all recipes."""
 
 RECIPES = Recipes(
     {

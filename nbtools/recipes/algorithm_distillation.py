@@ -37,8 +37,6 @@ class AlgorithmDistillationConfig(TrainConfig):
     One "sequence" of a batch is a window of `sequence_length` transitions of one history, across its episodes.
     """
 
-    can_be_sharded = True
-
     dataset: str | None = setting(
         None,
         "A folder of learning histories in nbtools' format; None generates them from the fields below, and caches "
@@ -160,11 +158,7 @@ class AlgorithmDistillationConfig(TrainConfig):
         return self.darkroom.split_goals(self.named_goals or self.num_test_goals)
 
     def histories_in(self, folder: Path) -> HistoryMetadata:
-        """Return the metadata of a folder of histories that fits this config.
-
-        Raises:
-            DataError: the folder is malformed, or its histories differ from this config.
-        """
+        """Return the metadata of a folder of histories; DataError if it is malformed, or does not fit this config."""
         metadata = read_history_metadata(folder)
         check_histories(metadata, str(self.dataset), self.darkroom, self.num_episodes, self.named_goals)
         return metadata
@@ -232,11 +226,6 @@ def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int |
     return gpt2.num_gpt2_parameters(config, vocab_size(config), config.sequence_length, num_labels=NUM_ACTIONS)
 
 
-def _num_gathered(config: AlgorithmDistillationConfig) -> tuple[int, int] | None:
-    num_parameters = _num_parameters(config, None)
-    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters)
-
-
 def _activation_bytes(config: AlgorithmDistillationConfig, precision: str) -> float:
     return activations.transformer_bytes(config, config, precision, config.batch_size * config.window_tokens)
 
@@ -295,7 +284,6 @@ RECIPE = Recipe(
     lower_is_better=False,
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
-    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     data_fields=(

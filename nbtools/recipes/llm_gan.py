@@ -13,7 +13,7 @@ from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan.stories import TEXT_COLUMNS, TOPICS, Story, python_stories, read_stories, split_stories
 from nbtools.errors import shown
-from nbtools.recipes import activations, gpt2, lora
+from nbtools.recipes import activations, gpt2, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 NUM_SPECIAL_TOKENS = 3
@@ -30,8 +30,6 @@ class LLMGANConfig(TrainConfig):
     generated texts, and all later steps are adversarial. `learning_rate` and its schedule are those of the generator in
     adversarial steps.
     """
-
-    can_be_sharded = True
 
     dataset: str | None = setting(
         None,
@@ -69,10 +67,10 @@ class LLMGANConfig(TrainConfig):
     judge_name: str | None = setting(
         None, "Judge to start from, with the generator's vocabulary; None takes model_name.", shapes=True
     )
-    adapter: lora.Adapter = lora.adapter()
-    lora_rank: int = lora.rank()
-    lora_alpha: int = lora.alpha()
-    lora_targets: tuple[str, ...] | None = lora.targets()
+    adapter: lora.Adapter = lora.ADAPTER
+    lora_rank: int = lora.RANK
+    lora_alpha: int = lora.ALPHA
+    lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Layers of each model.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
@@ -153,18 +151,18 @@ class LLMGANConfig(TrainConfig):
             )
         if self.dataset is None and self.model_name is not None:
             raise ValueError(
-                f"model_name={shown(self.model_name)}: a pretrained model knows no Markov chain; give a dataset: a CSV "
-                f"file, or {TOPICS}"
+                f"model_name={shown(self.model_name)}: a pretrained model needs texts; give a dataset: a CSV file, or "
+                f"{TOPICS}"
             )
         if self.dataset is None and self.judging == "verdicts":
-            raise ValueError("judging='verdicts': a Markov chain has no words for them; give a dataset, or use scores")
+            raise ValueError("judging='verdicts': needs texts, not a Markov chain; give a dataset, or use scores")
         return self
 
 
 def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
     """Count the weights of both models; `vocab_size` is that of the data."""
     if config.model_name is not None:
-        return None
+        return named_model.num_parameters(config)
     if vocab_size is None:
         vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
     generator = gpt2.num_gpt2_parameters(config, vocab_size, num_positions(config))
@@ -172,22 +170,17 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
     return generator + gpt2.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
 
 
-def _num_gathered(config: LLMGANConfig) -> tuple[int, int] | None:
-    num_parameters = _num_parameters(config, None)
-    return None if num_parameters is None else gpt2.num_gathered_gpt2(config, num_parameters, num_models=2)
-
-
 def _activation_bytes(config: LLMGANConfig, precision: str) -> float | None:
     """The larger one of the two models' passes; the judge reads a human and a generated text, or both in one input."""
-    if config.model_name is not None:
+    if (size := named_model.size_of(config)) is None:
         return None
-    vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
+    vocab_size = size.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
     writes = config.batch_size * config.sequence_length * vocab_size * 2  # their logarithms, too, for the entropy
     judged = config.batch_size * (2 if config.judging == "scores" else 1) * discriminator_positions(config)
     verdicts = 0 if config.judging == "scores" else config.batch_size * config.max_judge_tokens * vocab_size
     return max(
-        activations.transformer_bytes(config, config, precision, config.batch_size * num_positions(config), writes),
-        activations.transformer_bytes(config, config, precision, judged, verdicts),
+        activations.transformer_bytes(config, size, precision, config.batch_size * num_positions(config), writes),
+        activations.transformer_bytes(config, size, precision, judged, verdicts),
     )
 
 
@@ -290,6 +283,10 @@ _CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False}
 _TEST: dict[str, Any] = {"dataset": TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
 _TEST |= {"sequence_length": 24, "prompt_length": 8, "batch_size": 32, "epochs": 5, "generator_warmup_steps": 60}
 _TEST |= {"judge_warmup_steps": 30, "learning_rate": 3e-4, "eval_every": 25, "eval_samples": 256}
+_DATA_FIELDS = (
+    "dataset", "text_col", "prompt_cols", "min_chars", "max_chars",
+    "short_texts", "clean", "num_sequences", "num_symbols",
+)  # fmt: skip
 
 RECIPE = Recipe(
     key="llm_gan",
@@ -316,20 +313,9 @@ RECIPE = Recipe(
     },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
-    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,
-    data_fields=(
-        "dataset",
-        "text_col",
-        "prompt_cols",
-        "min_chars",
-        "max_chars",
-        "short_texts",
-        "clean",
-        "num_sequences",
-        "num_symbols",
-    ),
+    data_fields=_DATA_FIELDS,
     costliest=lambda config: config.replace(generator_warmup_steps=0, judge_warmup_steps=0, judge_accuracy=0.0),
 )

@@ -4,7 +4,6 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
@@ -17,24 +16,9 @@ from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
-LLADA_PARAMETERS = 8_015_581_184
-"""32 layers of width 4096 with 12,288 inside, and two tables of 126,464 words: input and output are not tied."""
-
-_LLADA_BLOCKS, _LLADA_TABLE = 32, 126_464 * 4096
-_LLADA_LAYERS = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), (4096, 4096))
-_LLADA_LAYERS |= {"ff_proj": (4096, 12_288), "up_proj": (4096, 12_288), "ff_out": (12_288, 4096)}
-"""Inputs and outputs of the linear layers of a block."""
-
-KNOWN_MODELS: Mapping[str, int] = MappingProxyType(
-    {f"GSAI-ML/LLaDA-{name}": LLADA_PARAMETERS for name in ("8B-Base", "8B-Instruct", "1.5")}
-)
-"""Number of weights of hub models that are a LLaDA, by name."""
-
 
 class MaskedDiffusionConfig(TrainConfig):
     """Masked diffusion language modelling (LLaDA): pretraining on text, or fine-tuning on prompts and answers."""
-
-    can_be_sharded = True
 
     dataset: str | None = setting(
         None,
@@ -51,10 +35,10 @@ class MaskedDiffusionConfig(TrainConfig):
         shapes=True,
     )
     model_name: str | None = modernbert.MODEL_NAME
-    adapter: lora.Adapter = lora.adapter()
-    lora_rank: int = lora.rank()
-    lora_alpha: int = lora.alpha()
-    lora_targets: tuple[str, ...] | None = lora.targets()
+    adapter: lora.Adapter = lora.ADAPTER
+    lora_rank: int = lora.RANK
+    lora_alpha: int = lora.ALPHA
+    lora_targets: tuple[str, ...] | None = lora.TARGETS
     trust_remote_code: bool = setting(
         False, "Run the Python code that comes with `model_name`, where it has some; LLaDA needs none."
     )
@@ -94,9 +78,9 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     pad_to: Literal["longest", "packed", "sequence_length"] = setting(
         "longest",
-        "Rows of pairs in a batch: as long as its longest, of pairs of similar length; packed, pairs in any order that "
-        "follow one another in such rows and do not attend to each other (the log says how much is padding); or "
-        "sequence_length, filled with end-of-text tokens that count in the loss.",
+        "Rows of a batch of pairs. longest: a pair each, of similar length, padded to the longest; packed: "
+        "several pairs in a row, in any order, which do not attend to each other (the log says how much is padding); "
+        "sequence_length: a pair each, filled with end-of-text tokens that count in the loss.",
         before="sequence_length",
     )
     eval_draws: int = setting(
@@ -107,7 +91,7 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     sample_length: int | None = setting(
         None,
-        "Tokens of a sampled text; None for sequence_length, at most 64; of an answer at most the longest and 8.",
+        "Tokens of a sampled text; None for sequence_length, at most 64; of answers at most the longest one plus 8.",
         "tokens",
         ge=1,
         le=32_768,
@@ -159,7 +143,7 @@ class MaskedDiffusionConfig(TrainConfig):
 
 
 def is_llada(settings: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a LLaDA, which needs no code of its own."""
+    """Whether a config.json is that of a LLaDA, which loads without remote code."""
     return settings.get("model_type") == "llada" or "LLaDAModelLM" in (settings.get("architectures") or ())
 
 
@@ -187,35 +171,6 @@ def remote_code_refused(model_name: str) -> str:
         f"model_name={model_name!r}: comes with Python code of its own that would run on this machine; if you trust "
         "it, set trust_remote_code=True in the script, or pass --trust-remote-code"
     )
-
-
-def _num_parameters(config: MaskedDiffusionConfig, vocab_size: int | None) -> int | None:
-    if config.model_name is not None:
-        return KNOWN_MODELS.get(config.model_name)
-    return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
-
-
-def _adapter_sizes(config: MaskedDiffusionConfig) -> lora.AdapterSizes | None:
-    if config.model_name not in KNOWN_MODELS:
-        return None
-    linear = _LLADA_BLOCKS * sum(inputs * outputs for inputs, outputs in _LLADA_LAYERS.values()) + _LLADA_TABLE
-    trained = lora.num_lora_parameters(config, _LLADA_LAYERS, _LLADA_BLOCKS)
-    return lora.AdapterSizes(trained, linear, LLADA_PARAMETERS - linear)
-
-
-def _num_gathered(config: MaskedDiffusionConfig) -> tuple[int, int] | None:
-    if config.model_name is None:
-        return modernbert.num_gathered(config, config.vocab_size)
-    tables = 2 * 126_464 * 4096 + 4096
-    return (tables, (LLADA_PARAMETERS - tables) // 32) if config.model_name in KNOWN_MODELS else None
-
-
-def _activation_bytes(config: MaskedDiffusionConfig, precision: str) -> float | None:
-    if config.model_name is not None:
-        return None
-    num_tokens = config.batch_size * config.sequence_length
-    num_logits = num_tokens / 2 * config.vocab_size  # half of the tokens are masked on average
-    return activations.transformer_bytes(config, config, precision, num_tokens, num_logits)
 
 
 def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
@@ -285,7 +240,7 @@ def _llada(num_gpus: int) -> Preset:
     """A preset to fine-tune LLaDA-8B on `num_gpus` GPUs."""
     values: dict[str, Any] = {"batch_size": 1, "epochs": 5, "learning_rate": 1e-5, "precision": "bf16"}
     values |= {"model_name": "GSAI-ML/LLaDA-8B-Instruct", "sequence_length": 4096, "gradient_checkpointing": True}
-    values |= {"eval_draws": 128, "sample_block_length": 32}
+    values |= {"eval_draws": 128, "sample_block_length": 32, "strategy": "fsdp"}
     described = f"Fine-tunes LLaDA-8B on {num_gpus} GPUs of 141 GB, total batch {num_gpus}; set dataset to the text"
     return Preset(described, num_gpus, values)
 
@@ -317,10 +272,10 @@ RECIPE = Recipe(
             _PRETRAINING_8GPU,
         ),
     },
-    num_parameters=_num_parameters,
-    activation_bytes=_activation_bytes,
-    adapter_sizes=_adapter_sizes,
-    num_gathered=_num_gathered,
+    num_parameters=modernbert.num_parameters_of,
+    activation_bytes=lambda config, precision: activations.text_bytes(
+        config, precision, 0.5
+    ),  # half of the tokens are masked on average
     source=_source,
     count_samples=_count_samples,
     reads_text=True,

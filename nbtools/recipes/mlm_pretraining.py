@@ -18,8 +18,6 @@ from nbtools.recipes.recipe import Preset, Recipe, Source
 class MLMPretrainingConfig(TrainConfig):
     """BERT-style masked language modelling, from scratch or from pretrained weights."""
 
-    can_be_sharded = True
-
     dataset: str | None = setting(
         None,
         "A text file, a folder of .txt files, or tables with a column of text (.jsonl, .json, .parquet, .csv, .tsv); "
@@ -38,10 +36,10 @@ class MLMPretrainingConfig(TrainConfig):
         True, "Read a dataset of the hub over the network during training; False downloads all its files first."
     )
     model_name: str | None = modernbert.MODEL_NAME
-    adapter: lora.Adapter = lora.adapter()
-    lora_rank: int = lora.rank()
-    lora_alpha: int = lora.alpha()
-    lora_targets: tuple[str, ...] | None = lora.targets()
+    adapter: lora.Adapter = lora.ADAPTER
+    lora_rank: int = lora.RANK
+    lora_alpha: int = lora.ALPHA
+    lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
@@ -83,20 +81,6 @@ class MLMPretrainingConfig(TrainConfig):
         if self.model_name is None:
             modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
         return self
-
-
-def _num_parameters(config: MLMPretrainingConfig, vocab_size: int | None) -> int | None:
-    if config.model_name is not None:
-        return None
-    return modernbert.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
-
-
-def _activation_bytes(config: MLMPretrainingConfig, precision: str) -> float | None:
-    if config.model_name is not None:
-        return None
-    num_tokens = config.batch_size * config.sequence_length
-    num_logits = config.mask_probability * num_tokens * config.vocab_size
-    return activations.transformer_bytes(config, config, precision, num_tokens, num_logits)
 
 
 def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
@@ -181,9 +165,8 @@ RECIPE = Recipe(
         "base_8gpu": _base_preset(8, 64, 1),
         "base_1gpu": _base_preset(1, 64, 8),
     },
-    num_parameters=_num_parameters,
-    activation_bytes=_activation_bytes,
-    num_gathered=lambda config: None if config.model_name else modernbert.num_gathered(config, config.vocab_size),
+    num_parameters=modernbert.num_parameters_of,
+    activation_bytes=lambda config, precision: activations.text_bytes(config, precision, config.mask_probability),
     source=_source,
     count_samples=_count_samples,
     reads_text=True,

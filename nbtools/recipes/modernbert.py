@@ -1,10 +1,10 @@
 """ModernBERT models built from a config: arguments of `transformers.ModernBertConfig`, and the number of weights."""
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 from nbtools.config import setting
-from nbtools.recipes import gpt2
+from nbtools.recipes import named_model
 
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first tokens of every vocabulary built here; their positions are their ids."""
@@ -32,19 +32,8 @@ SPECIAL_TOKENS_IN_TEXT: Any = setting(
 )
 
 
-class EncoderSize(gpt2.TransformerSize, Protocol):
-    """The fields of a config that set the size of its encoder."""
-
-    @property
-    def sequence_length(self) -> int: ...
-
-
 def check_modernbert_width(hidden_size: int, num_heads: int) -> None:
-    """Check that the width is a multiple of 2 x the number of heads, as rotary positions need.
-
-    Raises:
-        ValueError: what was given and what is allowed.
-    """
+    """Check that rotary positions can divide the width by 2 x the number of heads, or raise ValueError."""
     if hidden_size % (2 * num_heads):
         raise ValueError(
             f"hidden_size={hidden_size} with num_heads={num_heads}: rotary positions need "
@@ -52,8 +41,8 @@ def check_modernbert_width(hidden_size: int, num_heads: int) -> None:
         )
 
 
-def modernbert_settings(size: EncoderSize, vocab_size: int) -> dict[str, Any]:
-    """Return the arguments of `transformers.ModernBertConfig` for a model of this size and vocabulary."""
+def modernbert_settings(size: Any, vocab_size: int) -> dict[str, Any]:
+    """Return the arguments of `transformers.ModernBertConfig` for a config's size and a vocabulary."""
     ids = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
     return {
         "vocab_size": vocab_size,
@@ -80,21 +69,21 @@ def modernbert_settings(size: EncoderSize, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def num_modernbert_parameters(size: EncoderSize, vocab_size: int) -> int:
+def num_parameters_of(config: Any, vocab_size: int | None) -> int | None:
+    """Return the number of weights of the model that a config names, else of the one that it builds."""
+    if config.model_name is not None:
+        return named_model.num_parameters(config)
+    return num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+
+
+def num_modernbert_parameters(size: Any, vocab_size: int) -> int:
     """Return the number of weights, with the masked language modelling head."""
     settings = modernbert_settings(size, vocab_size)
     width, inner = int(settings["hidden_size"]), int(settings["intermediate_size"])
     attention = 4 * width * width  # queries, keys, values and the output projection, without biases
     feed_forward = 3 * width * inner  # two halves in (one of them the gate), one out
     # Norms have a scale and no shift: two in each layer but one in the first, one after the embedding, one at the end.
-    layers = size.num_layers * (attention + feed_forward + 2 * width) - width
+    layers: int = size.num_layers * (attention + feed_forward + 2 * width) - width
     embedding = vocab_size * width + width  # the decoder shares these weights and adds a bias per word
     head = width * width + width
     return embedding + layers + width + head + vocab_size
-
-
-def num_gathered(size: EncoderSize, vocab_size: int) -> tuple[int, int]:
-    """Return the number of weights outside the layers, and of a layer."""
-    width = size.hidden_size
-    layer = 4 * width**2 + 3 * width * (3 * width // 2) + 2 * width
-    return num_modernbert_parameters(size, vocab_size) - size.num_layers * layer + width, layer

@@ -8,7 +8,6 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.data.first_rows import FirstRows
 from nbtools.errors import ConfigError, html_table, shown
-from nbtools.recipes.lora import AdapterSizes
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Source:
     """The training data of a config, without reading it."""
 
     name: str
-    """For display, such as "the English text that ships with Python"."""
+    """Name for display, such as "the English text that ships with Python"."""
     files: tuple[Path, ...] = ()
     """Files that are read; empty for data that is generated, downloaded or part of Python."""
 
@@ -41,7 +40,7 @@ class Recipe:
     summary: str
     config_class: type[TrainConfig]
     presets: Mapping[str, Preset]
-    """By name; a new form starts with the first one."""
+    """Presets by name; a new form starts with the first one."""
     num_parameters: Callable[[Any, int | None], int | None]
     """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
@@ -61,10 +60,6 @@ class Recipe:
     lower_is_better: bool = True
     activation_bytes: Callable[[Any, str], float | None] = lambda config, precision: None
     """(config, precision) -> about the bytes that a training step keeps for its backward pass; None if unknown."""
-    adapter_sizes: Callable[[Any], AdapterSizes | None] = lambda config: None
-    """(config with an adapter) -> what trains and what is frozen; None for a pretrained model of unknown size."""
-    num_gathered: Callable[[Any], tuple[int, int] | None] = lambda config: None
-    """(config) -> weights outside the blocks of a sharded model, and weights of a block; None if unknown."""
     costliest: Callable[[Any], TrainConfig] = lambda config: config
     """(config) -> the same training, whose first step costs as much as any: without the cheaper stages before."""
     refuse: Callable[[Any], None] = lambda config: None
@@ -72,7 +67,7 @@ class Recipe:
 
     @property
     def choice(self) -> str:
-        """What chooses the best checkpoint, in words."""
+        """Text on the metric that chooses the best checkpoint, such as "lowest eval/loss"."""
         return f"{'lowest' if self.lower_is_better else 'highest'} {self.best_by}"
 
     @property
@@ -81,11 +76,7 @@ class Recipe:
         return f"nbtools.training.{self.key}"
 
     def preset(self, name: str) -> tuple[TrainConfig, Launch]:
-        """Build the config and the launch settings of the preset `name`.
-
-        Raises:
-            ConfigError: the recipe has no such preset.
-        """
+        """Build the config and the launch settings of a preset; ConfigError if there is no such preset."""
         if name not in self.presets:
             raise ConfigError(f"preset={shown(name)}: {self.key} has {', '.join(self.presets)}")
         preset = self.presets[name]

@@ -13,7 +13,7 @@ from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
-from nbtools.recipes import activations, lora
+from nbtools.recipes import activations, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
 
 HASH_FUNCTIONS = 8
@@ -24,8 +24,6 @@ _DOWNSAMPLING = 4
 
 class TextClassificationConfig(TrainConfig):
     """CANINE with a sequence decoder and a flat head, trained together; from scratch or from pretrained weights."""
-
-    can_be_sharded = True
 
     dataset: str | None = setting(
         None,
@@ -63,10 +61,10 @@ class TextClassificationConfig(TrainConfig):
         "below.",
         shapes=True,
     )
-    adapter: lora.Adapter = lora.adapter()
-    lora_rank: int = lora.rank()
-    lora_alpha: int = lora.alpha()
-    lora_targets: tuple[str, ...] | None = lora.targets()
+    adapter: lora.Adapter = lora.ADAPTER
+    lora_rank: int = lora.RANK
+    lora_alpha: int = lora.ALPHA
+    lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Deep encoder layers.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
     hidden_size: int = setting(
@@ -124,61 +122,50 @@ class TextClassificationConfig(TrainConfig):
 
 NUM_GENERATED_CODES = 37
 """Codes of the generated occupations, so that a form need not generate them."""
-_HISCO_SYMBOLS = 18
+_HISCO_SYMBOLS, _USUAL_CODES = 18, 1919  # OccCANINE's number of codes
 _LARGEST_COUNTED_BYTES = 8 * 2**20
 
 
 def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) -> int | None:
     """Count the weights; `vocab_size` is the number of codes in the data."""
-    if vocab_size is None and not config.files:
-        vocab_size = NUM_GENERATED_CODES
-    if config.model_name is not None or vocab_size is None or config.spelling != "hisco":
+    if vocab_size is None:
+        usual = None if config.model_name is None else _USUAL_CODES
+        vocab_size = usual if config.files else NUM_GENERATED_CODES
+    size = named_model.size_of(config)
+    if size is None or vocab_size is None or config.spelling != "hisco":
         return None
-    width = config.hidden_size
-    norm, square, feed_forward, encoder_layer = _num_layer(width)
+    width = int(size.hidden_size)
+    norm, square, feed_forward = 2 * width, width * width + width, 8 * width * width + 5 * width
+    encoder_layer = 4 * square + feed_forward + 2 * norm
     # Per character eight hashed parts, plus one vector per position and one per token type.
     embedding = (2 * config.num_hash_buckets + _KINDS_OF_TOKENS) * width + norm
     down = _DOWNSAMPLING * width * width + width + norm
     up = _DOWNSAMPLING * 2 * width * width + width + norm
     # One character-level layer before and one after the deep ones; the pooler is a square.
     encoder = embedding + (config.num_layers + 2) * encoder_layer + down + up + square
+    encoder = encoder if size is config else int(size.num_parameters)
     decoder_layer = 2 * 4 * square + feed_forward + 3 * norm
     length = config.max_codes * HISCO_BLOCK + 1  # EOS is predicted, not an input
     decoder = (_HISCO_SYMBOLS + length) * width + config.num_decoder_layers * decoder_layer + norm
     return encoder + decoder + (width + 1) * (_HISCO_SYMBOLS + vocab_size)
 
 
-def _num_layer(width: int) -> tuple[int, int, int, int]:
-    """Return the number of weights of a norm, a square matrix, a feed-forward part, and a layer of the encoder."""
-    inner = 4 * width
-    norm, square = 2 * width, width * width + width
-    feed_forward = 2 * width * inner + inner + width
-    return norm, square, feed_forward, 4 * square + feed_forward + 2 * norm
-
-
-def _num_gathered(config: TextClassificationConfig) -> tuple[int, int] | None:
-    num_parameters, layer = _num_parameters(config, None), _num_layer(config.hidden_size)[-1]
-    return None if num_parameters is None else (num_parameters - (config.num_layers + 2) * layer, layer)
-
-
 def _activation_bytes(config: TextClassificationConfig, precision: str) -> float | None:
-    if config.model_name is not None or config.spelling != "hisco":
+    size = named_model.size_of(config)
+    if size is None or config.spelling != "hisco":
         return None
     long, decoded = config.sequence_length, config.max_codes * HISCO_BLOCK + 1
     deep, num_decoder_layers = long / _DOWNSAMPLING, config.num_decoder_layers
+    num_layers, width = int(size.num_layers), int(size.hidden_size)
     # In layers of a token: two at the length of the characters with what surrounds them, the deep ones, the decoder.
-    layers = (2.75 + num_decoder_layers / 8) * long + config.num_layers * deep + 1.4 * num_decoder_layers * decoded
-    shares = config.num_heads * (2 * long**2 + config.num_layers * deep**2)
+    layers = (2.75 + num_decoder_layers / 8) * long + num_layers * deep + 1.4 * num_decoder_layers * decoded
+    shares = int(size.num_heads) * (2 * long**2 + num_layers * deep**2)
     shares += config.num_decoder_heads * num_decoder_layers * decoded * (decoded + long)
-    return config.batch_size * (config.hidden_size * layers * activations.layer_bytes(precision) + 4 * shares)
+    return config.batch_size * (width * layers * activations.layer_bytes(precision) + 4 * shares)
 
 
 def load_samples(config: TextClassificationConfig, root: Path | None = None) -> Samples:
-    """Read the samples that `config` names; relative paths start from `root`.
-
-    Raises:
-        DataError: a file is missing or malformed, or one of the two parts is empty.
-    """
+    """Read the samples that `config` names, from `root`; DataError if a file is missing or a part is empty."""
     return read_samples(
         [source for name in config.files for source in data_files.sources_of(name, root)],
         Columns(config.text_col, config.lang_col, config.target_cols, config.clean),
@@ -241,6 +228,10 @@ def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: fl
 # At full weight the flat head dominates the clipped gradient, and the decoder learns later.
 _CPU_DEMO: dict[str, Any] = {"batch_size": 32, "epochs": 20, "max_steps": 400, "checkpoint_epochs": False}
 _CPU_DEMO |= {"learning_rate": 2e-3, "hidden_size": 128, "max_codes": 2, "flat_loss_scale": 10.0}
+_DATA_FIELDS = (
+    "dataset", "text_col", "target_cols", "lang_col", "formatter", "key",
+    "max_codes", "train_data", "val_data", "validation_share", "clean",
+)  # fmt: skip
 
 RECIPE = Recipe(
     key="text_classification",
@@ -254,21 +245,8 @@ RECIPE = Recipe(
     },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
-    num_gathered=_num_gathered,
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,
-    data_fields=(
-        "dataset",
-        "text_col",
-        "target_cols",
-        "lang_col",
-        "formatter",
-        "key",
-        "max_codes",
-        "train_data",
-        "val_data",
-        "validation_share",
-        "clean",
-    ),
+    data_fields=_DATA_FIELDS,
 )

@@ -21,10 +21,10 @@ BEST_BY = "eval/loss"
 
 @dataclass
 class Progress:
-    """How far a training is."""
+    """The position of a training in its data."""
 
     step: int = 0
-    """Optimizer steps done."""
+    """Completed optimizer steps."""
     epoch: int = 0
     position: int = 0
     """Samples of this epoch done, summed over all ranks."""
@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the training was; None if the manifest does not contain it."""
+        """Progress at the checkpoint; None if the manifest does not contain it."""
         counts = [whole(self.manifest.get(name)) for name in ("step", "epoch", "position", "samples")]
         known = [count for count in counts if count is not None]
         return Progress(*known) if len(known) == len(counts) else None
@@ -130,27 +130,33 @@ class Checkpoint:
         if f"step-{self.step:06d}" != self.name:
             why = f"contains step {self.step}, but its folder is {self.name}"
             raise CheckpointError(f"{self.path / 'manifest.json'}: {why}")
-        for name, claim in self.manifest["files"].items():
-            path = self.path / name
-            try:
-                if not path.resolve().is_relative_to(self.path.resolve()):
-                    raise CheckpointError(f"{path}: lies outside its checkpoint")
-                num_bytes, digest = retried(functools.partial(_measured, path))
-                expected_bytes, expected_digest = claim["bytes"], claim["sha256"]
-            except FileNotFoundError:
-                raise CheckpointError(f"{path}: is missing") from None
-            except OSError as error:
-                raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a link to itself
-                raise CheckpointError(f"{self.path / 'manifest.json'}: is damaged at {name!r} ({error})") from None
-            if num_bytes != expected_bytes:
-                raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
-            if digest != expected_digest:
-                raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
+        verify_files(self.path / "manifest.json", self.manifest["files"])
+
+
+def verify_files(manifest: Path, claims: Mapping[str, Any]) -> None:
+    """Compare files beside a manifest with the sizes and SHA-256 that it claims; CheckpointError if one differs."""
+    folder = manifest.parent
+    for name, claim in claims.items():
+        path = folder / name
+        try:
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise CheckpointError(f"{path}: lies outside its checkpoint")
+            num_bytes, digest = retried(functools.partial(_measured, path))
+            expected_bytes, expected_digest = claim["bytes"], claim["sha256"]
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a link to itself
+            raise CheckpointError(f"{manifest}: is damaged at {name!r} ({error})") from None
+        if num_bytes != expected_bytes:
+            raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
+        if digest != expected_digest:
+            raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
 
 
 AnyCheckpoint = Checkpoint | ForeignCheckpoint
-"""Of a recipe, or of a program of the user's."""
+"""A checkpoint of a recipe, or of a user's program."""
 
 
 def _measured(path: Path) -> tuple[int, str]:
@@ -197,7 +203,7 @@ def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoin
 
 
 def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest verified checkpoint up to step `up_to` (None if there is none), and why newer ones fail."""
+    """Return the newest verified checkpoint up to step `up_to`, or None, and the errors of newer ones."""
     reasons: list[str] = []
     for path in reversed(checkpoint_folders(folder)):
         if up_to is not None and int(path.name[5:]) > up_to:

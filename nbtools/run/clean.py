@@ -23,10 +23,10 @@ from nbtools.machine.processes import members
 from nbtools.project import Project, find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
 from nbtools.run.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
-from nbtools.run.job import has_active_job, is_active
 from nbtools.run.lineage import Origins
 from nbtools.run.records import local_time
 from nbtools.run.run import Run
+from nbtools.run.slurm_job import has_active_job, is_active
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import open_descriptor
 from nbtools.rundir.identity import ProcessIdentity, foreign_owner
@@ -36,10 +36,10 @@ from nbtools.rundir.names import find_run
 from nbtools.rundir.rundir import RunDir, is_run, run_folders
 
 CACHE = ".cache"
-_GONE = "does not exist any more"
+_GONE = "no longer exists"
 _REMOVED = ".removed"
 _PATIENCE_S = 2.0
-"""How long to try to lock some ended runs: a process that reads the state of one holds its lock for an instant."""
+"""Seconds of attempts to lock some ended runs: a process that reads the state of one holds its lock for an instant."""
 _NUM_LOCKED = 64
 """Runs that are locked at once, so that the folder is listed once for all of them."""
 _PATIENCE_TO_SHARE_S = 10.0
@@ -60,7 +60,7 @@ class Item:
 
     @property
     def is_run(self) -> bool:
-        """Whether the item is a whole run."""
+        """Whether the item is a run and not a part of one."""
         return self.run is not None and self.run.path == self.path
 
 
@@ -75,11 +75,10 @@ class RemovalPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Total size of the items."""
         return sum(item.num_bytes for item in self.items)
 
     def remove(self) -> str:
-        """Remove the items for ever; return what was removed, and what is kept and why."""
+        """Delete the items; return the removed ones, and the kept ones with reasons."""
         gone, kept = remove(self)
         freed = sum(item.num_bytes for item in gone)
         said = f"removed {plural(len(gone), 'item')}, {freed / 1e6:,.1f} MB"
@@ -364,7 +363,7 @@ def in_use(run: RunDir) -> Iterator[None]:
                 why = "its lock is still held, by a process of it or by nbtools clean; try again"
                 raise RunNotFoundError(f"run {run.id!r}: {why}")
         if not is_run(run.path):
-            raise RunNotFoundError(f"run {run.id!r}: is not in {run.path.parent} any more; see nbtools runs")
+            raise RunNotFoundError(f"run {run.id!r}: is no longer in {run.path.parent}; see nbtools runs")
         yield
 
 

@@ -1,4 +1,4 @@
-"""What differs between runs: fields, launch, versions, code; and the best and last value of each metric."""
+"""Differences between runs: fields, launch, versions, code; and the best and last value of each metric."""
 
 import ast
 import contextlib
@@ -21,7 +21,7 @@ from nbtools.metrics.history import History
 from nbtools.project import Project, find_project
 from nbtools.run.lineage import ancestors, origin_in_words
 from nbtools.run.listing import Rows
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, started_as
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import RunDir
@@ -61,22 +61,22 @@ class Ends:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side."""
+    """Runs, their differences, and their metrics."""
 
     runs: Sequence[Run]
     labels: Sequence[str]
-    """A distinct name per run: its own, else with the fields that tell the runs of one name apart, else its id."""
+    """A distinct label per run: its name, else with the fields that differ between runs of that name, else its id."""
     facts: Sequence[Facts]
     differences: Sequence[Difference]
     sources: Sequence[Sequence[tuple[str, int]]]
     """Per run, the runs whose rows precede its own, nearest first, each with its last step."""
     notes: Sequence[str] = ()
-    """Sentences on what is left out: unreadable runs, repeated ones, and those beyond `MOST_RUNS`."""
+    """Sentences on omitted runs: unreadable ones, repeated ones, and those beyond `MOST_RUNS`."""
     nproc: Sequence[int | None] = ()
     """Per run, the number of its processes; None if it is not recorded."""
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return a field's value in each run, also of one that is equal; `nproc_per_node` is found without prefix.
+        """Return a field's value in each run, also if all are equal; `nproc_per_node` is found without prefix.
 
         Raises:
             ConfigError: no run has such a field.
@@ -204,7 +204,9 @@ def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
     if meaning is not None and values and isinstance(launch.get("recipe"), str):
         lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
         found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
-    found |= {} if values else _arguments(launch.get("args"))
+    found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
+    changed = mapping_at(launch, "program").get("config_values") or ()
+    found |= {f"arguments.config.{name}": value for name, _, value in (str(word).partition("=") for word in changed)}
     found |= _flattened("derived.", mapping_at(config, "derived"))
     found |= _flattened("launch.", _settings(mapping_at(launch, "launch")))
     found |= _flattened("versions.", mapping_at(launch, "versions"))
@@ -234,7 +236,7 @@ def _text(value: object) -> str:
 
 
 def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a launch with the values of fields that did not exist yet; of a job, only what it asks."""
+    """Return the settings of a launch: all fields, also those newer than the launch, and the given ones of Slurm."""
     if not recorded:
         return {}
     defaults = {name: info.default for name, info in Launch.model_fields.items() if name != "cluster"}
@@ -250,10 +252,10 @@ def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arguments(args: object) -> Facts:
+def _arguments(args: Sequence[str], own: str) -> Facts:
     """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others."""
     found: Facts = {}
-    words = [str(word) for word in args] if isinstance(args, list) else []
+    words = [word.replace(own, "") for word in args]  # the copy of a config in each run directory
     flag, number = "", 0
     for word in words:
         name, is_assigned, value = word.partition("=")
@@ -300,9 +302,9 @@ def _code(run: Run) -> Facts:
 
 
 def _differences(runs: Sequence[Run], facts: Sequence[Facts]) -> list[Difference]:
-    """Return the fields that differ, config first; never one that is equal in all runs that can have it.
+    """Return the fields with different values, config first.
 
-    A run that cannot have a field, as the config of another recipe, does not count; a value that is hidden, neither.
+    Hidden values are not compared, and neither are runs without the field, such as runs of another recipe.
     """
     found = []
     are_arguments = not any(mapping_at(run.config or {}, "config") for run in runs)

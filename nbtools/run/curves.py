@@ -1,7 +1,6 @@
 """The curves of a run in few columns, kept in the user's cache, so that many long runs are drawn without their rows.
 
-`python -m nbtools.run.curves DIR ...` reads runs in a process of its own and prints the id of each that is ready;
-`--part DIR FIRST LAST ...` writes the curves of parts of runs to its output.
+`python -m nbtools.run.curves DIR ...` reads runs in a process of its own and prints the id of each that is ready.
 """
 
 import contextlib
@@ -25,15 +24,15 @@ from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
 from nbtools.run.run import Run, is_read
 from nbtools.rundir.atomic import write_file
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 
 Floats = npt.NDArray[np.float64]
 NUM_COLUMNS: Final = 8192
 SMALL_BYTES: Final = 1 << 20
-"""A file up to this size is read in some 15 ms, so it is not cached."""
+"""Size of a file that is read in about 15 ms; smaller files are not cached."""
 _MOST_CACHED_BYTES: Final = 256 << 20
-"""Of all runs; when a file is added, the ones written longest ago go."""
+"""Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
 _FORMAT: Final = 1
 _HEAD_BYTES: Final = 64 << 10
 _FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
@@ -52,7 +51,7 @@ class Sketch:
     high: Floats
     mean: Floats
     counts: Floats
-    """Number of rows."""
+    """Number of rows in each column."""
     ends: Ends
     diverged_at: int | None = None
     """The step from which on no value is finite."""
@@ -64,16 +63,15 @@ class Sketch:
 
     @property
     def last(self) -> float:
-        """The last value."""
+        """Value of the last row."""
         return self.ends.last
 
     @classmethod
     def of(cls, series: Series, ends: Ends) -> Self:
         """Reduce a series with at least one value."""
         finite, n = np.isfinite(series.values), len(series)
-        diverged_at = None if finite[-1] else int(series.steps[len(finite) - int(np.argmax(finite[::-1]))])
-        if not finite.any():
-            diverged_at = int(series.steps[0])
+        after = n - int(np.argmax(finite[::-1])) if finite.any() else 0
+        diverged_at = None if finite[-1] else int(series.steps[after])
         first = np.linspace(0, n, min(n, NUM_COLUMNS) + 1).astype(np.int64)
         first, middle, counts = first[:-1], (first[:-1] + first[1:] - 1) // 2, np.diff(first).astype(float)
         low = np.minimum.reduceat(np.where(finite, series.values, np.inf), first)
@@ -120,7 +118,7 @@ def _forget_oldest(folder: Path) -> None:
 
 
 def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
-    """Return the curves in the cache; None if there are none, or the run has changed since.
+    """Return the cached curves; None without any, or if the run has changed since.
 
     With `may_lag`, the last rows may be missing.
     """
@@ -136,7 +134,7 @@ def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
 
 
 def first_curves(run: Run) -> tuple[Curves, str] | None:
-    """Return the curves of a long run that cost milliseconds, and a sentence on what they lack, empty for nothing.
+    """Return the curves of a long run that are read in milliseconds, and a sentence on missing rows (empty: none).
 
     None if its rows are few, or have been read.
     """
@@ -196,7 +194,7 @@ def part_of(run: Run, first: int, last: int) -> Curves:
 
 
 def refined(sketch: Sketch, part: Sketch) -> Sketch:
-    """Return a sketch with the columns of a part in the place of its own there, of which half ones may be lost."""
+    """Return a sketch in which the columns of a part replace its own; columns cut by the part's ends may be lost."""
     start = int(np.searchsorted(sketch.steps, part.steps[0], "left"))
     stop = int(np.searchsorted(sketch.steps, part.steps[-1], "right"))
     columns = []
@@ -256,9 +254,10 @@ def curve_files(run: Run) -> list[list[Any]]:
     found: list[list[Any]] = []
     for folder, step in [(run.dir, 0), *ancestors(run.dir, run.info)]:
         files = RunDir(folder)
-        with contextlib.suppress(OSError):
-            status = (files.metrics if files.metrics.exists() else files.log).stat()
-            found.append([f"{folder.name} {step}", status.st_ino, status.st_size, status.st_mtime_ns])
+        for path in [files.metrics, *([] if launch_of(folder).get("recipe") else [files.log])]:
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append([f"{folder.name} {step}", status.st_ino, status.st_size, status.st_mtime_ns])
     return found
 
 
@@ -289,27 +288,9 @@ def _decoded(header: Mapping[str, Any], data: bytes) -> dict[str, Sketch]:
     return found
 
 
-def read_parts(data: bytes) -> dict[tuple[str, int, int], Curves]:
-    """Return what a process wrote with `--part`: the curves by directory, first and last step."""
-    found: dict[tuple[str, int, int], Curves] = {}
-    while data:
-        size, data = int.from_bytes(data[:8], "little"), data[8:]
-        header = orjson.loads(data[: data.index(b"\n")])
-        found[header["stamp"][0], header["stamp"][1], header["stamp"][2]] = _decoded(header, data[:size])
-        data = data[size:]
-    return found
-
-
 def main(folders: Sequence[str]) -> None:
-    """Fill the cache with the curves of runs, and print the id of each; or write the curves of parts."""
+    """Fill the cache with the curves of runs, and print the id of each."""
     os.nice(5)  # trainings on this machine come first
-    if folders[:1] == ["--part"]:
-        for folder, *steps in zip(*[iter(folders[1:])] * 3, strict=True):
-            with contextlib.suppress(NbtoolsError, OSError):
-                first, last = map(int, steps)
-                written = _encoded(part_of(Run(RunDir(folder)), first, last), [folder, first, last])
-                sys.stdout.buffer.write(len(written).to_bytes(8, "little") + written)
-        return
     for folder in folders:
         with contextlib.suppress(NbtoolsError, OSError):
             read_curves(run := Run(RunDir(folder)))

@@ -23,9 +23,9 @@ class Stored:
 
     path: Path
     state: RunState | None
-    """None if it cannot be read."""
+    """State of the run; None if it cannot be read."""
     since: float
-    """Unix time of its end, else of its start."""
+    """Unix time of the run's end, else of its start."""
     num_bytes: int
     checkpoint_bytes: int
     """Size of its checkpoints, included in `num_bytes`."""
@@ -90,7 +90,7 @@ def _made_at(files: RunDir) -> float:
 
 def belongs_to_other(owner: str) -> str:
     """Return why a run of another user is kept."""
-    return f"belongs to {owner}, who alone may remove it"
+    return f"belongs to {owner}; only the owner may remove it"
 
 
 def is_folder(path: Path) -> bool:

@@ -13,7 +13,7 @@ from nbtools.rundir.rundir import RunDir, found_runs, is_run
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
-    """Return the directory of the run that `run`, with this launch.json, resumed; None if there is none any more."""
+    """Return the directory of the run that `run`, with this launch.json, resumed; None if it does not exist."""
     name = mapping_at(launch, "resumed_from").get("run")
     if not isinstance(name, str) or Path(name).name != name or name == run.name:
         return None

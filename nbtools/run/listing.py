@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self, overload
 
 from nbtools.errors import FormatError, RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
-from nbtools.run.job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.records import Records, local_time, mapping_at
 from nbtools.run.run import Run, newest_metrics, remaining_s
+from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, waiting_for
 from nbtools.rundir.atomic import retried, write_file
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
@@ -32,18 +32,18 @@ Stamp = tuple[int, int, int, int]
 
 
 class RunRow(NamedTuple):
-    """What a list shows of a run: all of it is in launch.json and the records of the end, but for `is_complete`."""
+    """A row of the list of runs, from launch.json and the records of the end; see `is_complete`."""
 
     id: str
     name: str
     recipe: str
-    """Empty for a script without a recipe."""
+    """Key of the recipe; empty for a script without one."""
     script: str
     """File name of the script, and its own arguments."""
     state: str
     """A `RunState`; empty if the run cannot be read."""
     order: tuple[float, bool, int]
-    """By `launch_order`."""
+    """Sort key of `launch_order`."""
     started_at: float | None = None
     ended_at: float | None = None
     duration_s: float | None = None
@@ -56,7 +56,7 @@ class RunRow(NamedTuple):
     problem: str = ""
     """Why the run cannot be read, or what an active one waits for or is limited by."""
     is_complete: bool = False
-    """Whether `Rows.completed` has added what is in the other files."""
+    """Whether `Rows.completed` has added the fields from the other files."""
 
     @property
     def is_final(self) -> bool:
@@ -103,12 +103,12 @@ class Rows:
                 yield self.row(path.name)
 
     def row(self, name: str) -> RunRow:
-        """Return the row of the run with this id as it is now."""
+        """Return the current row of the run with this id."""
         stamp = self._stamp(name)
         return self._cached(name, stamp) or self._read(name, stamp)
 
     def completed(self, row: RunRow) -> RunRow:
-        """Return a row with what is in the other files of a run: all steps, and a step or loss that no record has."""
+        """Return a row completed from the other files of a run: all steps, and a step or loss that no record has."""
         known = self._known.get(row.id)
         row = row if known is None else known[1]
         if row.is_complete or not row.state:
@@ -139,7 +139,7 @@ class Rows:
         return run.summary(brief=True)
 
     def save(self) -> None:
-        """Write the rows that were added into the user's cache folder, as far as that is possible."""
+        """Write the added rows into the user's cache folder, if that is possible."""
         if not self._is_changed:
             return
         self._is_changed = False
@@ -184,7 +184,7 @@ class Rows:
 
 
 class _Once(Records):
-    """Records of which each file that is there is read once, without a look whether it was replaced."""
+    """Records that read each existing file once, and do not check whether it was replaced."""
 
     def __init__(self, files: RunDir) -> None:
         super().__init__(files)
@@ -223,12 +223,12 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
 
 
 def finite_or_not(value: object) -> float | None:
-    """Return a number of a record as a float, also one that is not finite; None for anything else."""
+    """Return a number of a record as a float, finite or not; None for any other value."""
     return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
 
 
 def _row_from(name: str, values: Sequence[Any]) -> RunRow:
-    """Return a row of the cache; ValueError, TypeError or IndexError if it is none."""
+    """Return a row of the cache; ValueError, TypeError or IndexError if it is invalid."""
     row = RunRow(name, *values)
     started, is_copy, written = row.order
     row = row._replace(
@@ -248,11 +248,13 @@ def _row_from(name: str, values: Sequence[Any]) -> RunRow:
 
 
 class RunList(Sequence[Run]):
-    """Runs, newest first. A slice is a list of its own, `[0]` the newest run."""
+    """Runs, newest first: those of `choice`, as for `selected`. A slice is a list of its own, `[0]` the newest run."""
 
-    def __init__(self, rows: Rows, listed: Sequence[RunRow]) -> None:
+    def __init__(self, rows: Rows, *, listed: Sequence[RunRow] | None = None, **choice: Any) -> None:
         self.rows = rows
-        self.listed = listed
+        self._choice = choice
+        self._left_out: frozenset[str] = frozenset()  # by a slice
+        self.listed = self.chosen_now() if listed is None else listed
         """The rows as they were when the list was made."""
         self._made: dict[str, Run] = {}
 
@@ -265,7 +267,9 @@ class RunList(Sequence[Run]):
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> Run | Self:
         if isinstance(index, slice):
-            return type(self)(self.rows, self.listed[index])
+            part = type(self)(self.rows, listed=self.listed[index], **self._choice)
+            part._left_out = self._left_out | ({row.id for row in self.listed} - {row.id for row in part.listed})
+            return part
         name = self.listed[index].id
         if name not in self._made:
             self._made[name] = self.rows.run(name)
@@ -288,8 +292,14 @@ class RunList(Sequence[Run]):
             rows.append((f"and {plural(others, 'earlier run')}", *[""] * 4, "nbtools runs --all lists them", ""))
         return html_table(rows)
 
+    def chosen_now(self, kept: Collection[str] = ()) -> list[RunRow]:
+        """Return the rows that fit now, with those of later runs, and the `kept` ones as they are now."""
+        every = self.rows.every()
+        chosen = ({row.id for row in selected(every, **self._choice)} - self._left_out).union(kept)
+        return [row for row in every if row.id in chosen]
+
     def newest(self, num_rows: int) -> list[RunRow]:
-        """Return the first rows, completed, as they are now."""
+        """Return the first rows, completed from the current files."""
         found = [self.rows.completed(self.rows.row(row.id)) for row in self.listed[:num_rows]]
         self.rows.save()
         return found
@@ -322,7 +332,7 @@ _KEYS: dict[str, Callable[[RunRow], float | None]] = {
     "duration": lambda row: None if row.duration_s is None else -row.duration_s,
 }
 ORDERS = ("name", *_KEYS)
-"""By what `in_order` sorts: the smallest loss, the greatest step and the longest duration first."""
+"""Sort keys of `in_order`: the smallest loss, the greatest step and the longest duration first."""
 
 
 def in_order(rows: Iterable[RunRow], by: str) -> list[RunRow]:
@@ -346,7 +356,7 @@ def limit_in_words(run: Run) -> str:
 
 
 def active_run(script: Path, project: Project) -> Run | None:
-    """Return the newest active run of these very script bytes without extra arguments; None if there is none."""
+    """Return the newest active run of a script with the same bytes and without extra arguments, or None."""
     wanted, active = file_digest(script), []
     for path in found_runs(project.runs):
         if RunDir(path).exit.exists():  # it has ended, whatever else its files contain

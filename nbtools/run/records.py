@@ -1,6 +1,8 @@
-"""The JSON records of a run, read from its directory as they are now."""
+"""The current JSON records of a run, read from its directory."""
 
 import contextlib
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from nbtools.rundir.rundir import RunDir
 
 
 class Records:
-    """What launch.json, config.json, process.json, finished.json and exit.json of one run say.
+    """Content of launch.json, config.json, process.json, finished.json and exit.json of one run.
 
     Each file is read again only when it was replaced: a failed run that starts again replaces some of them.
     """
@@ -24,7 +26,7 @@ class Records:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """How the run was started; empty until launch.json exists."""
+        """Content of launch.json; empty until that file exists."""
         return self._read(self.files.launch) or {}
 
     @property
@@ -39,12 +41,12 @@ class Records:
 
     @property
     def finished(self) -> dict[str, Any]:
-        """What rank 0 recorded at its end; empty if it recorded nothing."""
+        """Content of finished.json, written by rank 0 at its end; empty without that file."""
         return self._read(self.files.finished) or {}
 
     @property
     def exit(self) -> dict[str, Any] | None:
-        """What the supervisor recorded at the end; None if it recorded nothing."""
+        """Content of exit.json, written by the supervisor at the end; None without that file."""
         return self._read(self.files.exit)
 
     @property
@@ -86,6 +88,21 @@ def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object under `name`; an empty one if the value is missing or of another type."""
     found = content.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of the script in a launch.json."""
+    args = launch.get("args")
+    return [str(word) for word in args] if isinstance(args, list) else []
+
+
+def started_as(launch: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments, the working directory and the Python of a launch.json; None for what it does not name."""
+    argv = found if isinstance(found := launch.get("argv"), list) else []
+    is_python = bool(argv) and re.match(r"python[\d.]*$", Path(str(argv[0])).name) is not None
+    python = str(argv[0]) if is_python else None
+    cwd = launch.get("cwd")
+    return {"arguments": recorded_arguments(launch), "cwd": cwd if isinstance(cwd, str) else None, "python": python}
 
 
 def local_time(unix: float | None) -> str:

@@ -20,14 +20,15 @@ from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
-from nbtools.run.job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, mapping_at
+from nbtools.run.records import Records, mapping_at, started_as
+from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job
 from nbtools.rundir import media
+from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
@@ -36,14 +37,15 @@ from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
-from nbtools.rundir.source import source_in_words
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
 _LOG_TIMES_DIFFER_S = 1.0
-"""By this much the time of a printed line may be later than the line."""
+"""Largest delay of a printed line's time after the line itself."""
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
+_SMALL_BYTES = 1 << 20
+"""Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
 SILENT_S = 300.0
-"""After so many seconds without output, a program without curves is said to be silent."""
+"""Seconds without output after which a program without curves is reported as silent."""
 
 
 class Run:
@@ -80,7 +82,7 @@ class Run:
         self._last_step: int | None = None
         self._is_read = False
         self._printed = LogMetrics(self.files.log, self.files.log_times)
-        self._found, self._foreign = FoundMetrics(self.dir, self._printed), ForeignCheckpoints(self.dir)
+        self._found, self._foreign = FoundMetrics(self.dir, self._printed, self._own), ForeignCheckpoints(self.dir)
         self._earlier: list[tuple[History, int]] = []
         self._shift, self._joined_key = 0, object()
 
@@ -96,7 +98,7 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """How the run was started (launch.json); empty until that file exists."""
+        """Content of launch.json, such as the command; empty until that file exists."""
         return self.records.launch
 
     @property
@@ -106,7 +108,7 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """What the run is doing now."""
+        """Current state of the run."""
         return state_of(self.records)
 
     @property
@@ -136,7 +138,7 @@ class Run:
 
     def _with_progress(self, failure: Failure) -> Failure:
         """Add the last step and loss of a program from its curves, which the supervisor does not read."""
-        if not self._has_only_a_log or failure.loss is not None:
+        if not self._has_program_log or failure.loss is not None:
             return failure
         rows = self.own_history
         step = rows.last_step if failure.step is None and rows.has_steps else failure.step
@@ -156,7 +158,7 @@ class Run:
     @property
     def total_steps(self) -> int | None:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
-        return whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self._printed.total_steps
+        return whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self._found.total_steps
 
     @property
     def parent(self) -> "Run | None":
@@ -169,22 +171,19 @@ class Run:
     @property
     def own_history(self) -> History:
         """Metric rows of this run alone; each access reads only the rows that were added since the last."""
-        with self._reading:
-            if self._has_only_a_log:
-                self._is_read = True
-                return self._found.history(*self._written_where_and_when)
         self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
-        self._is_read = True
-        return self._own
+        with self._reading:
+            self._is_read = True
+            return self._found.history(*self._written_where_and_when) if self._has_program_log else self._own
 
     @property
-    def _has_only_a_log(self) -> bool:
-        """Whether the script is a foreign one; an edited recipe script writes metrics.jsonl later."""
-        return self.info.get("recipe") is None and self.files.log.exists() and not self.files.metrics.exists()
+    def _has_program_log(self) -> bool:
+        """Whether the run runs a user's program and has its log: curves come from more than metrics.jsonl."""
+        return self._has_program and self.files.log.exists()
 
     @property
     def _written_where_and_when(self) -> tuple[str | None, list[str], float | None, float | None]:
-        """Working directory, arguments, and times of start and end, by which the files of a program are found."""
+        """Working directory, arguments, start and end time, which locate the files of a program."""
         cwd, args = self.info.get("cwd"), self.info.get("args")
         words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
         return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
@@ -192,8 +191,9 @@ class Run:
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
         with self._reading:
-            is_read = self._has_rows or not self.files.metrics.exists()
-            return self.own_history if is_read else newest_rows(self.files.metrics)
+            status = _status(self.files.metrics)
+            is_small = status is None or (self._has_program_log and status.st_size < _SMALL_BYTES)
+            return self.own_history if self._has_rows or is_small else newest_rows(self.files.metrics)
 
     @property
     def _has_rows(self) -> bool:
@@ -203,8 +203,7 @@ class Run:
         """Return the last step (0: none) and the last values in the newest rows; reads them again if they changed."""
         with self._reading:
             stamp = None
-            with contextlib.suppress(OSError):
-                status = self.files.metrics.stat()
+            if not self._has_program_log and (status := _status(self.files.metrics)):
                 stamp = status.st_ino, status.st_size, status.st_mtime_ns, self._has_rows
             if self._newest is None or stamp is None or stamp != self._newest[0]:
                 rows = self._newest_rows()
@@ -219,7 +218,7 @@ class Run:
                 self._ancestors = ancestors(self.dir, self.info)
         if not self._ancestors:
             return self.own_history
-        if self._has_only_a_log:
+        if self._has_program_log:
             return self._joined_program(self.own_history)
         if self._joined is None:  # the ancestors have ended, so they are read once
             parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
@@ -264,7 +263,7 @@ class Run:
 
     @property
     def _has_program(self) -> bool:
-        """Whether the run is of a program of the user's, not of a recipe."""
+        """Whether the run runs a user's program, not a recipe."""
         return self.info.get("recipe") is None and (self.config or {}).get("recipe") is None
 
     @property
@@ -356,6 +355,7 @@ class Run:
             "tags": list(labels.tags),
             "note": labels.note,
             "script": self.info.get("script"),
+            **started_as(self.info),
             "state": str(state),
             "returncode": self.returncode,
             "step": self.step,
@@ -398,7 +398,7 @@ class Run:
 
 
 def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
-    """Return `run.step`; `read` returns the ranks' heartbeats, and is called only if they are needed."""
+    """Return `run.step`; `read`, which returns the ranks' heartbeats, is called only if needed."""
     recorded = whole(run.records.finished.get("step"))
     if recorded is not None:
         return recorded
@@ -411,19 +411,19 @@ def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
 
 def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
-    if not run._has_only_a_log or run.own_history is run._own:
+    if not run._has_program_log or run.own_history is run._own:
         return []
     return [*run._found.notes(), *([_SHIFTED.format(run._shift)] if shift_of(run) else [])]
 
 
 def shift_of(run: Run) -> int:
     """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
-    return run._shift if run.parent is not None and run._has_only_a_log and len(run.history) else 0
+    return run._shift if run.parent is not None and run._has_program_log and len(run.history) else 0
 
 
 def silent_s(run: Run) -> float | None:
     """Return the seconds since a running program without a metric last printed; None for every other run."""
-    if run._has_only_a_log and run.state is RunState.RUNNING and run.own_history.last_step is None:
+    if run._has_program_log and run.state is RunState.RUNNING and run.own_history.last_step is None:
         with contextlib.suppress(OSError):
             return max(0.0, time.time() - run.files.log.stat().st_mtime)
     return None
@@ -464,6 +464,12 @@ def newest_metrics(run: Run) -> dict[str, float]:
 def _last_values(history: History) -> dict[str, float]:
     found = {name: history.last(name) for name in history}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _status(path: Path) -> os.stat_result | None:
+    with contextlib.suppress(OSError):
+        return path.stat()
+    return None
 
 
 def _located(ref: str | Path) -> Path:

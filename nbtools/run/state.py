@@ -7,8 +7,8 @@ from nbtools.errors import plural
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.slurm_words import reason_in_words
-from nbtools.run.job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.run.records import Records, mapping_at
+from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.machines import has_joined, join_command, num_machines
@@ -17,7 +17,7 @@ from nbtools.rundir.tail import one_line
 
 
 class RunState(StrEnum):
-    """What a run is doing."""
+    """State of a run."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"

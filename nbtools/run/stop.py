@@ -1,4 +1,4 @@
-"""The stop of a job, and what any stop leaves: processes of an ended run, and the memory that GPUs have released."""
+"""The stop of a job, and checks after any stop: remaining processes of the run, and the memory that GPUs released."""
 
 import os
 import socket
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from nbtools.errors import NbtoolsError
 from nbtools.machine import slurm
 from nbtools.machine.devices import Device, devices
-from nbtools.machine.processes import RANK, Ending, members, record_stop
-from nbtools.run.job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
+from nbtools.machine.processes import RANK, Ending, happens_within, members, record_stop
 from nbtools.run.records import Records
+from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import read_json, write_json
@@ -60,16 +60,15 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
 
 
 def _has_ended(records: Records, within_s: float) -> bool:
-    """Wait until a run has recorded its end, or its job is gone; return whether that happened in time."""
-    deadline = time.monotonic() + within_s
-    while not records.files.exit.exists():
-        job = job_of(records)
-        if listed_jobs(records) is not None and (job is None or has_ended(job)):
+    """Wait until a run has recorded its end, or its job has ended; return whether that happened in time."""
+
+    def is_over() -> bool:
+        if records.files.exit.exists():
             return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
+        job = job_of(records)
+        return listed_jobs(records) is not None and (job is None or has_ended(job))
+
+    return happens_within(is_over, within_s)
 
 
 def left_behind(records: Records) -> bool:
@@ -84,7 +83,9 @@ def other_machines(records: Records) -> list[str]:
     for node in range(1, num_machines(records.launch)):
         if found := record(records.files, node):
             name = f"machine {node} ({one_line(str(found.get('host')), 200)})"
-            said.append(f"{name} ended" if "returncode" in found else f"{name} has not recorded its end: look there")
+            said.append(
+                f"{name} ended" if "returncode" in found else f"{name} has not recorded its end: check it there"
+            )
     return said
 
 

@@ -1,7 +1,7 @@
 """Atomic writing: a file or a folder appears under its name complete, or not at all.
 
 Both are built beside their place under a random hidden name that is created exclusively, so that a link planted there
-is never followed, and two writers never meet. Everything hidden is removed when writing fails.
+is never followed, and two writers never use the same one. A failed write removes its hidden files.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ def put_folder(built: Path, final: Path, is_stale: Callable[[], bool] = lambda: 
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Rename a folder. After an error of a network file system the rename may have happened all the same."""
+    """Rename a folder. After an error of a network file system the rename may still have happened."""
     retried(lambda: None if os.path.lexists(target) and not os.path.lexists(source) else source.rename(target))
 
 
@@ -129,7 +129,7 @@ def hidden_name(path: Path, kind: str = "new") -> Path:
 
 
 def discard(path: Path | None) -> None:
-    """Remove a file, a link or a folder with its content, as far as that is possible."""
+    """Remove a file, a link or a folder with its content, if that is possible."""
     if path is None:
         return
     if path.is_dir() and not path.is_symlink():

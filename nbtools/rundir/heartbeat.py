@@ -11,7 +11,7 @@ from nbtools.rundir.rundir import RunDir
 _PHASES = (
     *("start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"),
 )
-"""In the order in which a rank passes through them between two optimizer steps."""
+"""Phases in the order in which a rank passes through them between two optimizer steps."""
 
 
 @dataclass(frozen=True)

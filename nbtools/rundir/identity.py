@@ -14,7 +14,7 @@ import psutil
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process, told apart from any later one with the same pid."""
+    """A process, distinct from any later process with the same pid."""
 
     pid: int
     start_time: float

@@ -80,7 +80,7 @@ def finite(value: object) -> float | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None if there is none, or none that can be read.
+    """Return the JSON object in `path`; None if the file is missing or does not contain one.
 
     Raises:
         FormatError: a newer nbtools wrote the file.

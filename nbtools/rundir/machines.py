@@ -1,4 +1,4 @@
-"""The machines of a run: each but a single one records in `ranks/nodeN.json` how its part of the run goes."""
+"""The machines of a run over several: each records the state of its part in `ranks/nodeN.json`."""
 
 import contextlib
 import os
@@ -46,6 +46,6 @@ def has_ranks(run: RunDir, node: int) -> bool:
 
 
 def has_joined(run: RunDir, node: int) -> bool:
-    """Whether a machine takes part in a run; one that ended before the machines met may join again."""
+    """Whether a machine takes part in a run; one that ended before the rendezvous may join again."""
     found = record(run, node)
     return bool(found) and ("returncode" not in found or has_ranks(run, node))

@@ -48,7 +48,7 @@ class MediaItem:
     rows: tuple[tuple[str, ...], ...] = ()
     frames: tuple[str, ...] = ()
     keeps_lines: bool = False
-    """Of frames: each is a drawing in fixed-width characters, not running text."""
+    """Whether each frame is a drawing in fixed-width characters, not running text."""
     x_label: str = ""
     y_label: str = ""
     x: tuple[float, ...] = ()
@@ -60,7 +60,7 @@ class MediaItem:
 
 
 def text(title: str, text: str) -> MediaItem:
-    """Return a text."""
+    """Return a media item with a text."""
     return MediaItem("text", title, text=text)
 
 

@@ -27,10 +27,10 @@ _MOST_TAGS, _LONGEST_TAG, _LONGEST_NOTE = 16, 40, 2000
 
 @dataclass(frozen=True)
 class Labels:
-    """What a user calls a run and says about it; all empty by default."""
+    """A user's name, tags and note for a run; empty by default."""
 
     name: str = ""
-    """Replaces the script's name."""
+    """Name that replaces the script's name."""
     tags: tuple[str, ...] = ()
     note: str = ""
 
@@ -69,7 +69,7 @@ def read_labels(run: RunDir) -> Labels:
 
 
 def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = None, note: str | None = None) -> None:
-    """Change the name, the tags or the note of a run; None keeps what there is, an empty value removes it.
+    """Change the name, the tags or the note of a run; None keeps the value, an empty value removes it.
 
     Raises:
         ConfigError: A value is not allowed.

@@ -53,15 +53,15 @@ class RunDir:
     secrets = _file("secrets.json")
     """The secret arguments and variables, which launch.json shows as `***`; mode 0600 (launcher, once, if any)."""
     job_script = _file("job.sbatch")
-    """What sbatch was given (launcher, once; a run on this machine has none)."""
+    """Job script passed to sbatch (launcher, once; a run on this machine has none)."""
     slurm = _file("slurm.json")
     """The Slurm job: `job_id`, `cluster`, `time` of the submission (launcher, once; the supervisor of a job that finds
     no such file)."""
     job = _file("job.json")
-    """How the newest attempt of a job runs on its nodes: `command`, `env`, `meeting`, `nodes`, `attempt`, `resume_from`
+    """The newest attempt of a job on its nodes: `command`, `env`, `meeting`, `nodes`, `attempt`, `resume_from`
     (the batch step, before each attempt)."""
     stop_mark = _file("ranks/stop.json")
-    """Left by a stop before it signals the job: the supervisor cannot see who sent a signal (the stopping process)."""
+    """Mark of a requested stop, since a signal has no known sender (the stopping process, before its signal)."""
     job_log = _file("ranks/slurm.log")
     """Output of the job outside torchrun: the preamble's, the supervisor's, and Slurm's own messages."""
     labels = _file("labels.json")
@@ -70,6 +70,8 @@ class RunDir:
     """The bytes that ran (launcher, once)."""
     source = _file("source.diff")
     """Changes of tracked files since the commit in launch.json, at most 1 MiB; mode 0600 (launcher, once, if any)."""
+    configs = _file("configs")
+    """Folder of the copy of a program's config file that the launch changed; mode 0600 (launcher, once, if any)."""
     config = _file("config.json")
     """The resolved config: `config`, `overridden`, `derived` (rank 0, once)."""
     process = _file("process.json")
@@ -91,7 +93,7 @@ class RunDir:
     supervisor_log = _file("ranks/supervisor.log")
     """Output of the supervisor itself; empty unless it failed."""
     checkpoints = _file("checkpoints")
-    """Folder of the checkpoints."""
+    """Folder of the run's checkpoints."""
     media = _file("media")
     """Samples and charts: see `nbtools.rundir.media` (rank 0, appended)."""
     outputs = _file("outputs")
@@ -232,7 +234,7 @@ def found_runs(runs: Path, prefix: str = "") -> list[Path]:
 
 
 def launch_of(path: Path) -> dict[str, Any]:
-    """Return launch.json of a run directory; empty if there is none that this nbtools can read."""
+    """Return launch.json of a run directory; empty if it is missing, or not readable by this version."""
     with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
         return read_json(path / "launch.json") or {}
     return {}
@@ -245,7 +247,7 @@ def _id_of(launch: Mapping[str, Any]) -> object:
 
 
 def _named_at(path: Path) -> float:
-    """Return the Unix time in a run's id; infinity for a folder of another name, which is looked at first."""
+    """Return the Unix time in a run's id; infinity for a folder of another name, which then comes first."""
     try:
         return datetime.datetime.strptime(path.name[:17], "%Y-%m-%d_%H%M%S").timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
 """Keeps secrets out of launch.json, which other users may read: `secrets.json` of the run holds them (mode 0600).
 
 A value is secret if its name says so (`--hf-token VALUE`, `api_key=VALUE`, `WANDB_API_KEY`) or if it looks like a key
-of a known service. A wrong guess costs nothing but the display of a value: the processes of the run get the real ones.
+of a known service. A wrong guess only hides a value: the processes of the run get the real ones.
 """
 
 import json
@@ -19,6 +19,8 @@ MASK = "***"
 NOTE = "secrets"
 """Key of launch.json with a sentence about the mask; absent without secrets."""
 _SHORTEST = 6
+_WORDS = ("resume", "config_values")
+"""Fields of a program that are words."""
 _PARTS = ("args", "argv", "env", "program")
 _SENTENCE = f"{MASK} stands for a value that looks secret; secrets.json, readable by the run's user alone, holds it"
 
@@ -134,7 +136,7 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
 
     Args:
         run: the run directory.
-        content: `args`, `argv`, which ends with them, `env`, and `program` with the words `resume`, among other keys.
+        content: `args`, `argv`, which ends with them, `env`, and `program`, among other keys.
         known: names that are not secret, such as the fields of a recipe.
 
     Raises:
@@ -146,7 +148,7 @@ def part(run: RunDir, content: Mapping[str, Any], known: Collection[str] = ()) -
     open_: dict[str, Any] = {"args": masked(args, known), "env": masked_environment(env)}
     open_["argv"] = [*argv[:first], *open_["args"]]
     if program := content.get("program"):
-        open_["program"] = {**program, "resume": masked(program.get("resume") or ())}
+        open_["program"] = {**program, **{name: masked(program.get(name) or ()) for name in _WORDS}}
     secret = {name: content[name] for name in open_ if open_[name] != content[name]}
     if not secret:
         return dict(content)
@@ -186,7 +188,8 @@ def secrets_of(run: RunDir) -> list[str]:
     """
     content = read_json(run.secrets) or {}
     program, env = content.get("program"), content.get("env")
-    words = [content.get("args"), content.get("argv"), program.get("resume") if isinstance(program, dict) else None]
+    words = [content.get("args"), content.get("argv")]
+    words += [program.get(name) for name in _WORDS] if isinstance(program, dict) else []
     found = [pair for part in words if isinstance(part, list) for pair in zip(masked(part), part, strict=True)]
     values = [word.removeprefix(mask.removesuffix(MASK)) for mask, word in found if mask != word]
     if isinstance(env, dict):

@@ -17,11 +17,7 @@ _NUM_FINGERPRINT_BYTES: Final = 64
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read its bytes, without blocking on a pipe of that name.
-
-    Raises:
-        OSError: the file is missing or not a regular file (ENXIO).
-    """
+    """Open a regular file to read its bytes; OSError if it is missing or not a regular file, as a pipe (ENXIO)."""
     with open(path, "rb", opener=open_descriptor) as file:
         yield file
 
@@ -31,7 +27,7 @@ class Tail:
 
     The file is closed between reads, so it may be missing, appear later, be renamed or deleted. `Tail` recognises the
     content that it has read by inode, size and the bytes before its offset (file systems reuse inodes, and a file may
-    be truncated and refilled between two reads). When that content is gone, reading starts over and `generation`
+    be truncated and refilled between two reads). When that content was removed, reading starts over and `generation`
     increases by one; lines that a rename (logrotate) left unread are first read from the file's new name.
 
     Not thread-safe: use one object per thread, or a lock as `History.follow` does.
@@ -64,9 +60,6 @@ class Tail:
         self._before = b""
         self.partial = b""
         """The incomplete last line, kept until its newline is written."""
-
-    def __repr__(self) -> str:
-        return f"Tail({str(self.path)!r}, offset={self._offset}, generation={self.generation})"
 
     @property
     def position(self) -> int:
@@ -127,7 +120,7 @@ class Tail:
         """Continue in the file that had this path before, if it is in the same folder under another name."""
         inode = self._identity and self._identity[1]
         with os.scandir(self.path.parent) as entries:
-            paths = [entry.path for entry in entries if entry.is_file() and entry.inode() == inode]
+            paths = [entry.path for entry in entries if entry.inode() == inode and entry.is_file(follow_symlinks=False)]
         for path in paths:
             with open_regular(path) as file:
                 status = os.fstat(file.fileno())

@@ -1,7 +1,7 @@
-"""`Field`: one setting that a form edits, whatever declares it.
+"""`Field`: one setting that a form edits, of a recipe or of a program.
 
-Fields of recipes, of `Launch` and of Slurm, arguments of a script and columns of a table all become such records, and
-the form knows nothing else.
+Fields of recipes, of `Launch` and of Slurm, arguments of a script and columns of a table all become such records,
+which are the form's only input.
 """
 
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from nbtools.config import Settings
 
 @dataclass(frozen=True)
 class Field:
-    """A setting: what it is called, what its value may be, and where it is declared."""
+    """A setting: its name, its allowed values, and the place of its declaration."""
 
     name: str
-    """Unique in its form."""
+    """Name, unique in its form."""
     types: tuple[Any, ...] = (str,)
     """Types that a value may have: `int`, `float`, `bool`, `str`, `NoneType`, or a tuple of one of them such as
     `tuple[int, ...]`."""
     default: Any = None
-    """A literal; None also where it is not known."""
+    """Default as a literal; None also if it is unknown."""
     choices: tuple[Any, ...] | None = None
     """All allowed values, or those that are offered besides a value of `types`; None if there is no list."""
     help: str = ""
@@ -29,20 +29,20 @@ class Field:
     group: str = ""
     """Heading under which the form shows it."""
     source: str = ""
-    """Where it is declared, such as `train.py:41` or `MLMPretrainingConfig`."""
+    """Place of the declaration, such as `train.py:41` or `MLMPretrainingConfig`."""
     is_required: bool = False
-    """Whether there is no default, so that a value must be given."""
+    """Whether a value must be given, since there is no default."""
     default_text: str = ""
     """Source text of a default that is no literal, such as `os.environ["USER"]`; its value is known only to the
     program."""
     is_basic: bool = False
-    """Whether the form shows it before "More settings"."""
+    """Whether the form shows the field before "More settings"."""
     is_secret: bool = False
-    """Whether its value is shown as dots: a token or a password."""
+    """Whether the form shows the value as dots: a token or a password."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the choices are all that is allowed."""
+        """Whether only the choices are allowed."""
         return self.choices is not None and not any(kind is not NoneType for kind in self.types)
 
     def replace(self, **changes: Any) -> Self:

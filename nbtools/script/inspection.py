@@ -1,4 +1,4 @@
-"""What a program's file is, read without running it: Python or another language, and how it wants to be started."""
+"""Inspection of a program's file without running it: its language, and the way to start it."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ _LARGEST_BYTES = 8 * 2**20
 
 @dataclass(frozen=True)
 class Inspection:
-    """How a program's file wants to be started."""
+    """The language of a program's file, and the way to start it."""
 
     spawns_at: int | None
     """Line in which it starts its own ranks, if it does not read its rank from torchrun; None otherwise."""
@@ -34,11 +34,8 @@ class Inspection:
 
 
 def python_file(script: str | Path) -> Path:
-    """Return the absolute path of a file with Python code.
-
-    Raises:
-        LaunchError: there is no such file, or it is not Python; the message has the next step.
-    """
+    """Return the absolute path of a file with Python code; LaunchError if there is no such file, or it is not Python,
+    and the message has the next step."""
     if "\0" in str(script):
         raise LaunchError(f"script={str(script)[:80]!r}: contains a NUL byte; give the path of a Python file")
     try:
@@ -114,7 +111,7 @@ def _not_a_file(path: Path) -> str:
 
 
 def _other_language(path: Path, source: bytes) -> str:
-    """Return what is to be done with a file that is a notebook or a shell script; empty for all others."""
+    """Return the advice for a file that is a notebook or a shell script; empty for all others."""
     if path.suffix == ".ipynb":
         return f"is a notebook; jupyter nbconvert --to script {shown(path.name)} makes a Python file of it to launch"
     if path.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".zsh") or _SHELL.match(source):

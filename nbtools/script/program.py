@@ -3,34 +3,39 @@
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
 from nbtools.config import Launch, Settings, may_be_path, setting
-from nbtools.errors import LaunchError, plural
+from nbtools.errors import ConfigError, LaunchError, plural
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
 
+_MOST_FOLDERS = 200
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 class Program(Settings):
-    """A program of the user's: which file or module, with which arguments, from which folder.
-
-    Paths are relative to the project's root.
-    """
+    """A program of the user's: its file or module, arguments and folder; paths are relative to the project's root."""
 
     script: str | None = setting(None, "Path of the program's file.", basic=True)
     module: str | None = setting(None, "Name of its module instead, as for python -m: package.train.", basic=True)
     args: tuple[str, ...] = setting((), "Words of its command line.", basic=True)
     cwd: str | None = setting(None, "Working directory; None for the folder in which the launch is called.")
+    config_file: str | None = setting(
+        None,
+        "YAML, JSON or TOML file among args, as it is written there, of which a run gets a copy with config_values.",
+    )
+    config_values: tuple[str, ...] = setting((), "Values that differ in the copy, such as optim.lr=0.1.")
     resume: tuple[str, ...] = setting(
         (),
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
@@ -42,14 +47,14 @@ class Program(Settings):
         "the port are those of the launch.",
     )
 
-    @field_validator("args", "resume", mode="before")
+    @field_validator("args", "resume", "config_values", mode="before")
     @classmethod
     def _are_words(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError("is one text; give a list of words, one per argument: shlex.split(text)")
         return value
 
-    @field_validator("args", "resume")
+    @field_validator("args", "resume", "config_values")
     @classmethod
     def _fit_a_command_line(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         for word in words:
@@ -61,7 +66,7 @@ class Program(Settings):
                 raise ValueError(f"{word[:80]!r} cannot be encoded for a command line") from None
         return words
 
-    @field_validator("script", "cwd", "accelerate_config")
+    @field_validator("script", "cwd", "accelerate_config", "config_file")
     @classmethod
     def _is_a_path(cls, value: str | None) -> str | None:
         if value is not None and not may_be_path(value):
@@ -79,6 +84,8 @@ class Program(Settings):
     def _is_one(self) -> Self:
         if (self.script is None) == (self.module is None):
             raise ValueError("give script, the path of a file, or module, the name of a module: one of them")
+        if self.config_values and self.config_file is None:
+            raise ValueError("config_values: are those of a config_file; name it")
         return self
 
     @property
@@ -88,8 +95,8 @@ class Program(Settings):
 
     @property
     def has_secrets(self) -> bool:
-        """Whether an argument looks secret; its launcher script is for its user alone."""
-        words = [*self.args, *self.resume]
+        """Whether an argument looks secret; only the user may then read the launcher script."""
+        words = [*self.args, *self.resume, *self.config_values]
         return masked(words) != words
 
     def words(self, root: Path, launch: Launch) -> list[str]:
@@ -106,13 +113,21 @@ class Program(Settings):
         """Return the config file of accelerate; None if it names none."""
         return None if self.accelerate_config is None else _joined(root, self.accelerate_config)
 
-    def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
-        """Return the program's file; None for a module that is in none of the folders.
+    def with_copy(self, args: Sequence[str], copy: Path) -> list[str]:
+        """Return arguments with a copy in place of the config file; ConfigError if no argument names the file."""
+        name = str(self.config_file)
+        is_named = [word == name or word.endswith(f"={name}") for word in args]
+        if not any(is_named):
+            raise ConfigError(f"config_file={name}: no argument names it; add it to args with the flag that takes it")
+        pairs = zip(args, is_named, strict=True)
+        return [f"{word.removesuffix(name)}{copy}" if named else word for word, named in pairs]
 
-        Args:
-            root: the project's root.
-            search: further folders with modules, such as the `sys.path` of an interpreter.
-        """
+    def config_path(self, cwd: Path) -> Path | None:
+        """Return the config file of which a run gets a copy; None without values that differ in it."""
+        return _joined(cwd, str(self.config_file)) if self.config_values else None
+
+    def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
+        """Return the program's file; None for a module that is neither in the working directory nor in `search`."""
         if self.script is not None:
             return _joined(root, self.script)
         parts = str(self.module).split(".")
@@ -121,6 +136,16 @@ class Program(Settings):
                 if path.is_file():
                     return path
         return None
+
+    def why_missing(self, root: Path, python: Interpreter) -> str:
+        """Return why an interpreter does not find its module, with the folder that has it; empty if it does."""
+        cwd = self.folder(root) or Path.cwd()
+        if self.module is None or self.file(root, python.search) or python.finds(self.module, cwd):
+            return ""
+        folders = (root, *sorted(path for path in islice(root.iterdir(), _MOST_FOLDERS) if path.is_dir()))
+        found = next((folder for folder in folders if self.replace(cwd=str(folder)).file(root)), None)
+        step = "give the folder that has it as cwd" if found is None else f"{found} has it: set cwd={str(found)!r}"
+        return f"module={self.module}: is neither in {cwd} nor in {python.prefix}; {step} (--cwd {found or 'DIR'})"
 
     def folder(self, root: Path) -> Path | None:
         """Return its working directory; None if it names none."""
@@ -142,7 +167,15 @@ class Program(Settings):
         os.execvp(command[0], command)
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
-        words = [*self.words(root, launch.resolved(len(devices()))), *self.args, *more]
+        args = list(self.args)
+        if (path := self.config_path(Path.cwd())) is not None:
+            module = "nbtools.script.arguments.config_copy"
+            copies = [sys.executable, "-P", "-m", module, str(path), *self.config_values]
+            done = subprocess.run(copies, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
+            if done.returncode:
+                sys.exit(done.returncode)
+            args = self.with_copy(args, Path(done.stdout.strip()))
+        words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
         if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
             line = shlex.join(torchrun.by_hand(sys.argv[0], launch))
@@ -160,7 +193,7 @@ SECRET_NOTE = (
     "an argument looks secret and stands in the script, which only you can read: do not share or commit it, or leave "
     "the argument out and let the program read an environment variable"
 )
-"""What to say where a launcher script with `has_secrets` is written."""
+"""Warning that is printed where a launcher script with `has_secrets` is written."""
 
 
 def docstring(program: Program, name: str, launch: Launch) -> str:

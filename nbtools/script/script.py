@@ -25,7 +25,7 @@ from nbtools.rundir.atomic import write_file
 from nbtools.rundir.secret_values import shown_masked
 from nbtools.script import torchrun
 from nbtools.script.program import Program, docstring
-from nbtools.script.source import parse_source
+from nbtools.script.source import parse_source, read_source
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "
@@ -59,11 +59,7 @@ class Script:
 
     @property
     def config(self) -> TrainConfig:
-        """The config of the recipe.
-
-        Raises:
-            NotPlainError: the script launches a program, which has no config.
-        """
+        """The config of the recipe; NotPlainError if the script launches a program, which has no config."""
         if isinstance(self.content, Program):
             raise NotPlainError(f"{self.path}: launches {self.content.name}, which is no recipe and has no config")
         return self.content
@@ -81,11 +77,8 @@ _seen: dict[Path, bytes] = {}
 
 
 def render(content: TrainConfig | Program, name: str, launch: Launch | None = None) -> str:
-    """Return the text of the script `name`: the same for the same values, every field spelled out.
-
-    Raises:
-        InvalidNameError: `name` is not a plain identifier.
-    """
+    """Return the text of the script `name`: the same for the same values, every field spelled out; InvalidNameError if
+    `name` is not a plain identifier."""
     if not NAME_PATTERN.fullmatch(name):
         check_name(name)  # raises with the reason
     body = _body(content, name, launch or Launch())
@@ -118,12 +111,8 @@ if __name__ == "__main__":
 
 
 def read_script(path: str | Path) -> Script:
-    """Read a plain script back into its config and launch settings, without running it.
-
-    Raises:
-        ScriptError: there is no such file, it does not parse, it is not plain, or a value is not allowed; the message
-            starts with file and line.
-    """
+    """Read a plain script back into its config and launch settings, without running it; ScriptError if there is no such
+    file, it does not parse, it is not plain, or a value is not allowed, and the message starts with file and line."""
     path = located(path)
     data = _read_bytes(path)
     script = parse_script(path, data)
@@ -293,13 +282,7 @@ def _literal(value: object) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            raise ScriptError(f"{path}: {'not a file' if path.exists() else 'no such file'}; give the path of a script")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_SCRIPT_BYTES + 1)
-    except OSError as error:
-        raise ScriptError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_source(path)
     if len(data) > LARGEST_SCRIPT_BYTES:
         raise NotPlainError(f"{path}:1: larger than {LARGEST_SCRIPT_BYTES} bytes; {PLAIN}")
     return data
@@ -313,7 +296,7 @@ def _parse(path: Path, data: bytes) -> ast.Module:
 
 
 class _Source:
-    """The statements of a plain script, sorted by what they are."""
+    """The statements of a plain script, by kind."""
 
     def __init__(self, path: Path, module: ast.Module) -> None:
         self.path = path

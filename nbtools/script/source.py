@@ -13,19 +13,17 @@ LARGEST_SOURCE_BYTES = 4 * 2**20
 
 
 def read_source(path: Path) -> bytes:
-    """Return the bytes of a source file.
-
-    Raises:
-        ScriptError: there is none, it is no file (a pipe would block), it is too large or cannot be read.
-    """
+    """Return the bytes of a source file; ScriptError if there is none, it is no file (a pipe would block), it is too
+    large or cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ScriptError(f"{path}: not a file; give the path of a script")
             data = file.read(LARGEST_SOURCE_BYTES + 1)
-    except OSError as error:
-        raise ScriptError(f"{path}: cannot be read: {error.strerror}; give the path of a script") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", error)
+        raise ScriptError(f"{path}: cannot be read: {reason}; give the path of a script") from None
     if len(data) > LARGEST_SOURCE_BYTES:
         raise ScriptError(f"{path}:1: larger than {LARGEST_SOURCE_BYTES} bytes; its arguments are not read")
     return data

@@ -11,7 +11,7 @@ from nbtools.rundir.rundir import RunDir
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the machines of a launch meet: an address and a free port of the first one."""
+    """Rendezvous endpoint of a launch: an address and a free port of the first machine."""
 
     address: str
     port: int

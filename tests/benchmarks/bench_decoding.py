@@ -15,7 +15,7 @@ import torch
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.recipes import TextClassificationConfig, recipe_named
 from nbtools.training.text_classification import model as model_module
-from nbtools.training.text_classification.incremental import IncrementalDecoder
+from nbtools.training.text_classification.incremental_decoder import IncrementalDecoder
 from nbtools.training.text_classification.model import build_classifier
 
 GOAL = 3.0

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from nbtools.recipes import LLMGANConfig, recipe_named
 from nbtools.training.llm_gan.generator import build_generator
-from nbtools.training.text.sampling import at_rest, drawn, write
+from nbtools.training.text.causal_sampling import at_rest, drawn, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 GOALS = {"passes of 4 texts": 4.0, "without a cache": 3.0, "transformers generate": 1.0}

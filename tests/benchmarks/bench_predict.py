@@ -18,7 +18,7 @@ import torch
 from nbtools.data.text_classification import occupations
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.recipes import TextClassificationConfig, recipe_named
-from nbtools.recipes.predict import Input, TextClassificationPredict
+from nbtools.recipes.predict_settings import Input, TextClassificationPredict
 from nbtools.training.text_classification.model import build_classifier
 from nbtools.training.text_classification.predict import Predictor
 

@@ -41,9 +41,9 @@ from nbtools.training.engine import checkpoint
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
 from nbtools.training.sharding.fsdp import building, release, shard
-from nbtools.training.sharding.saves import ShardedSaves, copied
+from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import saved_weights
-from nbtools.training.text.pretrained import load_model
+from nbtools.training.text.pretrained_models import load_model
 
 CPU = torch.device("cpu")
 SHAPES = {

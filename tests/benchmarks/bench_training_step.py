@@ -53,7 +53,7 @@ from nbtools.training.algorithm_distillation.model import build_action_transform
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import SampleOrder, load
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import markov_data
+from nbtools.training.llm_gan.gan_data import markov_data
 from nbtools.training.masked_diffusion.dataset import open_text
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.text.tokenized import open_tokenized

@@ -36,10 +36,6 @@ READY = """async () => {
 }"""
 SLOW_PAGE = "[anywidget] Failed to initialize model."
 """anywidget says so after two seconds, as on a loaded machine; the panel then keeps its picture."""
-QUIET = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--force-color-profile=srgb"),
-]
 SETTINGS = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
@@ -175,15 +171,6 @@ def _eventually() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> str:
-    """Path of a Chromium or Chrome."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no Chromium: install it with `apt-get install chromium` (or google-chrome)")
-
-
-@pytest.fixture(scope="session")
 def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A JupyterLab server on a copy of the project; what it launched is stopped at the end."""
     home = tmp_path_factory.mktemp("lab")
@@ -244,17 +231,6 @@ def _stop_runs(project: Path) -> None:
     for run in runs(Project(project)):
         if not run.state.is_final:
             run.stop(timeout_s=15)
-
-
-@pytest.fixture(scope="session")
-def browser(chromium: str) -> Iterator[Any]:
-    """Headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, headless=True, args=QUIET)
-        yield started
-        started.close()
 
 
 class Record:

@@ -80,6 +80,28 @@ def append(files: RunDir, first: int, last: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+def test_a_page_that_cannot_load_anywidget_has_a_picture_that_grows(
+    notebook: Any, run: RunDir, eventually: Any
+) -> None:
+    page, asked = notebook.page, []
+    page.on("request", lambda request: asked.append("/extensions/anywidget/" in request.url))
+    page.route("**/extensions/anywidget/**", lambda route: route.fulfill(status=404))
+    notebook.open(notebook.lab.write_notebook("picture.ipynb", "import nbtools as nt", f"nt.LivePlot({run.id!r})"))
+    notebook.run_cell(0)
+    notebook.run_cell(1)  # returns when the cell has ended
+    output, ended = notebook.output(1), time.monotonic()
+    assert any(asked)
+    picture = output.locator("img:visible").first
+    picture.wait_for()
+    assert time.monotonic() - ended <= 2
+    first = picture.get_attribute("src")
+    append(run, NUM_STEPS, NUM_STEPS + 500)
+    eventually(lambda: picture.get_attribute("src") != first, "the picture grows")
+    assert output.locator("img:visible").count() == 1 and output.locator(".nbt-canvas").count() == 0
+    assert not page.get_by_text("Failed to load model class").locator("visible=true").count()
+    assert not page.get_by_text("Error creating widget").locator("visible=true").count()
+
+
 def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -> None:
     requests: list[str] = []
     notebook.page.set_viewport_size({"width": 1100, "height": 1400})
@@ -110,6 +132,12 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
     version = canvas.data("version")
     eventually(lambda: canvas.data("version") != version, "rows arrive")
     assert canvas.chip() == span, "the span stays where it is"
+
+    # a save: the picture of that moment, not of the last minute
+    stored = "() => jupyterapp.shell.currentWidget.content.model.cells.get(0).outputs.toJSON()[1].data['image/png']"
+    before = notebook.page.evaluate(stored)
+    notebook.page.keyboard.press("Control+s")
+    eventually(lambda: notebook.page.evaluate(stored) != before, "the stored picture is renewed", 20)
 
     # keys: the notebook does not take them
     canvas.chart("Loss").locator("canvas[role=img]").focus()

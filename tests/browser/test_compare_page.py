@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pages import look_in_the_dark
 
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -40,6 +41,10 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
             rows.append(
                 row | {"train/learning_rate": values["learning_rate"] * (1 - step / 400), "train/grad_norm": 1.0}
             )
+        run.script.write_text(f"first = 1\nlast = {number // 11}\n")
+        code = {"commit": "a" * 40, "lines": 2 * (number == 3), "sha256": "b" * 64}
+        write_json(run.launch, launch | {"versions": {"torch": "2.6"}, "code": code})
+        run.source.write_text("@@ -1 +1 @@\n-print(1)\n+print(2)\n" * (number == 3))
         run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         write_json(run.finished, {"why": "completed", "step": 400, "metrics": {}})
         found.append(run)
@@ -63,6 +68,7 @@ def test_compared_runs_are_hovered_zoomed_and_split(
     assert output.get_by_text("Scaling", exact=True).locator("visible=true").count() == 1
     assert output.locator("img:visible").count() == 0, "the picture is hidden while the canvas is live"
     notebook.shoot("compare", output)
+    look_in_the_dark(notebook, output, "compare")
 
     box = output.locator(".nbt-chart canvas").first.bounding_box()
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

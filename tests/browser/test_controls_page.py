@@ -59,8 +59,21 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     press("Menu")
     panel.get_by_role("button", name="Stacks").locator("visible=true").wait_for(state="hidden")
     running = top()
-    press("Stop")
-    see(panel, "stopped at step")
+
+    # stopped in the table of runs, which explains why this program cannot be resumed, and keeps a note
+    table = notebook.output(notebook.append("nt.runs(name='pressed')"))
+    see(table, "1 to 2 of 2 runs")
+    table.locator("input[type=checkbox]:visible").first.check()
+    table.get_by_role("button", name="Stop").locator("visible=true").first.click()
+    see(table, "pressed: stopped at step")
+    table.get_by_role("button", name="Resume").locator("visible=true").first.click()
+    see(table, "no checkpoint to resume from")
+    table.get_by_label("Note").fill("pressed <b>here</b>")
+    table.get_by_label("Note").press("Tab")
+    table.get_by_role("button", name="Save").locator("visible=true").first.click()
+    see(table, "Saved: ")
+    see(table, "pressed <b>here</b>")
+    notebook.output(1)
     see(panel, "on request")
     panel.get_by_role("button", name="Resume").locator("visible=true").wait_for()
     assert top() == running, "the header has the height that it had"

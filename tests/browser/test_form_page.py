@@ -1,6 +1,7 @@
 """The form as a person meets it: typing, mistakes, hostile text, and the question before a script is replaced."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ import nbtools as nt
 form = nt.ConfigForm(name="digits", config=nt.Program(script="train_digits.py", args=("--epochs", "3")))
 form
 """
+BRIGHTNESS = """e => {
+  const of = color => color.match(/[0-9.]+/g).map(Number).slice(0, 3).reduce((a, b) => a + b) / 3;
+  const opaque = e => { const c = getComputedStyle(e).backgroundColor; return !/, 0\\)$/.test(c) && c };
+  let ground = e;
+  while (!opaque(ground)) ground = ground.parentElement;
+  return [of(getComputedStyle(e).color), of(opaque(ground))];
+}"""
+"""Mean brightness of an element's text and of what is behind it, of 255."""
 FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
 
 
@@ -99,7 +108,10 @@ def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any
 
 
 def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
-    option = form.get_by_label("preset").locator("option", has_text="2gpu_standard").text_content()
+    choice = form.get_by_label("preset").locator("option", has_text="2gpu_standard")
+    option, color = choice.text_content(), choice.evaluate("e => getComputedStyle(e).color")
+    told = "needs 2 GPUs, this machine has" in option.replace("\xa0", " ")
+    assert told is (color == "rgb(128, 128, 128)"), (option, color)
     form.get_by_label("preset").select_option(label=option)
     form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
@@ -177,21 +189,32 @@ def _label(form: Any, name: str) -> str:
     return next(text for text in options if text.startswith(name))
 
 
-@pytest.mark.parametrize(("width", "columns"), [(1600, 3), (1200, 2), (900, 1)])
-def test_columns_follow_the_width_and_launch_stays_in_view(notebook: Any, width: int, columns: int) -> None:
-    notebook.page.set_viewport_size({"width": width, "height": 700})
-    notebook.open(notebook.lab.write_notebook("wide.ipynb", FORM, "print('below')"))
+@pytest.mark.parametrize("source", [FORM, PROGRAM], ids=["recipe", "program"])
+def test_columns_follow_the_width_and_launch_stays_in_view(
+    notebook: Any, source: str, eventually: Callable[..., Any]
+) -> None:
+    shutil.copy(ROOT / "notebooks" / "train_digits.py", notebook.lab.project / "train_digits.py")
+    notebook.page.set_viewport_size({"width": 1600, "height": 700})
+    notebook.open(notebook.lab.write_notebook("wide.ipynb", source, "print('below')"))
     notebook.run_cell(0)
     form = notebook.output(0).locator(".nbtools-form").first
+    if source == PROGRAM:
+        form.get_by_label("epochs").wait_for()
     headings = form.locator(".nbtools-columns .nbtools-fold")
     headings.first.wait_for()
-    lefts = {round(heading.bounding_box()["x"]) for heading in headings.all() if heading.is_visible()}
-    assert len(lefts) == columns
-    notebook.page.evaluate("() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0 }")
-    assert form.bounding_box()["height"] > 700
-    launch = form.get_by_role("button", name="Launch").bounding_box()
-    assert launch["y"] + launch["height"] < 700
-    assert notebook.page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+    def num_columns() -> int:
+        return len({round(heading.bounding_box()["x"]) for heading in headings.all() if heading.is_visible()})
+
+    # Those of a program's launch are two; those of its arguments are as many as there are groups.
+    for width, columns in ((1600, 2 if source == PROGRAM else 3), (1200, 2), (900, 1)):
+        notebook.page.set_viewport_size({"width": width, "height": 700})
+        eventually(lambda columns=columns: num_columns() == columns, f"{columns} columns at {width} pixels")
+        notebook.page.evaluate("() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0 }")
+        assert form.bounding_box()["height"] > 700
+        launch = form.get_by_role("button", name="Launch").bounding_box()
+        assert launch["y"] + launch["height"] < 700
+        assert notebook.page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
 def test_search_shows_a_folded_setting_and_says_when_none_matches(notebook: Any, form: Any) -> None:
@@ -220,8 +243,16 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     notebook.shoot("form-program", form)
 
     form.get_by_label("epochs").fill("many")
-    form.get_by_text("is not a whole number").first.wait_for()
+    link = form.get_by_role("button", name="argument epochs: 'many' is not a whole number")
+    link.wait_for()
+    assert form.get_by_role("button", name="Launch").is_disabled()
+    words.focus()
+    link.click()
+    notebook.page.wait_for_function("() => document.activeElement.value === 'many'")
     form.get_by_label("epochs").fill("5")
+    form.get_by_label("find").fill("batch")
+    form.get_by_label("epochs").wait_for(state="hidden")
+    form.get_by_label("find").fill("")
     notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '--epochs 5')")
     words.fill("--epochs 7 --lr 0.5")
     words.press("Enter")
@@ -229,4 +260,9 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert form.get_by_label("lr", exact=True).input_value() == "0.5"
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
     notebook.shoot("form-program-900", form)
+    notebook.theme("Dark")
+    for element in (form.get_by_label("epochs"), form.locator(".nbtools-note").first):
+        text, ground = element.evaluate(BRIGHTNESS)
+        assert text > 128 > ground, (text, ground)
+    notebook.theme("Light")
     assert notebook.mistakes == []

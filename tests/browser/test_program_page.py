@@ -50,7 +50,7 @@ def test_a_program_without_known_words_says_why_it_cannot_resume(notebook: Any, 
     see(panel, "SUCCEEDED")
     panel.get_by_role("tab", name="Checkpoints").click()
     see(panel, "plain_last.ckpt")
-    see(panel, "no argument of plain.py is known to resume it; say which does")
+    see(panel, "no argument of plain.py is known to resume it; name one")
     for name in ("Resume", "Start"):
         assert panel.get_by_role("button", name=name).is_disabled()
     notebook.shoot("program-without-words", panel)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import look_in_the_dark
 
 from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json, write_json
@@ -65,9 +66,12 @@ def test_the_table_of_runs_sorts_filters_labels_opens_and_deletes(
     eventually(lambda: table.locator("svg polyline:visible").count() == 12, "the curves fill in behind")
     assert "learning_rate 0.0001, seed 3" in table.inner_text() and "of 400" in table.inner_text()
     notebook.shoot("runs", table)
+    look_in_the_dark(notebook, table, "runs")
 
     table.get_by_role("combobox").nth(1).select_option("best")
-    eventually(lambda: "base" in lines(table)[0], "the best run is first")
+    first = table.locator(".nbtools-live .nbtools-runs-line:visible").nth(1)
+    eventually(lambda: made[0].id in first.inner_text(), "the best run is first")
+    assert lines(table)[:2] == ["a_base", "a_base"]
     table.get_by_placeholder("name, tag, recipe, note").fill("lr_")
     table.get_by_placeholder("name, tag, recipe, note").press("Enter")
     table.get_by_text("1 to 2 of 2 runs").wait_for()

@@ -285,7 +285,7 @@ def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     cli("plot", "latest", "-o", "curves.png", "--dark", "--log", "--x", "time")
     assert (root / "curves.png").read_bytes() != plain
     assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "is known to resume it; say which does" in cli("resume", "latest", code=2).stderr
+    assert "is known to resume it; name one" in cli("resume", "latest", code=2).stderr
     assert "ended" in cli("stop", "latest").stdout.replace("already", "ended")
     assert "cannot be written" in cli("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
     assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]

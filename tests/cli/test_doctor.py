@@ -53,6 +53,32 @@ def test_another_distribution_with_a_package_of_this_name_is_a_problem(
     assert not is_other or found[1].next_step.startswith(f"pip uninstall {name}, ")
 
 
+@pytest.mark.parametrize("has_extension", [True, False])
+def test_a_server_without_anywidget_is_a_warning_that_names_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_extension: bool
+) -> None:
+    pytest.importorskip("anywidget")
+    (program := tmp_path / "jupyter").write_text(f'#!/bin/sh\necho \'{{"data": ["{tmp_path}"]}}\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if has_extension:
+        (folder := tmp_path / "labextensions/anywidget").mkdir(parents=True)
+        (folder / "package.json").touch()
+    (finding,) = doctor._canvas()
+    assert finding.level == ("ok" if has_extension else "warn")
+    assert has_extension or f"none of the server's folders has it: {tmp_path}/labextensions" in finding.text
+    assert has_extension or finding.next_step == "pip install anywidget where JupyterLab runs"
+
+
+def test_a_kernel_without_anywidget_is_a_warning_with_the_command_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where distributions are looked for
+    (finding,) = doctor._canvas()
+    assert finding.level == "warn" and finding.text.startswith("anywidget is not installed: panels show pictures")
+    assert finding.next_step == 'pip install -e ".[notebook]"'
+
+
 def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)

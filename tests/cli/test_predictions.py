@@ -11,8 +11,9 @@ from nbtools.cli import predictions
 from nbtools.cli.commands import main
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes.predict_settings import TextClassificationPredict
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.text_classification.predictor import Predictor
+from nbtools.training.text_classification.predict import Predictor
 
 from trainings import TINY, train_here, write_inputs
 
@@ -55,9 +56,11 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
     assert "new.csv, line 4: holds no text" in told
     assert "new.csv, line 7: column 'lang': is missing in this row" in told
     read = [row for row in rows if not row["prediction_error"]]
-    expected = Predictor.open(classifier.path).predict([r["occ1"] for r in read], [r["lang"] or "unk" for r in read])
-    assert [row["prediction_codes"] for row in read] == ["&".join(codes) for codes, _ in expected]
-    assert [float(row["prediction_probability"]) for row in read] == pytest.approx([p for _, p in expected], rel=1e-4)
+    inputs = [{"text": row["occ1"], "lang": row["lang"]} for row in read]
+    expected = list(Predictor(classifier.path).predict(inputs, TextClassificationPredict()))
+    assert [row["prediction_codes"] for row in read] == ["&".join(each["codes"]) for each in expected]
+    probabilities = [each["probability"] for each in expected]
+    assert [float(row["prediction_probability"]) for row in read] == pytest.approx(probabilities, rel=1e-4)
     before = out.read_bytes()
     assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err

@@ -164,6 +164,22 @@ def test_a_terminal_never_gets_the_control_characters_of_a_run(project: Project,
         assert "\x1b[2J" not in text, words
 
 
+@pytest.mark.promise("source")
+def test_show_diff_prints_a_patch_that_a_terminal_gets_without_control_characters(
+    project: Project, terminal: Terminal, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run = add_run(project, "good", 1)
+    assert plain(terminal("show", "latest", "--diff")) == [
+        f"nbtools: {run.path.name}: no uncommitted changes are recorded"
+    ]
+    diff = f"--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\r\n+{HOSTILE}\n".encode()
+    run.source.write_bytes(diff)
+    assert main(["show", "latest", "--diff"]) == 0
+    assert capsysbinary.readouterr().out == diff
+    text = terminal("show", "latest", "--diff")
+    assert "+++ b/x.py" in text and "\x1b" not in text and "\x07" not in text and "\u202e" not in text
+
+
 @pytest.mark.promise("terminal")
 def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Project, terminal: Terminal) -> None:
     assert "nbtools new mlm_pretraining tiny" in terminal()

@@ -55,11 +55,11 @@ def test_files_of_a_folder_that_are_not_read_are_said_and_txt_is_read_in_any_cas
     left_out = corpus.LeftOut()
     found = list(corpus.documents(str(tmp_path), left_out=left_out))
     assert "".join(found) == "words of B.TXT\n\n" * 30 + "words of a.txt\n\n" * 30
-    assert left_out.notes(1) == ["2 files beside those that are read left out: c.md, deep/d.txt.gz"]
+    assert left_out.notes(1) == ["2 files of other types left out: c.md, deep/d.txt.gz"]
     said: list[str] = []
     config = MLMPretrainingConfig(dataset=str(tmp_path), min_words=1, sequence_length=8, batch_size=1)
     tokenize(tmp_path / "cache", config, say=said.append)
-    assert "note: 2 files beside those that are read left out: c.md, deep/d.txt.gz" in said
+    assert "note: 2 files of other types left out: c.md, deep/d.txt.gz" in said
 
 
 @pytest.mark.parametrize(

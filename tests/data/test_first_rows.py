@@ -49,10 +49,31 @@ def test_columns_of_texts_and_labels_are_guessed(
     assert guess(first_rows(name, tmp_path)) == {"text_col": text, "target_cols": labels, "lang_col": None}
 
 
+def test_first_line_that_is_a_row_is_told_from_names(tmp_path: Path) -> None:
+    heads = {
+        "spam": SPAM,
+        "reviews": REVIEWS,
+        "news": NEWS,
+        "pairs": PAIRS,
+        "numbered": "0,1\nWow... Loved it.,1\nNo.,0\n",
+    }
+    for name, content in heads.items():
+        (tmp_path / f"{name}.csv").write_text(content)
+        assert not first_rows(f"{name}.csv", tmp_path).lacks_names, name
+    for name, content in (("ham", SPAM), ("3", NEWS), ("95410", OCCUPATIONS)):
+        (tmp_path / f"{name}.csv").write_text(content.partition("\n")[2])
+        assert first_rows(f"{name}.csv", tmp_path).lacks_names, name
+
+
 def test_labels_without_a_name_of_their_own_are_those_with_the_fewest_values() -> None:
     rows = tuple({"n": str(n), "score": f"{n}.5", "kind": "ab"[n % 2], "t": f"some words {n}"} for n in range(20))
     found = FirstRows(("n", "score", "kind", "t"), rows)
     assert (found.text_column(), found.label_column()) == ("t", "kind")
+
+
+def test_classes_that_pandas_wrote_as_floats_are_labels() -> None:
+    rows = tuple({"body": f"some words {n}", "is_spam": f"{n % 2}.0", "score": f"{n % 2}.5"} for n in range(20))
+    assert FirstRows(("body", "is_spam", "score"), rows).label_column() == "is_spam"
 
 
 def test_pairs_of_prompt_and_answer_need_no_column_and_other_tables_name_theirs(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_cells_may_be_as_long_as_lines_and_tsv_has_tabs(tmp_path: Path) -> None:
     path.write_text("a,b,c,d\ttext\n1,2,3,4\t" + "x" * 1_000_001 + "\n")
     assert sum(map(len, corpus.documents(f"{path},column=text"))) == 1_000_001
     path.write_text("text\n" + "x" * (16 * 2**20 + 1) + "\n")
-    with pytest.raises(DataError, match=r"line 2: field larger than field limit .*, or cut it up"):
+    with pytest.raises(DataError, match=r"line 2: field larger than field limit .*, or split it"):
         list(corpus.documents(str(path)))
 
 
@@ -258,7 +258,7 @@ def test_half_of_a_surrogate_pair_is_named_with_its_row_and_column(tmp_path: Pat
     rows: list[dict[str, Any]] = [{"text": f"once {n} \U0001f600", "code1": n % 2} for n in range(30)]
     rows[4]["text"] = "once \ud800 more"
     path = str(written(tmp_path, ".jsonl", rows))
-    said = r"data\.jsonl, line 9, column 'text' holds half of a surrogate pair, which is no character; mend it"
+    said = r"data\.jsonl, line 9, column 'text' holds half of a surrogate pair, which is not a character; correct it"
     with pytest.raises(DataError, match=said):
         load_stories(LLMGANConfig(dataset=path, min_chars=5))
     with pytest.raises(DataError, match=said):

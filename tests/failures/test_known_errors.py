@@ -71,7 +71,7 @@ SAID = {
         "NumelOut=4, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.",
         "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /0//cpu//0/1",
     ],
-    "the machines of the run did not meet": [
+    "the rendezvous of the run's machines failed": [
         "torch.distributed.DistStoreError: Timed out after 3601 seconds waiting for clients. 1/2 clients joined.",
         "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
         "(10.0.0.1, 29500).",
@@ -82,7 +82,7 @@ SAID = {
     "this build of torch has no code for this GPU": [
         "RuntimeError: CUDA error: no kernel image is available for execution on the device"
     ],
-    "a GPU is asked for, and the processes have none": [
+    "a GPU is requested, and the processes have none": [
         "AssertionError: Torch not compiled with CUDA enabled",
         "RuntimeError: No CUDA GPUs are available",
         "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed …",
@@ -104,6 +104,10 @@ SAID = {
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
         "OSError: [Errno 98] Address already in use",
+    ],
+    "the script had ended, but a thread of a collective still ran when Python ended": [
+        "step 1200/1200 loss 0.2\nterminate called without an active exception\nFatal Python error: Aborted\n\n"
+        "Thread 0x00007f1baec78b80 (most recent call first):\n  <no Python frame>\n\nExtension modules: numpy._core …"
     ],
     "another rank was lost": [
         GLOO + "pair.cc:553] Connection closed by peer [127.0.0.1]:48812. This is typically caused by a remote worker "

@@ -1,6 +1,7 @@
 """What the tests on a GPU share: a device, and a record of the whole run that can be pasted into README.md."""
 
 import datetime
+import gc
 import os
 import platform
 from pathlib import Path
@@ -13,6 +14,17 @@ RECORD = os.environ.get("NBTOOLS_GPU_RECORD")
 """File that the record is written to; None for no record."""
 
 _reports: list[pytest.TestReport] = []
+
+
+@pytest.fixture
+def fresh_memory() -> None:
+    """Free what an earlier test left, and count the peak from here on."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,6 +1,5 @@
 """Figures of speed and memory on a GPU: use of a GPU of a large step, peak memory, compilation, a step of the GAN."""
 
-import gc
 import itertools
 import math
 import time
@@ -9,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_memory import assert_peak_is_that_of_the_form
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.sizes import activation_bytes, training_bytes
+from nbtools.launcher.sizes import memory_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig
 from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.rundir.json_files import read_json
 from nbtools.training.engine import optimizer as optimizer_module
 from nbtools.training.engine.optimizer import Optimizer, autocast
 from nbtools.training.engine.precision import matmul_rate
@@ -25,19 +24,11 @@ from nbtools.training.masked_diffusion.model import Denoiser
 from trainings import TINY, rows, train_here, write_inputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu(on_cpu=True), pytest.mark.filterwarnings("default")]
+pytestmark += [pytest.mark.usefixtures("fresh_memory")]
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
 Record = Callable[[str, object], None]
-
-
-@pytest.fixture(autouse=True)
-def fresh_memory() -> None:
-    """Free what an earlier test left, and count the peak from here on."""
-    gc.collect()
-    if ON_GPU:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def synchronize() -> None:
@@ -81,8 +72,10 @@ def test_a_step_of_masked_diffusion_uses_half_of_what_a_matrix_product_reaches(r
     assert math.isfinite(float(loss.detach())) and optimizer.num_skipped == 0
     if ON_GPU:
         peak = torch.cuda.max_memory_allocated()
-        figure = (training_bytes(config) or 0) + (activation_bytes(config, precision) or 0)
-        record_property("peak memory / form", f"{peak / 1e9:.1f} / {figure / 1e9:.1f} GB: {peak / figure:.2f}")
+        memory = memory_of(config, 1, precision)
+        assert memory is not None
+        record_property("peak / form", f"{peak / 1e9:.1f} / {memory.total / 1e9:.1f} GB: {peak / memory.total:.2f}")
+        assert peak == pytest.approx(memory.total, rel=0.1)
         if torch.cuda.get_device_capability() >= (9, 0):
             assert rate / matmul >= 0.5
 
@@ -93,7 +86,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlm small": ("mlm_pretraining", {"num_layers": 4, "hidden_size": 512, "num_heads": 8}),
     "mlm large": ("mlm_pretraining", {"num_layers": 24, "hidden_size": 1024, "num_heads": 16}),
     "masked_diffusion": ("masked_diffusion", {"num_layers": 12, "hidden_size": 1024, "num_heads": 16}),
-    "text_classification": ("text_classification", {}),
+    "text_classification": (
+        "text_classification",
+        {"dataset": None, "num_layers": 12, "hidden_size": 768, "num_heads": 12, "num_hash_buckets": 16_384},
+    ),
     "algorithm_distillation": ("algorithm_distillation", {"num_layers": 12, "hidden_size": 1024, "num_heads": 16}),
     "llm_gan": ("llm_gan", {"num_layers": 8, "hidden_size": 512, "num_heads": 8}),
 }
@@ -112,18 +108,10 @@ def test_peak_memory_is_that_of_the_form(
 ) -> None:
     recipe, large = CONFIGS[name]
     monkeypatch.chdir(project.root)
-    config = tiny(recipe, project, **(large if ON_GPU else {}))
+    few = {name: value for name, value in large.items() if name == "dataset"}  # generated: the codes are known
+    config = tiny(recipe, project, **(large if ON_GPU else few))
     files = train_here(project, config, monkeypatch=monkeypatch)
-    seen, derived = rows(files), (read_json(files.config) or {})["derived"]
-    kept = RECIPES[recipe].activation_bytes(config, (read_json(files.config) or {})["environment"]["precision"])
-    assert kept is not None
-    weights = training_bytes(config) or 16 * derived["num_parameters"]  # a classifier's depends on its codes
-    figure = weights + kept
-    peaks = [row["system/peak_memory_gb"] for row in seen if "system/peak_memory_gb" in row]
-    assert bool(peaks) == ON_GPU
-    if ON_GPU:
-        record_property("peak / form", f"{peaks[-1]:.2f} / {figure / 1e9:.2f} GB: {peaks[-1] / (figure / 1e9):.2f}")
-        assert peaks[-1] >= 0.9 * weights / 1e9, "weights, gradients and moments are all there"
+    assert_peak_is_that_of_the_form(files, config, record_property)
 
 
 # --- compilation and the GAN ----------------------------------------------------------------------

@@ -202,19 +202,25 @@ def with_free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
 
 
 @pytest.mark.promise("guide-M7")
-def test_the_disk_is_compared_with_what_the_run_will_keep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(project, keep_last=2, keep_best=1, max_steps=None)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_disk_is_compared_with_what_the_run_will_keep(
+    strategy: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model in outputs/ is a hard link to a checkpoint's, except of shards, which are merged there."""
+    path = written(project, keep_last=2, keep_best=1, max_steps=None, strategy=strategy)
     config = check(path).config
     assert config is not None
     each = checkpoint_bytes(config)
     assert each is not None
-    needed = num_checkpoints_kept(config) * each
+    whole = each // 3 if strategy == "fsdp" else 0
+    needed = num_checkpoints_kept(config) * each + whole
     with_free(monkeypatch, needed)
     assert found(check(path), "disk").level == "ok"
     with_free(monkeypatch, needed - 1)
     short = found(check(path), "disk")
     assert short.level == "warn"
-    assert f"4 checkpoints of about {size(each)} at once: {size(needed)}" in short.text
+    also = f", and {size(whole)} for outputs/model" if whole else ""
+    assert f"4 checkpoints of about {size(each)} at once{also}: {size(needed)}" in short.text
     assert "nbtools clean" in short.next_step
     with_free(monkeypatch, each)
     check(path)

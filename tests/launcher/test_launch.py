@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -60,6 +61,12 @@ def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
 
 
 # --- the command -------------------------------------------------------------------------------------
+
+
+def test_launch_takes_every_field_of_its_settings_by_name() -> None:
+    parameters = inspect.signature(launch).parameters
+    assert Launch.model_fields.keys() == parameters.keys() - {"script", "args", "cwd", "name", "after", "queue"}
+    assert all(f"        {name}: " in str(launch.__doc__) for name in parameters)
 
 
 def test_the_command_needs_no_shell_and_no_port() -> None:
@@ -384,7 +391,7 @@ def test_only_ended_runs_whose_words_are_known_can_be_resumed(supervised: Callab
     with pytest.raises(LaunchError, match="stop it first"):
         resume(run)
     run.stop()
-    with pytest.raises(LaunchError, match="is known to resume it; say which does"):
+    with pytest.raises(LaunchError, match="is known to resume it; name one"):
         resume(run)
 
 

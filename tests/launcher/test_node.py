@@ -114,7 +114,7 @@ def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: pytes
     monkeypatch.setattr(network, "interface_towards", lambda _: "ib0")
     placed = place(Launch(nproc_per_node=2, nnodes=2, gpus=()), MEETING)
     assert placed.meeting == MEETING and placed.environment["GLOO_SOCKET_IFNAME"] == "ib0"
-    assert "2, which meet at 10.0.0.1:4711 (ib0)" in str(placed.findings[0])
+    assert "2, rendezvous at 10.0.0.1:4711 (ib0)" in str(placed.findings[0])
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     assert "GLOO_SOCKET_IFNAME" not in place(Launch(nnodes=2, gpus=()), MEETING).environment, "the user's stays"
 
@@ -350,7 +350,7 @@ def test_a_failure_of_torchrun_on_another_machine_is_named(two: RunDir) -> None:
 def test_a_time_out_on_one_machine_says_nothing_of_others(two: RunDir) -> None:
     message = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
     failure = Failure(0, "h", 1, None, message)
-    assert explained(failure, two).message.startswith("the machines of the run did not meet")
+    assert explained(failure, two).message.startswith("the rendezvous of the run's machines failed")
     write_json(two.launch, {"launch": {"nproc_per_node": 2}})
     assert explained(failure, two).message.startswith("waited ")
 
@@ -360,3 +360,5 @@ def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: pytest
 
     assert main(["launch", "runs/x", "--node", "1", "--dry-run"]) == 2
     assert "--node: goes with --gpus only, not with dry_run" in capsys.readouterr().err
+    assert main(["launch", "runs/x", "--node", "1", "--python", "env"]) == 2
+    assert "--node: goes with --gpus only, not with python" in capsys.readouterr().err

@@ -1,18 +1,28 @@
 """Programs that start their own processes: stopped, killed and ended without one that is left."""
 
 import os
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 import psutil
 import pytest
 
 import nbtools as nt
+from nbtools.config import Launch
+from nbtools.errors import LaunchError
+from nbtools.launcher.preflight import preflight
 from nbtools.machine.processes import members
+from nbtools.notebook.panel import tab_html
 from nbtools.project import Project
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
+from nbtools.run.state import RunState, waiting_for
+from nbtools.script.program import Program
+from nbtools.script.script import write_script
 
 WORKER = """
 import os, signal, sys, time
@@ -37,6 +47,10 @@ SPAWNERS = {
     "__file__]).returncode)\n",
     "accelerate": "from accelerate import debug_launcher\nif __name__ == '__main__':\n"
     "    debug_launcher(main, num_processes=2)\n",
+    "accelerate in a notebook": "from accelerate import notebook_launcher\nif __name__ == '__main__':\n"
+    "    notebook_launcher(main, num_processes=2, use_port='0')\n",
+    "Fabric": "from lightning.fabric import Fabric\nif __name__ == '__main__':\n"
+    "    Fabric(accelerator='cpu', devices=2, strategy='ddp').launch()\n    main()\n",
 }
 
 
@@ -64,6 +78,8 @@ def ranks(run: Run) -> list[psutil.Process]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), [*((name, "pass") for name in SPAWNERS), ("daemons", IGNORES)])
 def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, name: str, more: str) -> None:
+    if name == "Fabric" and find_spec("lightning") is None and not os.environ.get("NBTOOLS_NO_SKIP"):
+        pytest.skip("needs lightning of the extra zoo")
     run = started(cpu_project, WORKER.format(more=more) + SPAWNERS[name], shutdown_timeout_s=2)
     found = ranks(run)
     sentence = run.stop()
@@ -86,3 +102,76 @@ def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: 
     assert "torchrun" not in run.failure.message
     eventually(lambda: not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
     eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
+
+
+def test_a_module_that_is_nowhere_is_refused_with_the_folder_that_has_it(
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, notebooks = cpu_project.root / "src" / "pkg", cpu_project.root / "notebooks"
+    package.mkdir(parents=True)
+    notebooks.mkdir()
+    for name in ("__init__", "train"):
+        (package / f"{name}.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.chdir(notebooks)
+    module = Program(module="pkg.train")
+    with pytest.raises(LaunchError, match=rf"is neither in {notebooks} nor in .*; {package.parent} has it: set cwd="):
+        preflight(module, gpus=(), torchrun=False)
+    assert preflight(module, gpus=(), torchrun=False, cwd="../src").cwd == package.parent
+    for name in ("pkg.trian", "pkg"):  # a package without __main__
+        with pytest.raises(LaunchError, match="give the folder that has it as cwd"):
+            preflight(Program(module=name, cwd="src"), gpus=(), torchrun=False)
+    assert preflight(Program(module="timeit", cwd="src"), gpus=(), torchrun=False).program
+
+
+def test_the_name_of_a_run_tells_the_folder_of_its_program(cpu_project: Project) -> None:
+    script = cpu_project.root / "pkg" / "main.py"
+    script.parent.mkdir()
+    script.write_text("")
+    assert preflight(script, gpus=()).name == "pkg_main"
+    assert preflight(script, gpus=(), name="small").name == "small"
+    with pytest.raises(LaunchError, match="name='a/b': give at most 64 letters, digits, _ and, not first, -: a_b"):
+        preflight(script, gpus=(), name="a/b")
+    (cpu_project.root / "top.py").write_text("")
+    assert preflight(cpu_project.root / "top.py", gpus=()).name == "top"
+
+
+def test_a_run_shows_its_arguments_its_folder_and_its_python(
+    cpu_project: Project, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cpu_project.root / "data"
+    folder.mkdir()
+    script = cpu_project.root / "theirs.py"
+    script.write_text("import os, time\nprint('in', os.getcwd(), flush=True)\ntime.sleep(60)\n")
+    monkeypatch.chdir(cpu_project.root)
+    options = ("--gpus", "none", "--no-torchrun", "--cwd", "data", "--name", "small")
+    run = Run(cli("launch", script, *options, "--", "--lr", "0.1", "--api-key", "0123topsecret").stdout.strip())
+    eventually(lambda: f"in {folder}" in run.log(), run.log)
+    assert run.id.endswith("_small")
+    said = cli("show", run.id).stdout
+    for line in (r"arguments +--lr 0.1 --api-key '\*\*\*'", f"folder +{folder}", f"python +{sys.executable}"):
+        assert re.search(line, said), said
+    assert "theirs.py --lr 0.1" in cli("runs").stdout
+    assert str(folder) in tab_html.config(run)
+    began = time.monotonic()
+    assert "STOPPED" in cli("stop", run.id, "--timeout", "5").stdout.upper() and time.monotonic() - began < 20
+
+
+def test_launcher_scripts_wait_for_each_other(cpu_project: Project) -> None:
+    (cpu_project.root / "theirs.py").write_text(
+        "import os, sys, time\nprint('argument', sys.argv[1], flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+    )
+    paths = [
+        write_script(
+            Program(script="theirs.py", args=(number,), cwd="."), f"wait_{number}", Launch(torchrun=False, gpus=())
+        )
+        for number in ("1", "2")
+    ]
+    first = nt.launch(paths[0])
+    second = nt.launch(paths[1], after=first)
+    eventually(lambda: "argument 1" in first.log(), first.log)
+    assert (first.state, second.state) == (RunState.RUNNING, RunState.QUEUED)
+    assert waiting_for(second.records) == "after wait_1"
+    (cpu_project.root / "go").touch()
+    assert second.wait(60) is RunState.SUCCEEDED
+    assert "argument 2" in second.log()

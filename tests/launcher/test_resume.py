@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 
+from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
 from nbtools.launcher.resume import _new_script, config_of, resume
-from nbtools.launcher.slurm import SlurmFlags
+from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
@@ -215,7 +216,7 @@ def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, shown:
 def test_a_script_that_computes_its_values_is_not_written_anew(parent: Run, shown: Callable[[], Any]) -> None:
     parent.files.script.write_text(parent.files.script.read_text() + "\nprint('mine')\n")
     before = shown()
-    with pytest.raises(LaunchError, match=r"No script can be written for other values: give them as flags"):
+    with pytest.raises(LaunchError, match=r"Its values cannot be changed in a copy of the script: pass them as flags"):
         resume(parent, 4, changes={"learning_rate": 1e-4})
     assert shown() == before
 
@@ -227,10 +228,10 @@ def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Ru
     for ref in (3, "step-000003", "newest", "../x"):
         with pytest.raises(CheckpointError, match=r"step-000002, step-000004, step-000006|manifest\.json"):
             resume(parent, ref)
-    with pytest.raises(CheckpointError, match=f"nor of what it resumed; resume {other.name}"):
+    with pytest.raises(CheckpointError, match=f"did not resume; resume {other.name}"):
         resume(parent, other / "checkpoints" / "step-000004")
     (parent.files.checkpoint(4) / "state.pt").unlink()
-    with pytest.raises(CheckpointError, match=r"state\.pt: is missing; name another checkpoint, or none"):
+    with pytest.raises(CheckpointError, match=r"state\.pt: is missing; name another checkpoint, or omit it"):
         resume(parent, "step-000004")
     (parent.files.checkpoint(4) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"manifest\.json: is missing"):
@@ -286,6 +287,23 @@ def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(paren
     forked = read_script(project.scripts / "tiny_2.py").config.model_dump()
     assert {name: forked[name] for name in later} == later
     assert (forked["learning_rate"], forked["max_steps"]) == (1e-4, 5)
+
+
+@pytest.mark.usefixtures("unstarted")
+def test_a_resumed_run_and_its_fork_keep_the_name_that_the_user_gave(
+    parent: Run, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(parent.files.launch, name="foo")
+    parent = Run(parent.dir.rename(project.runs / "2026-01-01_000000_foo"))
+    again = resume("foo", 4)
+    assert (again.name, Run("foo").id, Run("foo~1").id) == ("foo", again.id, parent.id)
+    fork = resume(parent, 4, changes={"learning_rate": 1e-4})
+    assert (fork.name, Path(fork.info["script"]).name, Run("foo~2").id) == ("foo", "tiny_2.py", parent.id)
+    assert main(["resume", parent.id, "--checkpoint", "4", "--set", "seed=7", "--name", "bar"]) == 0
+    assert Run("bar").id == capsys.readouterr().out.strip() and Path(Run("bar").info["script"]).name == "tiny_3.py"
+    with pytest.raises(LaunchError, match="name='a b': give at most 64 letters"):
+        resume(parent, 4, changes={"seed": 8}, name="a b")
+    assert len([*project.scripts.iterdir()]) == 3
 
 
 @pytest.mark.usefixtures("unstarted")

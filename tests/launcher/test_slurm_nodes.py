@@ -13,7 +13,7 @@ from nbtools import runs
 from nbtools.config import Launch, Slurm
 from nbtools.failures.restarts import read_restarts
 from nbtools.launcher.launch import launch
-from nbtools.launcher.slurm import site_file, write_sbatch_script
+from nbtools.launcher.sbatch import site_file, write_sbatch_script
 from nbtools.machine import slurm
 from nbtools.project import Project
 from nbtools.run.run import Run

@@ -105,6 +105,24 @@ def test_a_program_trains_in_the_environment_beside_it_that_has_no_nbtools(
     assert ".venv beside the script" in repr(preflight(script))
 
 
+@pytest.mark.slow  # an environment is made, and three programs start in it
+def test_a_restart_and_a_resume_run_in_the_named_environment(cpu_project: Project, without_nbtools: Path) -> None:
+    told = "import importlib.util, sys\nprint('in', sys.prefix, importlib.util.find_spec('nbtools'), flush=True)\n"
+    source = (Path(__file__).parents[1] / "programs" / "saves.py").read_text()
+    docstring, _, rest = source.partition("\n\n")
+    script = program(cpu_project.root, f"{docstring}\n{told}{rest}")
+    args = ("--fail-at", "25", "--out-dir", str(cpu_project.root / "out"))
+    run = nt.launch(script, python=str(without_nbtools), torchrun=False, max_restarts=1, args=args)
+    assert run.wait(120) == "SUCCEEDED"
+    assert run.log().count(f"in {without_nbtools} None") == 2
+    assert "resumed" in run.log() and "ckpt_step20.pt" in run.log()
+    child = nt.resume(run, args=("--steps", "50"))
+    child.wait(120)
+    assert f"in {without_nbtools} None" in child.log() and "ckpt_step40.pt" in child.log()
+    assert child.info["argv"][0] == run.info["argv"][0] == str(without_nbtools / "bin" / "python")
+    assert child.history["train/loss"].steps.tolist() == list(range(1, 51))
+
+
 @pytest.mark.slow
 @pytest.mark.needs("slurm")
 def test_a_module_trains_in_its_own_environment_as_a_job_of_slurm(
@@ -138,8 +156,8 @@ def test_a_module_trains_in_its_own_environment_as_a_job_of_slurm(
         ("folder", r"python='folder': holds no bin/python"),
         ("text.txt", r"python='text.txt': is not executable"),
         (".vemv", r"python='\.vemv': no such file .*did you mean \.venv"),
-        ("liar", r"liar: is no Python that runs"),
-        ("fails", r"fails: is no Python that runs: it is broken"),
+        ("liar", r"liar: is not a working Python"),
+        ("fails", r"fails: is not a working Python: it is broken"),
         ("old", r"old: is Python 3\.6\.9; at least 3\.8 is needed"),
     ],
 )

@@ -33,6 +33,7 @@ arguments = TrainingArguments("out", max_steps=6, logging_steps=2, eval_strategy
     report_to=[], save_strategy="no", per_device_train_batch_size=4, disable_tqdm=True, prediction_loss_only=True)
 trainer = Trainer(Net(), arguments, train_dataset=data, eval_dataset=data, callbacks=[RunCallback()])
 trainer.train()
+torch.distributed.barrier()  # else a thread of gloo may still hold a tensor of the evaluation when Python ends
 """
 LIGHTNING = """
 import lightning as L

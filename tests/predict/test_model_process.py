@@ -11,7 +11,7 @@ from nbtools.predict import model_process
 from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.predict import MLMPretrainingPredict
+from nbtools.recipes.predict_settings import MLMPretrainingPredict
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir
@@ -56,6 +56,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_in_words(trained: RunDir) -
         ModelProcess(Run(trained), "step-000003")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_removed_while_it_is_opened_gives_way_to_the_next(
     trained: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,5 +86,5 @@ def test_a_device_that_is_not_there_is_refused(trained: RunDir, monkeypatch: pyt
     monkeypatch.setattr(model_process, "devices", list)
     with pytest.raises(ConfigError, match="must be cpu or cuda"):
         ModelProcess(Run(trained), device="tpu")
-    with pytest.raises(LaunchError, match="no GPU that may be used"):
+    with pytest.raises(LaunchError, match="no usable GPU"):
         ModelProcess(Run(trained), device="cuda")

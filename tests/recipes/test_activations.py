@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from transformers import GPT2Config, GPT2LMHeadModel, ModernBertConfig, ModernBertForMaskedLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+)
 
+from nbtools.config import TrainConfig
 from nbtools.launcher.preflight import check_size
 from nbtools.launcher.sizes import activation_bytes
 from nbtools.machine.devices import Device
@@ -18,8 +26,9 @@ from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.recipes.gpt2 import gpt2_settings
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.engine.optimizer import enable_gradient_checkpointing
+from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
 
-from trainings import TINY, train_here, write_inputs
+from trainings import TINY, train_here, write_base, write_inputs
 
 
 class Kept:
@@ -67,14 +76,42 @@ def test_activations_are_within_a_quarter_of_what_autograd_keeps(
     write_inputs(recipe, cpu_project)
     values = {**TINY[recipe], **OWN[recipe], **size, "max_steps": 3, "eval_every": 1000, "checkpoint_every": 1000}
     config = RECIPES[recipe].config_class(**values)
+    most_bytes = most_kept(cpu_project, config, monkeypatch)
+    precision = "bf16" if config.precision == "bf16" else "fp32"
+    assert RECIPES[recipe].activation_bytes(config, precision) == pytest.approx(most_bytes, rel=0.25)
+
+
+def most_kept(project: Project, config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes that a training keeps for its backward passes at most."""
     Kept.bytes_now = Kept.most_bytes = 0
     Kept.num_tensors.clear()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: getattr(kept, "tensor", kept)):
-        train_here(cpu_project, config, monkeypatch=monkeypatch)
-    precision = "bf16" if config.precision == "bf16" else "fp32"
-    estimate = RECIPES[recipe].activation_bytes(config, precision)
-    print("RES", recipe, size, estimate / Kept.most_bytes)
-    assert estimate == pytest.approx(Kept.most_bytes, rel=0.25)
+        train_here(project, config, monkeypatch=monkeypatch)
+    return Kept.most_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["bert", "llada"])
+def test_those_of_a_named_model_follow_from_its_shape(
+    kind: str, precision: str, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BERT's plain layers and LLaDA's gated ones; autocast's copies of weights are kept, too."""
+    recipe = "masked_diffusion" if kind == "llada" else "mlm_pretraining"
+    write_inputs(recipe, cpu_project)
+    write_base(recipe, cpu_project)
+    monkeypatch.chdir(cpu_project.root)
+    if kind == "llada":
+        wide = LLaDAConfig.from_pretrained("base", d_model=64, n_layers=4, mlp_hidden_size=192)
+        LLaDAModelLM(wide).save_pretrained("base")
+    else:
+        size = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256}
+        BertForMaskedLM(BertConfig(vocab_size=45, max_position_embeddings=32, **size)).save_pretrained("base")
+    values = {**TINY[recipe], "model_name": "base", "precision": precision, "batch_size": 16, "max_steps": 2}
+    for strategy in ("ddp", "fsdp"):
+        values |= {"strategy": strategy, "eval_every": 1000, "checkpoint_every": 1000}
+        config = RECIPES[recipe].config_class(**values)
+        kept = most_kept(cpu_project, config, monkeypatch)
+        assert activation_bytes(config, precision) == pytest.approx(kept, rel=0.1)
 
 
 class Live(TorchDispatchMode):

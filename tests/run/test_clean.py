@@ -312,7 +312,7 @@ def test_a_run_that_is_being_resumed_is_in_use_and_looks_no_different(
         assert Run(run.path).state is RunState.LOST
         assert remove(chosen)[1] == [(run.id, "is in use")]
     assert remove(chosen)[1] == []
-    with pytest.raises(RunNotFoundError, match="any more"), in_use(run):
+    with pytest.raises(RunNotFoundError, match="no longer in"), in_use(run):
         pass
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, RunNotFoundError
+from nbtools.launcher.launch import create_run
+from nbtools.launcher.preflight import check_launch
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -17,6 +19,7 @@ from nbtools.run.compare import MOST_RUNS, Comparison, compare_runs, ends_of
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.script.program import Program
 from nbtools.script.script import write_script
 
 MakeRun = Callable[..., Run]
@@ -210,3 +213,18 @@ def test_a_run_without_records_is_compared_all_the_same(project: Project, make: 
     bare.lock.touch()
     found = compare_runs(make("a"), Path(bare.path))
     assert found.labels == ["a", "bare"] and found.nproc == [1, None]
+
+
+def test_runs_of_launcher_scripts_differ_in_arguments_and_values_of_the_config(project: Project) -> None:
+    (project.root / "train.py").write_text("print('step 1 loss 2.0')\n")
+    (project.root / "base.yaml").write_text("lr: 0.1\nsteps: 3\n")
+    runs = []
+    for name, values, seed in (("a", ("lr=0.5",), "1"), ("b", ("lr=0.25", "steps=4"), "2")):
+        words = ("--config", "base.yaml", "--seed", seed)
+        program = Program(script="train.py", args=words, cwd=".", config_file="base.yaml", config_values=values)
+        path = write_script(program, name, Launch(torchrun=False, gpus=()), project=project)
+        runs.append(create_run(check_launch(path, (), {})))
+    found = table_of(compare_runs(*(Run(files.path) for files in runs)))
+    changed = {name: values for name, values in found.items() if name.startswith(("arguments.", "launch."))}
+    steps = {"arguments.config.steps": ("not given", "4")}
+    assert changed == {"arguments.seed": ("1", "2"), "arguments.config.lr": ("0.5", "0.25"), **steps}

@@ -13,7 +13,7 @@ from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.run import curves
 from nbtools.run.compare import ends_of
-from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, part_of, read_curves, read_parts, refined
+from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, part_of, read_curves, refined
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -68,17 +68,6 @@ def test_a_part_of_rows_that_do_not_ascend_is_found_too(run: Run) -> None:
         assert part_of(Run(run.dir), first, first + 99)["train/loss"].steps.tolist() == list(range(first, first + 100))
 
 
-def test_a_process_writes_the_parts_of_several_runs(run: Run) -> None:
-    words = [str(run.dir), "5", "9", str(run.dir), "20000", "20003"]
-    command = [sys.executable, "-m", "nbtools.run.curves", "--part", *words]
-    done = subprocess.run(command, capture_output=True, check=True)
-    found = read_parts(done.stdout)
-    assert [(first, last, len(one["train/loss"].steps)) for (_, first, last), one in found.items()] == [
-        (5, 9, 5),
-        (20_000, 20_003, 4),
-    ]
-
-
 def test_a_short_curve_is_kept_as_it_is_with_its_gaps_and_its_divergence() -> None:
     history = History()
     history.extend(
@@ -87,6 +76,13 @@ def test_a_short_curve_is_kept_as_it_is_with_its_gaps_and_its_divergence() -> No
     sketch = curves_of(history)["loss"]
     assert np.array_equal(sketch.mean, [2.0, np.nan, 1.0, np.nan], equal_nan=True)
     assert sketch.diverged_at == 5 and sketch.ends.best == 1.0 and sketch.ends.last == np.inf
+
+
+def test_a_curve_without_any_finite_value_diverges_at_its_first_step() -> None:
+    history = History()
+    history.extend(b'{"step":4,"loss":"NaN"}\n{"step":5,"loss":"NaN"}\n')
+    sketch = curves_of(history)["loss"]
+    assert (sketch.diverged_at, len(sketch), sketch.ends.best) == (4, 2, None)
 
 
 def test_the_cache_gives_the_same_curves_until_rows_are_added(run: Run) -> None:

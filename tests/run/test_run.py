@@ -131,7 +131,7 @@ def test_a_free_lock_and_no_record_is_lost(files: RunDir) -> None:
     run = Run(files.path)
     assert run.state is RunState.LOST
     assert run.failure is not None
-    assert "none recorded an end" in run.failure.headline
+    assert "without recording an end" in run.failure.headline
 
 
 def test_a_run_that_ends_between_two_looks_is_never_shown_as_lost(project: Project) -> None:
@@ -203,6 +203,9 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "id": files.id,
         "name": "toy",
         "script": "/p/scripts/toy.py",
+        "arguments": [],
+        "cwd": None,
+        "python": None,
         "state": "FAILED",
         "tags": [],
         "note": "",

@@ -102,6 +102,7 @@ def test_a_touched_file_is_not_read_again(tmp_path: Path) -> None:
 
 def test_rotation_loses_no_line_and_repeats_none(tmp_path: Path) -> None:
     path = tmp_path / "f"
+    (tmp_path / "loop").symlink_to("loop")
     append(path, b"one\n")
     tail = Tail(path)
     assert tail.read() == b"one\n"

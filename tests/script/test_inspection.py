@@ -87,8 +87,8 @@ def test_a_module_may_be_a_package_with_a_main(project: Project, monkeypatch: py
     checked = preflight(Program(module="pkg"), gpus=())
     assert checked.source == main
     assert checked.command(Path("/r"))[-2:] == ["-m", "pkg"]
-    (warning,) = preflight(Program(module="nowhere.train"), gpus=()).warnings
-    assert "nowhere.train is not found" in warning
+    with pytest.raises(LaunchError, match=r"module=nowhere\.train: is neither in "):
+        preflight(Program(module="nowhere.train"), gpus=())
 
 
 # --- who starts the ranks -------------------------------------------------------------------------------

@@ -390,9 +390,9 @@ def test_what_is_not_python_is_an_error_with_its_line(project: Project, data: by
 
 
 def test_a_missing_script_and_a_folder_are_errors(project: Project) -> None:
-    with pytest.raises(ScriptError, match="no such file"):
+    with pytest.raises(ScriptError, match="No such file"):
         read_script(project.scripts / "none.py")
-    with pytest.raises(ScriptError, match="not a file"):
+    with pytest.raises(ScriptError, match="Is a directory"):
         read_script(project.scripts)
 
 

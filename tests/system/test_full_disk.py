@@ -269,7 +269,7 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
     assert run.wait(timeout_s=45, check=False) is state
     if state is RunState.LOST:
         assert run.failure is not None
-        assert run.failure.message.startswith("the file system is read-only (its processes are gone")
+        assert run.failure.message.startswith("the file system is read-only (its processes have ended")
 
 
 def test_the_state_of_a_disk_is_read_from_its_file_system(
@@ -303,7 +303,7 @@ def test_a_run_whose_disk_turns_read_only_says_so(
     (project.root / "go").touch()
     assert run.wait(timeout_s=45, check=False) is RunState.LOST
     assert run.failure is not None
-    assert run.failure.message.startswith("the file system is read-only (its processes are gone")
+    assert run.failure.message.startswith("the file system is read-only (its processes have ended")
     assert run.summary()["state"] == "LOST"
     assert "0 processes ended" in run.stop()
     with pytest.raises(LaunchError, match="Read-only file system"):

@@ -27,7 +27,7 @@ from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed.log import LogMetrics
-from nbtools.notebook.panel.media import static_html
+from nbtools.notebook.panel.media_view import static_html
 from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
@@ -140,7 +140,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         "recipe": "mlm_pretraining",
         "argv": ["true"],
         "args": ["--max-steps", "5"],
-        "cwd": "/",
+        "cwd": "/nonexistent",  # so that files of this machine are not searched
         "env": {"OMP_NUM_THREADS": "1"},
         "launch": {"nproc_per_node": 2, "gpus": [], "shutdown_timeout_s": 0, "max_restarts": 1},
         "time": 1e9,

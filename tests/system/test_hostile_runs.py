@@ -427,7 +427,7 @@ def test_nothing_is_written_into_a_run_of_another_user(
             assert foreign_owner(run.path)
             assert snapshot(run.path) == before
     done = cli("clean", run.id, "--yes", code=None)
-    assert "who alone may remove it" in done.stdout
+    assert "only the owner may remove it" in done.stdout
     assert snapshot(run.path) == before
     if gives:
         link = project.runs / "2026-01-01_000000_link"

@@ -26,6 +26,8 @@ import packaging
 import pytest
 import yaml
 
+from promises import GUIDES
+
 ROOT = Path(__file__).resolve().parents[2]
 # fmt: off
 TOOLS = ("bash", "cat", "dirname", "env", "flock", "head", "id", "ls", "mkdir", "mktemp", "rm", "sed", "tail", "tr",
@@ -546,7 +548,8 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
     fast = "'-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail']"
-    assert f"['--durations=40', '-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', {fast}" in runs[-1]
+    options = "['--durations=40', '-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', '--no-loadscope-reorder'"
+    assert f"{options}, {fast}" in runs[-1]
     report = re.findall(r"^([\w-]+) +\d+ s wall +(\d+) s CPU  (.+)$", output, re.MULTILINE)
     assert [(part, verdict) for part, _, verdict in report] == [
         ("set-up", "ready"),
@@ -563,10 +566,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
     assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
-    every = (
-        "['--durations=40', '-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', '-m', 'not soak and not seeds']"
-    )
-    assert f"RAN {every}" in output
+    assert f"RAN {options}, '-m', 'not soak and not seeds']" in output
 
 
 def another_python() -> str:
@@ -636,6 +636,8 @@ def test_torch_is_a_floor_so_that_an_installed_build_is_kept() -> None:
     (torch,) = [line for line in project["optional-dependencies"]["train"] if line.startswith("torch")]
     assert torch.startswith("torch>=")
     assert "," not in torch
+    floor = torch.removeprefix("torch>=").split('"')[0]
+    assert f"torch {floor} is the floor" in GUIDES["guide-L2"][1]
 
 
 SKIPPING = """
@@ -659,6 +661,10 @@ def test_lacking():
 def test_there():
     pytest.skip("for another reason")
 
+@pytest.mark.needs("no_package")
+def test_package():
+    import no_package
+
 @pytest.mark.xfail(reason="known")
 def test_xfail():
     assert False
@@ -670,6 +676,7 @@ def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks
         shutil.copy(ROOT / "tests" / name, tmp_path)
     probes = (ROOT / "tests" / "capabilities.py").read_text(encoding="utf-8")
     probes += "\nCAPABILITIES = {'mount': (lambda: False, 'a disk'), 'another user': (lambda: True, 'a user')}\n"
+    probes += "PACKAGES = ('no_package',)\n"
     (tmp_path / "capabilities.py").write_text(probes, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n gpu: needs one\n needs: it\n", encoding="utf-8")
     (tmp_path / "torch.py").write_text("class cuda: is_available = lambda: False\n", encoding="utf-8")
@@ -688,11 +695,11 @@ def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks
             check=False,
         ).stdout
 
-    assert "6 skipped, 1 xfailed" in output(NBTOOLS_NO_SKIP="")
+    assert "7 skipped, 1 xfailed" in output(NBTOOLS_NO_SKIP="")
     # A module that cannot be collected and a mark (seen at set-up) are errors; a skip at run time is a failure.
     skipped = tmp_path / "skipped.txt"
     found = output(NBTOOLS_NO_SKIP="1", NBTOOLS_SKIPPED=str(skipped))
-    assert "2 failed, 2 skipped, 1 xfailed, 2 errors" in found
+    assert "3 failed, 2 skipped, 1 xfailed, 2 errors" in found
     assert skipped.read_text(encoding="utf-8").splitlines() == [
         "skipped: needs mount: a disk",
         "  test_skipping.py: test_lacking",
@@ -700,4 +707,4 @@ def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks
         "  test_skipping.py: test_gpu",
     ]
     (tmp_path / "test_skipping.py").write_text(SKIPPING.replace('"mount"', '"a moon"'), encoding="utf-8")
-    assert "test_lacking: needs ['a moon']; allowed: mount, another user" in output()
+    assert "test_lacking: needs ['a moon']; allowed: mount, another user, no_package" in output()

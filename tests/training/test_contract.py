@@ -104,6 +104,10 @@ LoraLayer.reset_lora_parameters = reset
 """
 """Before a script starts: first values of adapters do not depend on what was drawn before."""
 SHARDED = {name: case for name, case in CASES.items() if "pairs" not in name}
+SHARDED |= {
+    f"{key}, named": dataclasses.replace(CASES[key], changes={**CASES[key].changes, **ADAPTED[key]})
+    for key in ("mlm_pretraining", "masked_diffusion")
+}
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
@@ -164,18 +168,31 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     for evaluated, tested in (passes_rows[-2:], rows(run.files)[-2:]):
         found = {name: {**evaluated, **tested}[name] for name in names}
         assert found == pytest.approx(expected, rel=case.tolerance)
+    waits = [row["train/peer_wait"] for row in rows(run.files, without=()) if "train/data_wait" in row]
+    assert waits and all(0 < wait < 1 for wait in waits)
 
 
 @pytest.mark.promise("safety-adapter")
-@pytest.mark.parametrize("case", SHARDED.values(), ids=SHARDED, indirect=True)
+@pytest.mark.parametrize(
+    "case",
+    [
+        # Among the fast tests each recipe with a model made here, and one adapter.
+        pytest.param(case, id=name, marks=[] if name in (*RECIPES, "llm_gan, lora") else pytest.mark.slow)
+        for name, case in SHARDED.items()
+    ],
+    indirect=True,
+)
 def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project: Project) -> None:
     """Evaluations, samples and rollouts have uneven parts; the sharded run also resumes to the bit.
 
     `outputs/model`, an adapter alone if there is one, and the export, where it is merged, are those of the whole run.
     """
-    config = case.config(batch_size=4, dropout=0.0, test_fraction=0.5)
+    config, base = case.config(batch_size=4, dropout=0.0, test_fraction=0.5), cpu_project.root / "base"
+    if base.is_dir():
+        (base / "modeling_llada.py").write_text("# never run")
     whole = start.forked(config, more=SAME_ADAPTER).files
     sharded = start.forked(config.replace(strategy="fsdp"), more=SAME_ADAPTER, timeout_s=120).files
+    assert not any("train/peer_wait" in row for row in rows(sharded, without=())), "forward passes are collectives"
     for row, expected in zip(rows(sharded), rows(whole), strict=True):
         assert row == pytest.approx(expected, rel=1e-3)
     resumed = start.forked(config.replace(strategy="fsdp"), "--resume-from", sharded.checkpoint(3)).files
@@ -186,6 +203,14 @@ def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project
     for found, expected in zip(*(map(weights_in, pair) for pair in folders), strict=True):
         assert found.keys() == expected.keys()
         assert all(torch.allclose(found[name], weight, atol=1e-3, rtol=1e-2) for name, weight in expected.items())
+    settings = [json.loads(next(folder.rglob("config.json")).read_text()) for folder, _ in folders]
+    assert settings[0] == settings[1]
+    if base.is_dir() and "lora_rank" not in case.changes:
+        assert weights_in(sharded.outputs / "model").keys() == weights_in(base).keys()
+    if base.is_dir() and case.key == "masked_diffusion":  # what LLaDA's own code needs
+        assert settings[0]["auto_map"] == json.loads((base / "config.json").read_text())["auto_map"]
+        for name in ("modeling_llada.py", "tokenizer.json"):
+            assert (cpu_project.root / sharded.id / name).read_bytes() == (base / name).read_bytes()
 
 
 def make_best(patch: pytest.MonkeyPatch, best: int) -> None:

@@ -97,8 +97,20 @@ def start(cpu_project: Project) -> Iterator[ByHand]:
         yield started
 
 
-@pytest.mark.parametrize("nproc", [pytest.param(2, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+_FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")
+"""On three ranks these are among the fast tests: a model with guidance, and two models."""
+
+
+@pytest.mark.parametrize(
+    ("case", "nproc"),
+    [
+        pytest.param(
+            case, nproc, id=f"{name}-{nproc}", marks=[] if (name in _FAST and nproc == 3) else pytest.mark.slow
+        )
+        for name, case in CASES.items()
+        for nproc in (2, 3)
+    ],
+)
 def test_all_ranks_run_the_blocks_of_a_model_together(
     case: Case, nproc: int, start: ByHand, cpu_project: Project
 ) -> None:

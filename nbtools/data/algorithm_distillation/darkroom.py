@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.integer[Any]]
 
 RIGHT, LEFT, DOWN, UP, STAY = range(5)
 MOVES_A2: Integers = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0]], dtype=np.int8)
-"""What each action adds to column and row."""
+"""Change of column and row by each action."""
 NUM_ACTIONS = len(MOVES_A2)
 NUM_REWARDS = 2
 _SPLIT_SEED = 0
@@ -30,9 +30,9 @@ class Darkroom:
     """The dynamics and rewards of one grid; the caller holds the positions of agents and goals."""
 
     size: int
-    """Columns, and as many rows."""
+    """Number of columns, and of rows."""
     horizon: int
-    """Steps of an episode."""
+    """Steps per episode."""
     reward_once: bool = False
     """Whether only the first step of an episode that ends on the goal is rewarded."""
 

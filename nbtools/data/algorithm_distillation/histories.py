@@ -41,12 +41,12 @@ class HistoryMetadata:
     horizon: int
     reward_once: bool
     num_episodes: int
-    """Of each history."""
+    """Episodes per history."""
     train_goals: tuple[tuple[int, int], ...]
-    """Columns and rows."""
+    """(column, row) of each training goal."""
     test_goals: tuple[tuple[int, int], ...]
     num_train: int
-    """Histories in train.npy."""
+    """Number of histories in train.npy."""
     num_test: int
     sha256: dict[str, str]
     """SHA-256 of the files, by name; a file without a hash is not compared."""
@@ -96,7 +96,7 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
         count = "num_train" if name == "train_goals" else "num_test"
         if (numbers[count] or 0) % len(found):
             raise DataError(
-                f"{path}: {count}={numbers[count]} histories are not as many for each of {len(found)} goals; {_AGAIN}"
+                f"{path}: {count}={numbers[count]}: must be a multiple of the number of goals, {len(found)}; {_AGAIN}"
             )
     if both := set(goals["train_goals"]) & set(goals["test_goals"]):
         column, row = min(both)

@@ -5,7 +5,7 @@ its history, and otherwise walks straight to the goal, which it knows (Zisman et
 *Q-learning* (Watkins and Dayan 1992) starts without knowledge: every history has a table of its own that is updated
 from its rewards.
 
-Each history is a pure function of (seed, goal, history number): how many are generated at once changes nothing.
+Each history is a pure function of (seed, goal, history number), independent of how many are generated at once.
 Random bits come from PCG64 directly; they are the same in every version of NumPy.
 
 Shape suffixes: S histories generated at once, G goals, L steps of a history (its kept episodes concatenated), E kept
@@ -52,9 +52,9 @@ class Learner:
 
     algorithm: Literal["annealed", "q_learning"]
     num_episodes: int
-    """Kept episodes of a history, at equal distances."""
+    """Number of kept episodes of a history, evenly spaced."""
     episodes_played: int
-    """All episodes of a history."""
+    """Number of all episodes of a history."""
     seed: int
 
 

@@ -1,9 +1,9 @@
-"""A random Markov chain: sequences whose true likelihood is known, so that what writes them can be measured.
+"""A random Markov chain: sequences whose true likelihood is known, so that their generator can be measured.
 
 The logarithms of its transition probabilities are normal numbers of a standard deviation of 2.1 (up to a constant per
 row), which makes some followers of a symbol frequent and most of them rare: with 30 symbols about 1.95 nats per symbol,
-where evenly random ones have 3.4. The chain is a function of the number of its symbols alone, its sequences of that and
-their length: they are the data, which a training's seed does not change.
+where evenly random ones have 3.4. The chain depends on the number of its symbols alone, and its sequences on
+that and their length, not on a training's seed.
 
 Shape suffixes: S symbols, N sequences, T positions.
 """
@@ -28,7 +28,7 @@ class MarkovChain:
 
     first_S: Floats
     followers_SS: Floats
-    """Rows are what was before."""
+    """Row: the previous symbol; column: the probability of the next one."""
 
     @property
     def num_symbols(self) -> int:
@@ -66,7 +66,7 @@ class MarkovChain:
         return losses_N
 
     def entropy(self, length: int) -> float:
-        """Return what the chain's own sequences of this length lose in expectation, in nats per symbol."""
+        """Return the entropy of the chain's sequences of this length, in nats per symbol: their expected loss."""
         before_S = self.first_S
         total = -float(before_S @ np.log(before_S))
         entropies_S = -(self.followers_SS * np.log(self.followers_SS)).sum(axis=1)
@@ -78,7 +78,7 @@ class MarkovChain:
 
 @functools.lru_cache(maxsize=4)
 def random_chain(num_symbols: int) -> MarkovChain:
-    """Draw the chain of so many symbols: always the same one."""
+    """Return the Markov chain with `num_symbols` symbols; it is always the same one."""
     generator = np.random.default_rng([num_symbols, 1])
     logits = generator.normal(scale=_LOG_SCALE, size=(num_symbols + 1, num_symbols))
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -105,7 +105,7 @@ def read_stories(
 def split_stories(
     stories: list[Story], origin: str, test_fraction: float = 0.0
 ) -> tuple[list[Story], list[Story], list[Story]]:
-    """Split stories for training, evaluation and test; no text is in two parts, with other spaces around it neither.
+    """Split stories for training, evaluation and test; texts that differ only in outer spaces are in the same part.
 
     Whether a text is held out depends on the text alone, except that at least one is: the one with the smallest hash.
     The test has `test_fraction` of the held-out texts, those with the smallest hashes.

@@ -79,19 +79,19 @@ def _vocabulary(folder: Path) -> tuple[dict[int, str], set[int]]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder}: {VOCABULARY} or {METADATA} cannot be read ({str(error)[:80]})") from None
     if not all(isinstance(content, dict) for content in contents):
-        raise DataError(f"{folder}: {VOCABULARY} or {METADATA} holds no object; prepare from the text")
+        raise DataError(f"{folder}: {VOCABULARY} or {METADATA} is not a JSON object; prepare from the text")
     known: Mapping[str, Any] = contents[0].get("char_to_id", contents[0])
     special = {content[name] for content in contents for name in _SPECIAL if isinstance(content.get(name), int)}
     characters = {number: token for token, number in known.items() if number not in special} if known else {}
     wrong = next((token for token in characters.values() if len(token) != 1), None)
     if wrong is not None or not characters:
-        why = f"its token {shown(wrong)} is no character" if wrong else "is empty"
+        why = f"its token {shown(wrong)} is not a character" if wrong else "is empty"
         raise DataError(f"{folder / VOCABULARY}: {why}; prepare from the text: nbtools prepare TEXT --out FOLDER")
     return characters, special
 
 
 def joined(windows: list[str], stride: int) -> list[str]:
-    """Join windows of a text, each of which begins `stride` characters after the one before, in any order.
+    """Join windows of a text, given in any order; each begins `stride` characters after the one before.
 
     What two windows share is kept once. The last window may begin earlier; one that fits nowhere starts a new text.
     """

@@ -30,7 +30,7 @@ _SHARE_GPT = "conversations"
 _BEHIND_PROMPT = {"instruction": ("input", "context"), "question": ("context",)}
 """Columns that follow a prompt after a blank line, if they are there."""
 _LOST = ("system", "system_prompt", "history", "tools", "functions", "tool_calls", "function_call", "reasoning_content")
-"""Columns, and parts of a message, that change what an answer means and are not read."""
+"""Columns and parts of a message that are not read although they change the meaning of an answer."""
 _WANTED = 'write {"prompt": "...", "answer": "..."}'
 _CONVERSATION = 'write {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 _EVALUATION_SHARE = 0.1
@@ -43,7 +43,7 @@ class Pair:
     """A prompt and its answer."""
 
     prompt: str
-    """Of a conversation its beginning, up to the first answer: what is held out together."""
+    """The prompt; of a conversation the text up to its first answer, since all its turns are held out together."""
     answer: str
     line: int
     """Row of the table, counted from 1."""
@@ -53,17 +53,17 @@ class Pair:
 
 @dataclass
 class LeftOutPairs:
-    """What reading pairs leaves out."""
+    """Counts of what was left out when pairs were read."""
 
     malformed: list[str] = field(default_factory=list)
-    """Errors of rows of the hub."""
+    """Error messages of malformed rows of a hub dataset."""
     num_weightless: int = 0
     """Messages of the assistant with `"weight": 0`, which are read and not trained on."""
     num_behind: int = 0
     """Messages behind the last one of the assistant."""
 
     def notes(self) -> list[str]:
-        """Return a sentence for each kind of what is left out."""
+        """Return a sentence for each kind of omission."""
         notes = []
         if self.malformed:
             notes.append(f"{plural(len(self.malformed), 'malformed row')} left out, the first: {self.malformed[0]}")

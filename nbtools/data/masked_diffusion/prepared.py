@@ -22,18 +22,18 @@ _MADE_BY = "nbtools prepare"
 
 @dataclass(frozen=True)
 class PreparedMetadata:
-    """What metadata.json says."""
+    """Content of metadata.json."""
 
     tokenizer: str
     """chars, words, or the model whose tokenizer it is."""
     vocab_size: int
-    """With the mask, which is the last one where the tokenizer was built here."""
+    """Number of tokens with the mask, which is the last one if the tokenizer was built here."""
     num_train_tokens: int
     num_val_tokens: int
     num_unknown_tokens: int = 0
-    """Of all parts, those that are not in the vocabulary."""
+    """Tokens of all parts that are not in the vocabulary."""
     clean: str = "light"
-    """How the text was cleaned; light before there was a choice."""
+    """Cleaning of the text; older folders have no value and were cleaned with `light`."""
     num_test_tokens: int = 0
     num_special_tokens: int = 0
     """Control tokens of the model that were read from the text."""
@@ -68,7 +68,7 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
         raise DataError(f"{folder / METADATA}: is damaged; {again}")
     vocab_size, num_train_tokens, num_val_tokens, version = numbers
     if version != 1:
-        raise DataError(f"{folder / METADATA}: is of a newer nbtools; update nbtools, or {again}")
+        raise DataError(f"{folder / METADATA}: was written by a newer nbtools; update nbtools, or {again}")
     later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens", "num_special_tokens"))
     num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
     sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))

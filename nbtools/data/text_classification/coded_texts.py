@@ -34,7 +34,7 @@ Lengths = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what."""
+    """Names of the columns of a table."""
 
     text: str
     lang: str | None
@@ -50,7 +50,7 @@ class CodedTexts:
     """Rows of a text, its language and its codes, by the number of each code in the order of its first appearance."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Of the codes; tables that belong together share one."""
+    """Number of each code; tables of one dataset share the dict."""
     langs: list[str] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
     text_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
@@ -58,7 +58,7 @@ class CodedTexts:
     code_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
     lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
     num_cleaned: int = 0
-    """Rows whose text was changed."""
+    """Number of rows whose text `clean` changed."""
     unseen: dict[str, int] = field(default_factory=dict)
     """Codes that `numbers` of the training data lacks, by the number of their rows; they are numbered after it."""
 
@@ -66,7 +66,6 @@ class CodedTexts:
         return len(self.lang_numbers)
 
     def append(self, text: str, lang: str, numbers: Iterable[int]) -> None:
-        """Add a row."""
         if lang not in self.langs:
             self.langs.append(lang)
         self.lang_numbers.append(self.langs.index(lang))
@@ -76,11 +75,9 @@ class CodedTexts:
         self.code_ends.append(len(self.code_numbers))
 
     def text(self, row: int) -> str:
-        """The text of a row."""
         return self.texts[self.text_ends[row] : self.text_ends[row + 1]].decode("utf-8", "surrogatepass")
 
     def lang(self, row: int) -> str:
-        """The language of a row."""
         return self.langs[self.lang_numbers[row]]
 
     def codes(self, row: int) -> Sequence[int]:
@@ -280,5 +277,5 @@ def _covered(
 
 
 def split_cell(cell: str) -> list[str]:
-    """Return the codes of a cell as they are written in it; none where it is empty or says so."""
+    """Return the codes written in a cell; none for an empty cell or a missing value."""
     return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]

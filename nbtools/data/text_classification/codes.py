@@ -62,7 +62,7 @@ def generic_code(cell: str) -> str:
 
 @dataclass(frozen=True)
 class CodeSystem:
-    """The codes that a model knows (its classes), and how they are spelt as symbols. Shapes: C classes, S block, L all.
+    """The codes that are a model's classes, and their spelling as symbols. Shapes: C classes, S block, L all.
 
     Attributes:
         formatter: how codes are written.
@@ -100,7 +100,7 @@ class CodeSystem:
 
     @cached_property
     def classes(self) -> Mapping[str, int]:
-        """Class of each code."""
+        """Class index of each code."""
         return {code: number for number, code in enumerate(self.codes)}
 
     @cached_property
@@ -134,7 +134,7 @@ class CodeSystem:
             if len(system.blocks_CS) != len(set(system.codes)) + 1 or list(system.codes) != sorted(system.codes):
                 raise ValueError("the codes are not sorted, or not unique")
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"this is no code system: {str(error)[:200]}") from error
+            raise DataError(f"this is not a code system: {str(error)[:200]}") from error
         return system
 
     def difference(self, other: "CodeSystem") -> str:

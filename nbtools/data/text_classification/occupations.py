@@ -15,7 +15,7 @@ NUM_ROWS = 4800
 
 @dataclass(frozen=True)
 class Row:
-    """One description."""
+    """An occupational description with its language and codes."""
 
     text: str
     lang: str

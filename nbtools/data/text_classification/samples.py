@@ -29,7 +29,7 @@ class Samples:
     evaluation: CodedTexts
     evaluation_rows: Rows
     test_rows: Rows
-    """Of the table of the evaluation rows."""
+    """Rows of `evaluation` that are held out for the test."""
 
     @property
     def unseen_note(self) -> str:

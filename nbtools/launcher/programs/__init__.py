@@ -1,1 +1,1 @@
-"""How programs of the user's continue from the checkpoints that they wrote."""
+"""Resume and restart of the user's own programs from the checkpoints that they wrote."""

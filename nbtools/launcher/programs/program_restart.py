@@ -1,5 +1,6 @@
-"""The next attempt of a program of the user's: from its newest checkpoint, with the words that resume it."""
+"""The next attempt of a user's program: from its newest checkpoint, with its resume arguments."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -7,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.project import expanded
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.rundir.json_files import finite
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.resume_words import named_checkpoint_in, with_checkpoint
+from nbtools.script.resume_arguments import named_checkpoint_in, with_checkpoint
 
 
 def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
@@ -21,15 +22,13 @@ def recorded_words(plan: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def saved_by_program(run: RunDir, plan: Mapping[str, Any], cut: list[Path] | None = None) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program has written, oldest first, once no process of it is left.
-
-    Args:
-        cut: receives the folders of which not all was looked at.
-    """
+    """Return the checkpoints of a program whose processes have ended, oldest first; `cut` receives unread folders."""
     cwd, started = plan.get("cwd"), finite(plan.get("time"))
     folder = cwd if isinstance(cwd, str) else None
     since = time.time() if started is None else started
-    return checkpoints_of(run.path, folder, _args_of(plan), since, None, quiet_s=0, cut=cut)
+    with contextlib.suppress(OSError):
+        return checkpoints_of(run.path, folder, recorded_arguments(plan), since, None, quiet_s=0, cut=cut)
+    return []
 
 
 def newest_of_program(run: RunDir, plan: Mapping[str, Any]) -> tuple[ForeignCheckpoint | None, list[str]]:
@@ -53,15 +52,10 @@ def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
 
     A program that already names a folder with that checkpoint finds it there itself.
     """
-    args, argv = _args_of(plan), [str(word) for word in plan.get("argv") or ()]
+    args, argv = recorded_arguments(plan), [str(word) for word in plan.get("argv") or ()]
     words = recorded_words(plan)
     named = named_checkpoint_in(args, words)
     folder = Path(os.path.realpath(str(plan.get("cwd") or "/") / expanded(named)))
     is_found = named and folder.is_dir() and Path(os.path.realpath(checkpoint)).is_relative_to(folder)
     resumed = args if is_found else with_checkpoint(args, words, checkpoint)
     return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
-
-
-def _args_of(plan: Mapping[str, Any]) -> list[str]:
-    args = plan.get("args")
-    return [str(word) for word in args] if isinstance(args, list) else []

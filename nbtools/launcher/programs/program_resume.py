@@ -1,4 +1,4 @@
-"""What continues a program of the user's in a new run: its command, a checkpoint, and the words that take it."""
+"""Resume of a user's program in a new run: its command, a checkpoint, and the arguments that pass the checkpoint."""
 
 import contextlib
 import itertools
@@ -13,7 +13,7 @@ from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptErr
 from nbtools.launcher.programs.program_restart import recorded_words
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
 from nbtools.rundir.identity import foreign_owner
@@ -25,22 +25,22 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
 )
 from nbtools.rundir.rundir import RunDir, newest_first
 from nbtools.script.program import Program
-from nbtools.script.resume_words import arguments_in, named_checkpoint_in, resume_words, takes_path, with_checkpoint
+from nbtools.script.resume_arguments import arguments_in, named_checkpoint_in, resume_words, takes_path, with_checkpoint
 from nbtools.script.script import parse_script, write_script
 
 _MOST_RUNS = 50
-"""So many of the newest runs are asked whether they wrote a checkpoint that a launch names."""
+"""Number of newest runs that are searched for a checkpoint that a launch names."""
 
 _MOST_ENTRIES = 1_000
-"""So many entries of a folder that a launch names tell when it changed."""
+"""Number of a folder's entries that are read to find the time of its last change."""
 
 
 @dataclass(frozen=True)
 class ProgramResume:
-    """What a resume starts."""
+    """The program, arguments and checkpoint of a resume."""
 
     program: Program
-    """With absolute paths, in the recorded working directory."""
+    """The program with absolute paths, in the recorded working directory."""
     args: tuple[str, ...]
     project: Project
     checkpoint: ForeignCheckpoint
@@ -73,11 +73,10 @@ def planned_resume(
     listed = resume_order([one for one in parent.checkpoints if isinstance(one, ForeignCheckpoint)])
     if checkpoint is not None and not takes_path(words) and found in listed[1:]:
         raise LaunchError(
-            f"{parent.id}: {shlex.join(words)} names no checkpoint, so the program continues from the one that "
-            f"it finds itself, not from {found.name}; give words that name it: resume_with=('--flag', '{{checkpoint}}')"
+            f"{parent.id}: {shlex.join(words)} contains no checkpoint, so the program would choose one itself, not "
+            f"{found.name}; pass its path with resume_with=('--flag', '{{checkpoint}}')"
         )
-    recorded = secret_values.restored(parent.files, parent.info).get("args")
-    own = [str(word) for word in recorded] if isinstance(recorded, list) else []
+    own = recorded_arguments(secret_values.restored(parent.files, parent.info))
     kept = resume_with is not None and _remember(parent, words)
     notes += [kept] if kept else []
     return ProgramResume(
@@ -104,7 +103,7 @@ def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Pat
 
 
 def _changed_at(path: Path) -> float:
-    """Return the time of the last change of a file, or of what is directly in a folder; no tree is walked."""
+    """Return the time of the last change of a file, or of a folder's direct entries; no tree is walked."""
     times = [0.0]
     with contextlib.suppress(OSError):
         if not path.is_dir():
@@ -127,7 +126,7 @@ def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
         return ""
     name = program_of(run).name
     return (
-        f"no argument of {name} is known to resume it; say which does: resume_with=('--flag', '{{checkpoint}}') "
+        f"no argument of {name} is known to resume it; name one: resume_with=('--flag', '{{checkpoint}}') "
         "(--resume-with '--flag {checkpoint}'), or launch it again with its own arguments"
     )
 
@@ -137,24 +136,27 @@ def known_words(run: Run) -> tuple[str, ...]:
     with contextlib.suppress(NbtoolsError):  # resuming it says that its secrets are not readable
         if words := recorded_words(secret_values.restored(run.files, run.info)):
             return words
-    args = run.info.get("args")
-    return resume_words(arguments_in(run.files.script, args if isinstance(args, list) else []))
+    return resume_words(arguments_in(run.files.script, recorded_arguments(run.info)))
 
 
 def program_of(run: Run) -> Program:
     """Return the program of a run without its arguments, with absolute paths and in its recorded working directory."""
     root, recorded = _root_of(run), mapping_at(run.info, "program")
     values = {name: recorded.get(name) for name in ("script", "module", "accelerate_config")}
-    if not recorded:  # a run of before
+    if not recorded:  # an older run
         values["script"] = str(run.info.get("script") or run.files.script)
     for name in ("script", "accelerate_config"):
         values[name] = None if values[name] is None else str(root / expanded(str(values[name])))
     cwd = run.info.get("cwd")
+    with contextlib.suppress(NbtoolsError):  # resuming it says that its secrets are not readable
+        recorded = mapping_at(secret_values.restored(run.files, run.info), "program")
+    changed = tuple(map(str, recorded.get("config_values") or ()))
+    values |= {"config_file": recorded.get("config_file"), "config_values": changed}
     return Program(**values, cwd=str(cwd) if cwd else None, resume=recorded_words(run.info))
 
 
 def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequence[str]]:
-    """Return what starts a run's program again, given all its arguments: its launcher script as it is now, if any."""
+    """Return the program to start again and its arguments: the current launcher script of the run, if it has one."""
     path = Path(str(run.info.get("script")))
     try:
         program = parse_script(path).program
@@ -163,6 +165,8 @@ def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequen
     if program is None:
         return program_of(run), args
     own = list(program.args)
+    if program.config_values:
+        own = program.with_copy(own, run.files.configs / Path(str(program.config_file)).name)
     return path, args[len(own) :] if list(args[: len(own)]) == own else ()
 
 
@@ -180,7 +184,7 @@ def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
         reasons += more
         if found is not None:
             return found, [f"passed over {reason}" for reason in reasons]
-    why = "; ".join(reasons) or "it saved none whose name says so"
+    why = "; ".join(reasons) or "none of its files has a checkpoint's name"
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); name its file or folder, or launch it again")
 
 
@@ -196,18 +200,18 @@ def _named(parent: Run, ref: ForeignCheckpoint | Path | str | int) -> ForeignChe
         paths = [path for folder in folders if (path := Path(os.path.normpath(folder / expanded(text)))).exists()]
         matches = [one for one in saved if text in (one.name, one.path.name, str(one.step)) or one.path in paths]
         if not matches and (isinstance(ref, int) or not paths):
-            names = ", ".join(dict.fromkeys(one.name for one in saved)) or "none that is known by its name"
+            names = ", ".join(dict.fromkeys(one.name for one in saved)) or "no checkpoints with a known name"
             raise CheckpointError(f"{parent.id}: has no checkpoint {shown(ref)}, nor is that a path; it has {names}")
         found = matches[0] if matches else checkpoint_at(paths[0])
     try:
         found.verify()
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or none for the newest whole one") from None
+        raise CheckpointError(f"{error}; name another checkpoint, or omit it for the newest whole one") from None
     return found
 
 
 def _remember(parent: Run, words: tuple[str, ...]) -> str:
-    """Write the words into the launcher script of a run; return a note if it has one that cannot be changed."""
+    """Write the resume arguments into a run's launcher script; return a note if the script cannot be changed."""
     path = Path(str(parent.info.get("script")))
     project = find_project(path.parent, missing_ok=True)
     try:

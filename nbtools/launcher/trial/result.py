@@ -1,4 +1,4 @@
-"""What a trial found out: time, memory, the largest batch that fits, and the estimated duration of the training."""
+"""The result of a trial: time, memory, the largest batch that fits, and the estimated duration of the training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from nbtools.recipes import recipe_of
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Figures of one process that has trained a few steps; all others are None if `error` says why there are none."""
+    """Figures of one process that trained a few steps; they are None if there is an `error`."""
 
     error: str = ""
     """Why the trial failed, was refused or cancelled, in one sentence."""
     device: str = ""
-    """What was measured, such as `GPU 0 (NVIDIA H100)` or `CPU, 2 threads`."""
+    """Measured device, such as `GPU 0 (NVIDIA H100)` or `CPU, 2 threads`."""
     precision: str = ""
     num_parameters: int | None = None
-    """All weights, those that are frozen included."""
+    """Number of all weights, including frozen ones."""
     batch_size: int | None = None
-    """Of the measured steps: the config's, or the largest that fits if that one does not."""
+    """Batch size of the measured steps: the config's, or the largest that fits if that one does not."""
     num_steps: int = 0
     """Optimizer steps that were taken, the first one included."""
     first_step_s: float | None = None
@@ -34,27 +34,27 @@ class TrialResult:
     samples_per_s: float | None = None
     """Samples per second of one process."""
     peak_bytes: int | None = None
-    """Of torch's allocations on a GPU; on the CPU, of the process above what the imports take."""
+    """Peak of torch's allocations on a GPU; on the CPU, peak of the process without the memory of the imports."""
     reserved_bytes: int | None = None
-    """What torch reserved of a GPU's memory; None on the CPU."""
+    """GPU memory reserved by torch; None on the CPU."""
     total_bytes: int | None = None
     """Memory of the GPU; None on the CPU."""
     largest_batch: int | None = None
     """Largest batch size per process that fits, known to an eighth; None on the CPU."""
     largest_note: str = ""
-    """What bounds `largest_batch`, or why it is not known."""
+    """Limit behind `largest_batch`, or the reason why it is unknown."""
     total_steps: int | None = None
     """Steps of the whole training on the processes of the launch."""
     duration_s: float | None = None
     """Estimated duration of these steps; see `assumption`."""
     assumption: str = ""
-    """What the estimate leaves out."""
+    """Assumptions of the estimate."""
 
     @classmethod
     def of(
         cls, answer: Mapping[str, Any], config: TrainConfig, world_size: int, device: str, total_bytes: int | None
     ) -> Self:
-        """Derive the figures of a launch on `world_size` processes from what the trial's process answered.
+        """Derive the figures of a launch on `world_size` processes from the answer of the trial's process.
 
         Args:
             device: name of the GPU; empty on the CPU.
@@ -111,21 +111,21 @@ class TrialResult:
     def _memory(self) -> Finding:
         used = "not known" if self.peak_bytes is None else size(self.peak_bytes)
         if self.total_bytes is None:
-            return ok("peak memory", f"{used} above what the imports take; the largest batch: {self.largest_note}")
+            return ok("peak memory", f"{used} without the imports; the largest batch: {self.largest_note}")
         text = f"{used} allocated, {size(self.reserved_bytes or 0)} reserved of {size(self.total_bytes)}"
         text += f"; largest batch_size that fits: {self.largest_batch} ({self.largest_note})"
         if self.duration_s is not None:
             return ok("peak memory", text)
-        step = f"set batch_size={self.largest_batch} with more gradient_accumulation_steps; the figures are of that one"
+        step = f"set batch_size={self.largest_batch} with more gradient_accumulation_steps; the figures are for it"
         return warn("peak memory", text, step)
 
 
 def _assumption(config: TrainConfig, world_size: int) -> str:
-    left_out = "evaluations and checkpoints are not in it"
+    left_out = "evaluations and checkpoints are not included"
     if world_size > 1:
         left_out = f"one of {world_size} processes was measured alone; their communication, {left_out}"
     if config.strategy == "fsdp" and world_size > 1:
-        left_out += "; that one held the whole model, of which fsdp gives each a part"
+        left_out += "; that process held the whole model, which fsdp divides among the processes"
     if recipe_of(config).costliest(config) != config:
         left_out += "; all steps count as those of the costliest stage"
     return left_out

@@ -105,7 +105,7 @@ class Trial:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - `_collect` closes both
         self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "nbtools.training.trial.child", str(self._answer.fileno())],
+            [sys.executable, "-P", "-m", "nbtools.training.trial.trial_process", str(self._answer.fileno())],
             cwd=cwd,
             env=child_environment(os.environ, environment),
             stdin=subprocess.PIPE,
@@ -124,11 +124,7 @@ class Trial:
         return self._result
 
     def wait(self, timeout_s: float | None = None) -> TrialResult:
-        """Wait for the result.
-
-        Raises:
-            TimeoutError: the trial still runs after `timeout_s`.
-        """
+        """Wait for the result; TimeoutError if the trial still runs after `timeout_s`."""
         if not self._has_ended.wait(timeout_s):
             raise TimeoutError(f"the trial still runs after {timeout_s} s; cancel() ends it")
         assert self._result is not None
@@ -137,18 +133,18 @@ class Trial:
     def cancel(self) -> None:
         """End the trial, if it still runs, with all its processes; return when they have ended."""
         self._is_cancelled = True
-        self._process.kill()  # it holds nothing that is worth a patient end
+        self._process.kill()  # it keeps no results, so it needs no graceful stop
         self._has_ended.wait()
 
     @property
     def phase(self) -> str:
-        """What the process does: start, data, forward or backward; empty once the trial has ended."""
+        """Current phase: start, data, forward or backward; empty once the trial has ended."""
         if self._has_ended.is_set():
             return ""
         return next((beat.phase for beat in read_heartbeats(self._run)), _STARTING)
 
     def log(self) -> str:
-        """Return the end of what the process has printed."""
+        """Return the end of the process's output."""
         with contextlib.suppress(ValueError):  # closed meanwhile
             if self._printed is None:
                 return _end_of(self._log)
@@ -189,11 +185,8 @@ def _end_of(file: IO[bytes]) -> str:
 
 
 def free_device(gpus: Sequence[Device], tickets: Sequence[Ticket]) -> Device:
-    """Return the first GPU that no process holds and no run of the queue claims.
-
-    Raises:
-        LaunchError: there is none; says what holds each.
-    """
+    """Return the first GPU that no process holds and no run of the queue claims; LaunchError if there is none, and says
+    what holds each."""
     uses = []
     for device in gpus:
         names = [str(holder) for holder in device.holders]
@@ -210,7 +203,7 @@ def _in_use(uses: Sequence[str], step: str = "wait for its end") -> LaunchError:
 
 
 def _link_cache(runs: Path, folder: Path) -> None:
-    """Let the trial read what earlier runs have tokenized or generated; what it makes itself is removed with it."""
+    """Let the trial read the cached data of earlier runs; its own data are removed with it."""
     own = folder / CACHE
     own.mkdir()
     with contextlib.suppress(OSError):  # there is none

@@ -1,11 +1,12 @@
-"""The metrics of a script that does not write metrics.jsonl: files that it writes, found by name and time, and its log.
+"""The metrics of a user's script: files that it writes, found by name and time, its log, and its rows in metrics.jsonl.
 
 `nbtools.rundir.program_files.written_files` says where is looked: also in the folders of the run directory to which
 `TENSORBOARD_LOGGING_DIR` and `WANDB_DIR` point unless the user set them. Files are `events.out.tfevents.*`,
-`run-*.wandb`, `trainer_state.json`, `*.csv` and `*.jsonl`.
+`run-*.wandb`, `trainer_state.json`, `*.csv` and `*.jsonl`, and those of `_LOOSE` names whose first lines are rows.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,16 +16,29 @@ from nbtools.metrics.history import History
 from nbtools.metrics.readers.points import Reader, extend
 from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
-from nbtools.metrics.readers.tabular import TableFile, TrainerState
+from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
+from nbtools.rundir.rundir import RunDir
 
 _MAX_FILES: Final = 50
 _MAX_LISTED: Final = 8
 _STATE: Final = "trainer_state.json"
+_LOOSE: Final = (".json", ".log", ".ndjson", ".tsv", ".txt")
+_KNOWN: Final = (
+    *("results.csv", "metrics.csv", "progress.csv", "log.csv", "metrics.jsonl", "log.jsonl", "metrics.json"),
+    *("scalars.json", "log.txt", "training.log", _STATE),
+)
+"""Names that are looked for in folders with too many entries."""
+_MAX_CUT: Final = 100
+_MAX_KNOWN: Final = 20_000
+_SNIFF_S: Final = 0.01
+"""Time of a look in which the beginnings of files are read; the next one continues."""
 _PRINTED: Final = "printed lines"
-_LOOK_EVERY_S: Final = 5.0
+_SHARE: Final = 0.05
+"""Share of the time that looks for files take, within these limits of the interval."""
+_LOOK_EVERY_S: Final = (1.0, 5.0)
 
 
 class FoundMetrics:
@@ -33,44 +47,56 @@ class FoundMetrics:
     Args:
         run_dir: The run directory; its owner's files count.
         printed: The metrics in the log.
+        written: The rows of metrics.jsonl, which the caller reads.
     """
 
-    def __init__(self, run_dir: Path, printed: LogMetrics) -> None:
+    def __init__(self, run_dir: Path, printed: LogMetrics, written: History | None = None) -> None:
         self._run_dir, self._printed = run_dir, printed
+        rows = str(RunDir(run_dir).metrics)
+        self._own = MetricSource(rows, rows, 0, History() if written is None else written)
         self._sources: dict[str, tuple[Reader, MetricSource]] = {}
         self._failed: dict[str, str] = {}
-        self._looked = float("-inf")
+        self._next_look = float("-inf")
         self._has_ended = False
-        self._merged, self._versions = Curves(History(), {}, {}), [-1]
+        self._merged = Curves(History(), {}, {})
+        self._versions: list[tuple[History, int]] = []
+        self._last_rank: dict[Path, tuple[LogMetrics, MetricSource]] = {}
         self._left_out: dict[Path, str] = {}
         self._num_unread = 0
         self._written: list[str] = []
+        self._cut: list[Path] = []
+        self._sniff_left_s = 0.0
+        self._sniffed: dict[tuple[str, int], bool | int] = {}
+        """Path and inode -> whether the file holds rows, or its size while that is not decided."""
 
     def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
         """Return all metrics; each comes from the source, or the files of one writer, with the most points of it.
 
-        Args:
-            cwd: Working directory of the script.
-            args: Its arguments.
-            started: Unix time of the launch; None if unknown, then no file is looked for.
-            ended: Unix time of the end; None while it runs.
+        The arguments are those of `places_of`; without `started`, no file is looked for.
         """
         self._look(cwd, args, started, ended)
         for path in self._sources.keys() - self._failed.keys():
             self._poll(path, is_complete=ended is not None)
-        printed = self._printed.history
-        sources = [source for _, source in self._sources.values() if len(source.history)]
-        if not sources:
-            self._merged = Curves(printed, {"": [*printed]} if len(printed) else {}, {})
-            return printed
-        versions = [printed.version, *(source.history.version for source in sources), len(sources)]
+        printed = MetricSource("", "", 0, self._printed.history)
+        files = [source for source in (self._own, *(source for _, source in self._sources.values())) if source.history]
+        lines = [printed] if printed.history else [source for log, source in self._last_rank.values() if log.history]
+        sources = [*files, *(source for source in lines if source.history.has_steps)] or lines[:1]
+        if sources in ([], [self._own], lines[:1]):
+            only = sources[0] if sources else printed
+            self._merged = Curves(only.history, {only.name: [*only.history]} if sources else {}, {})
+            return only.history
+        versions = [(source.history, source.history.version) for source in sources]
         if versions != self._versions:
             self._versions, before = versions, self._merged.history.version
-            self._merged = joined_sources(
-                [*sources, *([MetricSource("", "", 0, printed)] if printed.has_steps else [])]
-            )
-            self._merged.history.version = max(sum(versions), before + 1)
+            self._merged = joined_sources(sources)
+            self._merged.history.version = before + 1
         return self._merged.history
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run, as printed: `17/250`."""
+        logs = [self._printed, *(log for log, _ in [*self._last_rank.values()])]
+        return next((log.total_steps for log in logs if log.total_steps), None)
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
@@ -78,7 +104,10 @@ class FoundMetrics:
         lines = [f"{source or _PRINTED}: {', '.join(names)}" for source, names in drawn.items()]
         if others := [f"{name or _PRINTED} ({', '.join(names)})" for name, names in self._merged.not_drawn.items()]:
             lines.append(f"also found, but not drawn: {_listed(others)}")
-        reasons = {path: reader.note for path, (reader, _) in self._sources.items() if reader.note} | self._failed
+        logs = {self._run_dir / "rank0.log": self._printed} | {log: each for log, (each, _) in self._last_rank.items()}
+        noted = [*((path, reader.note) for path, (reader, _) in self._sources.items())]
+        noted += [(str(path), log.note) for path, log in logs.items()]
+        reasons = {path: note for path, note in noted if note} | self._failed
         lines += [f"{path}: not read: {reason}" for path, reason in reasons.items()]
         if self._num_unread:
             lines.append(f"{self._num_unread:,} more files were not read: only the newest {_MAX_FILES} are")
@@ -86,13 +115,12 @@ class FoundMetrics:
             f"{folder}: not read: run {other} ran there at the same time; give each run a folder of its own"
             for folder, other in self._left_out.items()
         ]
-        if not drawn and self._has_ended:
-            lines.append(
-                f"no metrics were found; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`"
-            )
-            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written else []
-        elif not drawn:
-            lines.append(f"no metrics yet; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
+        if self._cut and not any(source.history for _, source in self._sources.values()):
+            lines.append(f"{_listed([*map(str, self._cut)], 3)}: too many entries; name a folder with --output_dir")
+        if not drawn:
+            found = "no metrics were found" if self._has_ended else "no metrics yet"
+            lines.append(f"{found}; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
+            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         elif not self._printed.history.has_steps and "" in drawn:
             lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
         return lines
@@ -100,11 +128,12 @@ class FoundMetrics:
     def _poll(self, path: str, *, is_complete: bool) -> None:
         reader, source = self._sources[path]
         try:
-            extend(source.history, reader.poll())
+            generation, points = reader.generation, reader.poll()
+            if reader.generation != generation:
+                source.history = History()
+            extend(source.history, points)
             if is_complete and isinstance(reader, TableFile):
                 extend(source.history, reader.rest())
-        except OSError:  # the next look reads it
-            pass
         except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
             self._failed[path] = f"{type(error).__name__}: {error}"
 
@@ -112,18 +141,24 @@ class FoundMetrics:
 
     def _look(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> None:
         now = time.monotonic()
-        if started is None or self._has_ended or now - self._looked < _LOOK_EVERY_S:
+        if started is None or self._has_ended or now < self._next_look:
             return
-        self._looked, self._has_ended = now, ended is not None
+        self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
         with contextlib.suppress(OSError):
+            # Some programs, such as Megatron's, print on the last rank alone.
+            for log in [] if self._printed.history else sorted(last_rank_logs(self._run_dir) - self._last_rank.keys()):
+                with contextlib.suppress(OSError):
+                    metrics, changed = LogMetrics(log), log.stat().st_mtime
+                    source = MetricSource(str(log), f"last rank's {log.name}", changed, metrics.history)
+                    self._last_rank[log] = metrics, source
             places = places_of(self._run_dir, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
             others: dict[str, None] = {}
-            self._left_out = {}
+            self._left_out, self._cut = {}, []
             for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *places.named, *places.working):
                 other = places.left_out.get(root)
-                for path, changed in _files_below(root, places, every=ended is not None):
-                    if not _may_be_metrics(Path(path).name):
+                for path, changed, has_rows in self._files_below(root, places, every=ended is not None):
+                    if not has_rows:
                         others |= {path: None} if other is None else {}
                     elif other is None:
                         found.setdefault(path, (root, changed))
@@ -131,6 +166,52 @@ class FoundMetrics:
                         self._left_out[root] = other
             self._take(found)
             self._written = [*others]
+            self._has_ended = ended is not None and self._sniff_left_s > 0
+        took = time.monotonic() - now
+        self._next_look = now + min(max(took / _SHARE, _LOOK_EVERY_S[0]), _LOOK_EVERY_S[1])
+
+    def _files_below(self, root: Path, places: Places, *, every: bool) -> Iterator[tuple[str, float, bool]]:
+        """Yield the program's files below a folder that may hold metrics, or `every` file.
+
+        Of each also the time of its change, and whether it may hold metrics. In folders that are not read to their end,
+        `_KNOWN` names are looked for.
+        """
+        cut: list[Path] = []
+        for folder, _, entries in walk(root, cut):
+            is_log = (
+                folder in (self._run_dir, self._run_dir / "ranks") or "wandb" in folder.parts[len(root.parts) - 1 :]
+            )
+            for entry in entries:
+                is_named = _may_be_metrics(entry.name)
+                is_loose = not is_named and not is_log and entry.name.endswith(_LOOSE)
+                known = self._sniffed.get((entry.path, entry.inode())) if is_loose else None
+                if every or is_named or known is True or (is_loose and known is not False and self._sniff_left_s > 0):
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:  # just removed
+                        continue
+                    if places.has(status) and entry.path != self._own.name:
+                        has_rows = is_loose and self._holds_rows(entry.path, status)
+                        yield entry.path, status.st_mtime, is_named or has_rows
+        for path in (folder / name for folder in cut[:_MAX_CUT] for name in _KNOWN):
+            with contextlib.suppress(OSError):
+                if places.has(status := path.lstat()):
+                    has_rows = _may_be_metrics(path.name) or self._holds_rows(str(path), status)
+                    yield str(path), status.st_mtime, has_rows
+        self._cut += cut
+
+    def _holds_rows(self, path: str, status: os.stat_result) -> bool:
+        """Whether the first lines of a file are rows; it is read once, and again while that is not decided."""
+        key = path, status.st_ino
+        known = self._sniffed.get(key, 0)
+        if known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
+            return known is True
+        if len(self._sniffed) > _MAX_KNOWN:
+            self._sniffed.clear()
+        began, found = time.monotonic(), holds_rows(path)
+        self._sniff_left_s -= time.monotonic() - began
+        self._sniffed[key] = status.st_size if found is None else found
+        return found is True
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
         """Read the newest files."""
@@ -146,20 +227,19 @@ class FoundMetrics:
         self._num_unread = len(new[room:])
 
 
-def _files_below(root: Path, places: Places, *, every: bool) -> Iterator[tuple[str, float]]:
-    """Yield the program's files below a folder that may hold metrics, or `every` file, with the time of its change."""
-    for _, _, entries in walk(root):
-        for entry in entries:
-            if every or _may_be_metrics(entry.name):
-                with contextlib.suppress(OSError):  # just removed
-                    status = entry.stat(follow_symlinks=False)
-                    if places.has(status):
-                        yield entry.path, status.st_mtime
+def last_rank_logs(run_dir: Path) -> set[Path]:
+    """Return the logs of the last rank of a run, of each agent that was started, as torchrun lays them out."""
+    found: dict[tuple[int, int], set[Path]] = {}
+    for log in run_dir.glob("ranks/**/attempt_*/*/std*.log"):
+        node = log.relative_to(run_dir).parts[1].removeprefix("node")
+        if log.parent.name.isdecimal():
+            found.setdefault((int(node) if node.isdecimal() else 0, int(log.parent.name)), set()).add(log)
+    return found[max(found)] if found else set()
 
 
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _MAX_LISTED} more" if len(paths) > _MAX_LISTED else ""
-    return ", ".join(sorted(paths)[:_MAX_LISTED]) + more
+def _listed(paths: Sequence[str], most: int = _MAX_LISTED) -> str:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(sorted(paths)[:most]) + more
 
 
 def _may_be_metrics(name: str) -> bool:
@@ -174,4 +254,4 @@ def _reader_of(path: Path, root: Path) -> tuple[Reader, Path]:
         return WandbFile(path), path.parent.parent
     if path.name.startswith("events.out.tfevents."):
         return EventFile(path, str(path.parent.relative_to(root))), path.parent
-    return TrainerState(path) if path.suffix == ".json" else TableFile(path), path
+    return TrainerState(path) if path.name == _STATE else TableFile(path), path

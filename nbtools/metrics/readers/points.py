@@ -1,4 +1,4 @@
-"""What every reader of a metrics file returns: `poll()` gives the new points of each metric since the last call."""
+"""The result of every reader of a metrics file: `poll()` gives the new points of each metric since the last call."""
 
 import math
 from typing import Protocol
@@ -14,6 +14,8 @@ class Reader(Protocol):
 
     note: str
     """Why the file is not understood; "" if it is."""
+    generation: int
+    """How often the file was replaced or cut; the points of `poll` then replace all earlier ones."""
 
     def poll(self) -> Points:
         """Return the points that were added since the last call."""

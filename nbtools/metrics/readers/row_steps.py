@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nbtools.metrics.readers.points import Points, add_point
-from nbtools.metrics.readers.printed.names import COUNTERS, EPOCHS, is_measured, is_setting, metric_of
+from nbtools.metrics.readers.printed.metric_words import COUNTERS, EPOCHS, is_measured, is_setting, metric_of
 from nbtools.rundir.json_files import MAX_STEP
 
 _EPOCH_RANK: Final = 9
@@ -33,7 +33,7 @@ def _rank_of(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What the columns of a table, or the keys of a row, are."""
+    """The meaning of the columns of a table, or of the keys of a row."""
 
     counters: tuple[tuple[int, str], ...]
     """Rank and name of those that count, the best first."""

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,19 +16,30 @@ from nbtools.metrics.readers.row_steps import RowPoints, table_columns
 from nbtools.rundir.tail import Tail, open_regular
 
 _MAX_STATE_BYTES: Final = 256 << 20
+_NO_COUNTER: Final = "no row has a counter, such as `step`, and a metric"
 _MAX_COLUMNS: Final = 1000
 _MAX_LINES_OF_ROW: Final = 100
+_HEAD_BYTES: Final = 16 << 10
+_MAX_ROWS_WITHOUT_STEPS: Final = 1_000
+_FIRST_LOOK_S: Final = 5.0
+"""CPU time for the rows that a file has at the first look."""
+_SHARE: Final = 0.04
+"""Share of a core for the rows of later looks; beyond it, only the end of each block is read."""
+_SAMPLE_BYTES: Final = 16 << 10
 
 
 class TableFile:
     """A CSV or JSONL file. One that is written again with other columns is read again."""
 
+    generation = 0
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.note = ""
-        self._is_csv = self.path.suffix != ".jsonl"
+        self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
         self._tail = Tail(path)
         self._generation = 0
+        self._credit_s, self._looked = 0.0, float("-inf")
         self._start_over()
 
     def _start_over(self) -> None:
@@ -35,6 +47,7 @@ class TableFile:
         self._header: list[str] = []
         self._delimiter = ","
         self._is_foreign = False
+        self._num_rows = self._num_unread = 0
         self._begun: list[str] = []
         """Lines of a row of which a cell in quotes continues in the next line."""
         self._is_quoted = False
@@ -42,15 +55,29 @@ class TableFile:
     def poll(self) -> Points:
         """Return the points of new lines."""
         points: Points = {}
-        while block := self._tail.read():
-            if self._tail.generation != self._generation:
-                self._generation = self._tail.generation
-                self._start_over()
-            if not self._is_foreign:
-                self._read(block[:-1], points)
-            if self._is_foreign:  # a block for each look: it may be written again
-                break
+        now = time.monotonic()
+        self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
+        self._looked = now
+        with contextlib.suppress(OSError):  # the next look reads the rest
+            while block := self._tail.read():
+                if self._tail.generation != self._generation:
+                    self._generation = self._tail.generation
+                    self._start_over()
+                if not self._is_foreign:
+                    block = block if self._credit_s > 0 else self._sampled(block)
+                    began = time.thread_time()
+                    self._read(block[:-1], points)
+                    self._credit_s -= time.thread_time() - began
+                if self._num_unread:
+                    self.note = f"{self._num_unread / 1e6:,.0f} MB of its rows: they are written too fast, or too many"
+                if self._is_foreign:  # a block for each look: it may be written again
+                    break
         return points
+
+    def _sampled(self, block: bytes) -> bytes:
+        if start := block.rfind(b"\n", 0, -_SAMPLE_BYTES) + 1:
+            self._num_unread, self._begun, self._is_quoted = self._num_unread + start, [], False
+        return block[start:]
 
     def rest(self) -> Points:
         """Return the points of a last line without a newline, once nothing more is written."""
@@ -64,21 +91,31 @@ class TableFile:
     def _read(self, block: bytes, points: Points) -> None:
         for line in block.split(b"\n"):
             text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+            if self._is_csv is None and text.strip():
+                self._is_csv = text.lstrip()[0] != "{"
+            if self._is_foreign:
+                return
             if not self._is_csv:
                 self._json_line(text, points)
-            elif self._is_foreign:
-                return
             elif text.strip() or self._begun:
                 self._csv_line(text, points)
 
     def _json_line(self, line: str, points: Points) -> None:
-        try:
-            row = _parsed(line)
-        except ValueError:
-            return
-        if isinstance(row, dict):
-            self._rows.add(row, points)
-            self.note = "" if self._rows.has_steps else "no row has a counter, such as `step`, and a metric"
+        if line.strip():
+            try:
+                row = _parsed(line)
+            except ValueError:
+                row = None
+            self._add(row if isinstance(row, dict) else {}, points)
+
+    def _add(self, row: dict[str, Any], points: Points) -> None:
+        self._rows.add(row, points)
+        self._num_rows += 1
+        if not self._rows.has_steps:
+            self.note = _NO_COUNTER
+            self._is_foreign = self._num_rows >= _MAX_ROWS_WITHOUT_STEPS
+        elif self.note is _NO_COUNTER:
+            self.note = ""
 
     def _csv_line(self, line: str, points: Points) -> None:
         self._begun.append(line)
@@ -116,11 +153,13 @@ class TableFile:
         else:
             if self._delimiter == ";":  # written where the comma is the decimal mark
                 cells = [cell.replace(",", ".") for cell in cells]
-            self._rows.add(dict(zip(self._header, cells, strict=True)), points)
+            self._add(dict(zip(self._header, cells, strict=True)), points)
 
 
 class TrainerState:
     """The newest `trainer_state.json` of transformers' checkpoints, which has all rows up to it."""
+
+    generation = 0
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -130,19 +169,52 @@ class TrainerState:
     def poll(self) -> Points:
         """Return all points if the file has changed."""
         points: Points = {}
-        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+        with contextlib.suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             seen = status.st_mtime_ns, status.st_size, status.st_ino
-            if status.st_size > _MAX_STATE_BYTES or seen == self._seen:
+            if seen == self._seen:
                 return points
+            if status.st_size > _MAX_STATE_BYTES:
+                self.note = f"it has more than {_MAX_STATE_BYTES >> 20} MB"
+                return points
+            text = file.read().decode(errors="replace")
             self._seen, self.note = seen, "it is not JSON, or not written to its end"
             with contextlib.suppress(ValueError):
-                state, rows = _parsed(file.read().decode(errors="replace")), RowPoints()
+                state, rows = _parsed(text), RowPoints()
                 for row in state.get("log_history", []) if isinstance(state, dict) else []:
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
                         rows.add(row, points)
                 self.note = ""
         return points
+
+
+def holds_rows(path: str | Path) -> bool | None:
+    """Whether a file begins with rows that have a counter, or with their header; None while it is too short to tell."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    *lines, rest = head.removeprefix(codecs.BOM_UTF8).decode(errors="replace").split("\n")
+    lines = [line for line in lines if line.strip()]
+    undecided = None if len(head) < _HEAD_BYTES else False
+    if (lines or [rest.lstrip()])[0][:1] == "{":
+        try:
+            rows = [_parsed(line) for line in lines]
+        except ValueError:
+            return False
+        is_row = any(isinstance(row, dict) and table_columns(tuple(row)).are_metrics for row in rows)
+        return True if is_row else undecided
+    if not lines:
+        return undecided
+    names = _cells(lines[0])
+    if len(names) < 2 or len(names) > _MAX_COLUMNS or not table_columns(tuple(names)).are_metrics:
+        return False
+    return len(_cells(lines[1])) == len(names) if lines[1:] else undecided
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split(max(",;\t", key=line.count))]
 
 
 def _parsed(text: str) -> Any:

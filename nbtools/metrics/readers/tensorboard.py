@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.readers.points import Points
-from nbtools.metrics.readers.printed.names import metric_of, split_of
+from nbtools.metrics.readers.printed.metric_words import metric_of, split_of
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
 
@@ -31,14 +31,18 @@ class EventFile:
         self.path = Path(path)
         self.note = ""
         self._split = split_of(folder.replace("_", "/").split("/"), None)
-        self._offset = 0
+        self.generation = self._offset = self._inode = 0
         self._names: dict[bytes, str] = {}
 
     def poll(self) -> Points:
-        """Return the scalars that were added since the last call."""
+        """Return the scalars that were added since the last call; after an error, those before it."""
         points: Points = {}
-        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+        with contextlib.suppress(OSError), open_regular(self.path) as file:
             descriptor = file.fileno()
+            status = os.fstat(descriptor)
+            if self._offset and (status.st_ino != self._inode or status.st_size < self._offset):
+                self.generation, self._offset, self.note = self.generation + 1, 0, ""
+            self._inode = status.st_ino
             while not self.note:
                 data = os.pread(descriptor, _BLOCK_BYTES, self._offset)
                 num_read = self._records(data, points)

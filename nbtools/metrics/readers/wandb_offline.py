@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from nbtools.metrics.readers.points import Points, add_point
-from nbtools.metrics.readers.printed.names import metric_of
+from nbtools.metrics.readers.printed.metric_words import metric_of
 from nbtools.metrics.readers.tensorboard import skip_field, varint
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
@@ -31,13 +31,17 @@ class WandbFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.note = ""
-        self._offset = len(_HEADER)
+        self._offset, self._inode, self.generation = len(_HEADER), 0, 0
         self._started: bytearray | None = None
 
     def poll(self) -> Points:
         """Return the values that were logged since the last call."""
         points: Points = {}
-        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+        with contextlib.suppress(OSError), open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            if self._inode not in (0, status.st_ino) or status.st_size < self._offset > len(_HEADER):
+                self.generation, self._offset, self.note, self._started = self.generation + 1, len(_HEADER), "", None
+            self._inode = status.st_ino
             header = os.pread(file.fileno(), len(_HEADER), 0)
             if header == _HEADER:
                 for record in self._records(file.fileno()):

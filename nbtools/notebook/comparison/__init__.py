@@ -1,1 +1,1 @@
-"""Runs side by side: curves over each other, tables of what differs, and how training scales."""
+"""Runs side by side: curves over each other, tables of differences, and scaling."""

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,29 +9,29 @@ from typing import Any
 
 import ipywidgets as widgets
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import publish_display_data
 
 from nbtools.errors import NbtoolsError, plural
+from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
-from nbtools.notebook.comparison.reading import CurveReader
 from nbtools.notebook.comparison.report import report
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
-from nbtools.notebook.panel.media import close_tree
+from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
+from nbtools.notebook.widgets import Displays, Output, close_tree
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
 
-_publish: Any = publish_display_data  # IPython's own has no types
 _REFRESH_S = 2.0
 _READING_S = 0.3
-_STORE_EVERY_S = 60.0
+_STORE_EVERY_S, _TABLES_EVERY_S = 60.0, 10.0
+"""Least intervals of the static picture beside a canvas, and of the tables."""
 _DRAW_EVERY_S, _DRAW_SHARE = 5.0, 20
-"""While long runs are being read: at least so many seconds between two drawings, and times the seconds of one."""
+"""Least interval of drawings while long runs are read: in seconds, and as a multiple of a drawing's duration."""
 _CSS = Path(__file__).with_name("comparison.css").read_text(encoding="utf-8")
 _STYLE = f"<style>{_CSS}{THEME}</style><div class='nbtools-comparison-cover'></div>"
 
@@ -69,7 +68,7 @@ def compare(
 
 
 def meaning_of(recipe: str, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values of a recipe's config that a record lacks: what they meant when it was made."""
+    """Return values for the fields that a recorded config lacks: the behaviour before these fields existed."""
     if recipe not in RECIPES:
         return {}
     config = RECIPES[recipe].config_class
@@ -117,8 +116,8 @@ class ComparisonPanel:
         self._lock, self._wake = threading.RLock(), threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        self._displays: list[tuple[str, ...]] = []
-        self._png, self._tables, self._pictured_at = b"", "", 0.0
+        self._displays = Displays()
+        self._png, self._tables, self._pictured_at, self._stored_at = b"", "", 0.0, 0.0
         self._is_changed, self._draw_after = True, 0.0
         self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
         self._charts.image.add_class(PICTURE)
@@ -133,16 +132,20 @@ class ComparisonPanel:
         self._smoothing = widgets.FloatSlider(
             description="Smoothing", value=options.smoothing, max=0.99, step=0.01, continuous_update=False
         )
-        self._note, self._words = widgets.HTML(), widgets.HTML()
+        self._note, self._words, self._code = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        if "code.uncommitted" in names:  # in a widget, since a saved notebook is not for the user alone
+            runs = zip(comparison.runs, comparison.labels, strict=True)
+            self._code.value = "".join(uncommitted(run, f" of {label}") for run, label in runs)
         row = widgets.HBox([self._x, self._split, self._log, self._smoothing], layout={"flex_flow": "row wrap"})
-        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note])
+        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code])
         self._drawn.add_class(LIVE)
         self.widget = widgets.VBox([self._drawn, self._words])
         self.refresh()  # raises ConfigError for a wrong split
         for each in (self._x, self._split, self._log, self._smoothing):
             each.observe(self._changed, "value")
         answers_beside_cells(self.widget)
-        self._start()
+        self._thread = threading.Thread(target=self._keep_looking, name="comparison", daemon=True)
+        self._thread.start()
 
     def __repr__(self) -> str:
         return f"<comparison of {plural(len(self.comparison.runs), 'run')}>"
@@ -152,29 +155,26 @@ class ComparisonPanel:
     def _ipython_display_(self) -> None:
         """Display a mark, the static picture, the widgets and the tables."""
         with self._lock:
-            ids = tuple(uuid.uuid4().hex for _ in range(4))
-            self._displays.append(ids)
-            for data, metadata, display_id in self._outputs(ids):
-                _publish(data, metadata, transient={"display_id": display_id})
+            self._displays.show(self._outputs())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         words = {"text/plain": repr(self), "text/html": self._tables, "image/png": self._png}
         return words, {"image/png": {"width": WIDTH, "height": self._figure.height}}
 
-    def _outputs(self, ids: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+    def _outputs(self) -> list[Output]:
         size = {"image/png": {"width": WIDTH, "height": self._figure.height}}
         controls = self._drawn._repr_mimebundle_() or {}
         return [
-            ({"text/html": _STYLE, "text/plain": repr(self)}, {}, ids[0]),
-            ({"image/png": self._png, "text/plain": ""}, size, ids[1]),
-            ({**controls, "text/plain": ""}, {}, ids[2]),
-            ({"text/html": self._tables, "text/plain": ""}, {}, ids[3]),
+            ({"text/html": _STYLE, "text/plain": repr(self)}, {}),
+            ({"image/png": self._png, "text/plain": ""}, size),
+            ({**controls, "text/plain": ""}, {}),
+            ({"text/html": self._tables, "text/plain": ""}, {}),
         ]
 
     # --- keeping it up to date ---
 
     def refresh(self) -> None:
-        """Read what is new and draw it."""
+        """Read new rows and draw them."""
         with self._lock:
             self._is_changed |= not self._is_closed and self._reader.look()
             if self._is_changed and not self._is_closed:
@@ -211,10 +211,6 @@ class ComparisonPanel:
         close_tree(self.widget)
         self._figure.close()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._keep_looking, name="comparison", daemon=True)
-        self._thread.start()
-
     def _keep_looking(self) -> None:
         is_last = False
         while not self._is_closed:
@@ -225,7 +221,6 @@ class ComparisonPanel:
                         return
                     ended = all(run.state.is_final for run in self.comparison.runs)
                     is_last = ended and not (self._reader.num_unread and self._reader.is_reading)
-                    is_last = is_last and not self._reader.is_asked
                     again = self._compare_again() if not ended or is_last else False
                     self._is_changed |= self._reader.look() or again
                     if self._is_changed and (not self._reader.is_reading or time.monotonic() > self._draw_after):
@@ -236,8 +231,7 @@ class ComparisonPanel:
                         return
             except (NbtoolsError, OSError) as error:  # a run was removed, or its disk is away
                 self._note.value = note(str(error), is_warning=True)
-            is_soon = self._reader.is_reading or self._reader.is_asked
-            self._wake.wait(_READING_S if is_soon else _REFRESH_S)
+            self._wake.wait(_READING_S if self._reader.is_reading else _REFRESH_S)
             self._wake.clear()
 
     def _compare_again(self) -> bool:
@@ -255,7 +249,7 @@ class ComparisonPanel:
         """Draw after a message of the page, whose canvas chooses the x axis itself."""
         self._x.layout.display = "none" if self._charts.choices.is_ready else ""
         if self._charts.choices.x != self._x.value:
-            self._x.value = self._charts.choices.x  # which draws
+            self._x.value = self._charts.choices.x  # its observer draws
         elif not self._is_closed:
             self._draw()
 
@@ -267,18 +261,8 @@ class ComparisonPanel:
 
     @property
     def _options(self) -> Options:
-        choices, given = self._charts.choices, self._given
-        patterns = choices.filter.replace(",", " ").split() or given.metrics
-        return Options(
-            choices.x,
-            self._log.value,
-            self._smoothing.value,
-            self._split.value,
-            choices.span,
-            tuple(patterns),
-            dict(choices.opened),
-            choices.switched,
-        )
+        own = {"log": self._log.value, "smoothing": self._smoothing.value, "split": self._split.value}
+        return Options(**self._charts.choices.options(self._given.metrics), **own)
 
     def _draw_all(self) -> None:
         began = time.monotonic()
@@ -295,14 +279,8 @@ class ComparisonPanel:
             options, sizes = self._options, self._charts.sizes
             charts = overlay(self.comparison, curves, options, sizes)
             width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
-            self._reader.ask(coarse_parts(self.comparison, curves, charts, width))
-            if (closer := self._reader.closer()) != curves:
-                charts = overlay(self.comparison, closer, options, sizes)
-            if self._reader.is_asked:
-                reading = reading or "this part shows means and ranges: its rows are being read"
-                self._wake.set()
-                if self._thread is None and not self._is_closed:
-                    self._start()
+            if parts := coarse_parts(self.comparison, curves, charts, width):
+                charts = overlay(self.comparison, self._reader.closer(parts), options, sizes)
             self._charts.show(charts, f"curves of {_title(self.comparison)}", options.smoothing)
         if not choices.is_ready:
             self._draw_picture(reading)
@@ -320,11 +298,13 @@ class ComparisonPanel:
         if not InteractiveShell.initialized():
             return
         is_last = not self._reader.num_unread and all(run.state.is_final for run in self.comparison.runs)
+        stored, now = [1, 3], time.monotonic()
         if self._charts.choices.is_ready:  # the picture is for the saved notebook alone
-            if not is_last and time.monotonic() - self._pictured_at < _STORE_EVERY_S:
+            if is_last or now - self._pictured_at >= _STORE_EVERY_S:
+                self._draw_picture()
+            elif now - self._stored_at < _TABLES_EVERY_S:
                 return
-            self._draw_picture()
-        for ids in self._displays:
-            for index, (data, metadata, display_id) in enumerate(self._outputs(ids)):
-                if index in (1, 3):
-                    _publish(data, metadata, transient={"display_id": display_id}, update=True)
+            else:
+                stored = [3]
+        self._stored_at = now
+        self._displays.replace(self._outputs(), which=stored)

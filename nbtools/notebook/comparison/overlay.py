@@ -1,4 +1,4 @@
-"""The charts of several runs: one chart per metric, one colour per run, for the picture and the canvas alike."""
+"""The charts of several runs: one chart per metric, one colour per run, for both the picture and the canvas."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,13 +7,13 @@ from typing import Any, Final, cast
 import numpy as np
 
 from nbtools.errors import plural
-from nbtools.notebook.plots.charts import DASHES, Badge, Chart, Charts, Size, Trace, chart_of
-from nbtools.notebook.plots.decimation import Floats, columns_of, is_lone, number, smooth
+from nbtools.notebook.plots.charts import DASHES, Badge, Chart, Charts, Size, chart_of, trace_of
+from nbtools.notebook.plots.decimation import Floats
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, RunFigure, line_of, plain, text_at
 from nbtools.notebook.plots.metric_names import grouped, kind_of, matches
-from nbtools.notebook.plots.view import KINDS, Limits, X
+from nbtools.notebook.plots.view import KINDS, Limits, X, full_limits, has_places, pause_at
 from nbtools.run.compare import Comparison
-from nbtools.run.curves import Curves, Sketch
+from nbtools.run.curves import Curves
 
 _NUM_HUES: Final = 10
 """Runs after these have the same hues, dashed."""
@@ -22,12 +22,12 @@ _FROM_ZERO: Final = ("learning_rate", "throughput", "grad_norm", "return")
 _LEGEND_ROW: Final = 18
 _ANY_STEP: Final = 2**53
 _MOST_RAW: Final = 6
-"""A picture of more runs has no thin lines of raw values beside smoothed ones: they would cover each other."""
+"""Most runs whose raw values are drawn as thin lines beside the smoothed ones."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a comparison draws, and on which axes."""
+    """Metrics and axes of a comparison."""
 
     x: X = "step"
     log: bool = False
@@ -55,9 +55,6 @@ def overlay(
     """Return one chart per metric with the curves of all runs; with `split`, one per metric and value of that field.
 
     Args:
-        comparison: the runs.
-        curves: of each run, as far as they are read.
-        options: what to draw.
         sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
 
     Raises:
@@ -70,10 +67,12 @@ def overlay(
     is_shown = {key: area for (key, *_), area in zip([c for c in charts if c[3]], areas, strict=False)}
     drawn = {name for key, name, _, _ in charts if key in is_shown} or {charts[0][1]}
     shown_first = next((name for key, name, _, _ in charts if key in is_shown), "")
-    kinds = [kind for kind in KINDS if _has(kind, curves, drawn)]
+    sketches = [one[name] for one in curves for name in drawn & set(one)]
+    kinds = [kind for kind in KINDS if has_places(kind, sketches)]
     kind = options.x if options.x in kinds else "step"
     places = [_places(one, drawn, kind, steps) for one, steps in zip(curves, _resumes(comparison), strict=True)]
-    full = _limits(places)
+    columns_x = [x for one in places for x in one.values()]
+    full = full_limits(min(float(x[0]) for x in columns_x), max(float(x[-1]) for x in columns_x))
     limits = full if options.span is None else options.span
     limits = limits[0], max(limits[1], limits[0] + 1e-6 * (full[1] - full[0]))
     found: dict[str, Chart] = {}
@@ -86,10 +85,12 @@ def overlay(
         is_log = can_log and options.log != (key in options.switched)
         is_smoothed = options.smoothing > 0 and kind_of(name) == "train" and not name.endswith("learning_rate")
         columns, smoothing = round(is_shown[key][0]), options.smoothing if is_smoothed else 0.0
-        traces = [
-            _trace(curves[i][name], places[i][name], limits, full, columns, smoothing, name, comparison.labels[i], i)
-            for i in members
-        ]
+        given: dict[str, Any] = {"smoothing": smoothing, "is_dotted": smoothing == 0 and kind_of(name) == "eval"}
+        given |= {"name": name, "label": "", "width": 1.6}
+        traces = []
+        for i in members:
+            looks = given | {"colour": role(i)[0], "dash": role(i)[1], "run": comparison.labels[i]}
+            traces.append(trace_of(curves[i][name], places[i][name], limits, full, columns, **looks))
         badge = _badge(comparison, curves, places, name, members) if name == shown_first else None
         found[key] = Chart(key, title, (name,), True, is_log, can_log, series=traces, badge=badge)
     for key, name, _, _ in charts:
@@ -110,11 +111,7 @@ def coarse_parts(
 ) -> dict[int, tuple[int, int]]:
     """Return the first and last step of the part of each run, by index, whose columns are wider than a pixel.
 
-    Args:
-        comparison: the runs.
-        curves: of each run.
-        charts: what is drawn of them.
-        width: of a plot area in pixels.
+    `width` is that of a plot area in pixels.
     """
     found: dict[int, tuple[int, int]] = {}
     for index, (label, one, resumed) in enumerate(zip(comparison.labels, curves, _resumes(comparison), strict=True)):
@@ -136,7 +133,7 @@ def _charts(
     comparison: Comparison, curves: Sequence[Curves], options: Options
 ) -> list[tuple[str, str, list[int], bool]]:
     """Return key, metric, runs and openness of each chart, the usual metrics first."""
-    steps = {name: one[name].steps for one in curves for name in one}  # of any run: it counts that there are some
+    steps = {name: one[name].steps for one in curves for name in one}  # of any run: only their presence matters
     names = [name for _, names in grouped(cast(Any, steps)) for name in names if kind_of(name) != "baseline"]
     split = comparison.values(options.split) if options.split else [""] * len(comparison.runs)
     found: list[tuple[str, str, list[int], bool]] = []
@@ -157,15 +154,6 @@ def _charts(
 # --- the x axis -------------------------------------------------------------------------------------
 
 
-def _has(kind: X, curves: Sequence[Curves], names: set[str]) -> bool:
-    if kind == "step":
-        return True
-    columns = [
-        one[name].samples if kind == "samples" else one[name].times for one in curves for name in names & set(one)
-    ]
-    return all(np.isfinite(column).all() for column in columns)
-
-
 def _resumes(comparison: Comparison) -> list[list[int]]:
     return [[step for _, step in sources] for sources in comparison.sources]
 
@@ -183,18 +171,9 @@ def _places(curves: Curves, names: set[str], kind: X, resumed_at: Sequence[int])
         if kind == "relative":
             for step in sorted(resumed_at):
                 at = int(np.searchsorted(sketch.steps, step, "right"))
-                if 0 < at < len(x):
-                    usual = float(np.median(np.diff(x[:at]))) if at > 1 else 0.0
-                    x = np.concatenate((x[:at], x[at:] - max(0.0, float(x[at] - x[at - 1]) - usual)))
+                x = np.concatenate((x[:at], x[at:] - pause_at(x, at)))
         found[name] = np.maximum.accumulate(x)
     return found
-
-
-def _limits(places: Sequence[Mapping[str, Floats]]) -> Limits:
-    every = [x for one in places for x in one.values()]
-    left, right = min(float(x[0]) for x in every), max(float(x[-1]) for x in every)
-    left = 0.0 if 0 < left < 0.15 * right else left
-    return (left, right) if right > left else (left - 1.0, right + 1.0)
 
 
 # --- curves -----------------------------------------------------------------------------------------
@@ -215,48 +194,6 @@ def _badge(
     column = min(int(np.searchsorted(curves[index][name].steps, at)), len(places[index][name]) - 1)
     more = f" and {plural(len(diverged) - 1, 'more run')}" if len(diverged) > 1 else ""
     return Badge(f"{comparison.labels[index][:24]}{more} diverged at step {at:,}", float(places[index][name][column]))
-
-
-def _trace(
-    sketch: Sketch,
-    x: Floats,
-    limits: Limits,
-    full: Limits,
-    columns: int,
-    smoothing: float,
-    name: str,
-    run: str,
-    index: int,
-) -> Trace:
-    curve = columns_of(sketch, x, limits, columns)
-    bold = curve.mean
-    if smoothing > 0:  # of all columns, so that a part has the same bold line
-        whole = columns_of(sketch, x, full, columns)
-        bold = smooth(whole.mean, smoothing)
-        if limits != full:
-            there = np.isfinite(bold)
-            bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean
-            bold = np.where(np.isnan(curve.mean), np.nan, bold)
-    colour, dash = role(index)
-    value = number(sketch.ends.last).replace("nan", "NaN")
-    return Trace(
-        name=name,
-        label="",
-        value=value,
-        colour=colour,
-        x=curve.x,
-        low=curve.low,
-        high=curve.high,
-        mean=curve.mean,
-        bold=bold,
-        dash=dash,
-        width=1.6,
-        dots=(len(curve.x) <= 80 and smoothing == 0 and kind_of(name) == "eval") or is_lone(curve.x, bold),
-        is_smoothed=smoothing > 0,
-        is_exact=curve.is_exact,
-        per_column=curve.per_column,
-        run=run,
-    )
 
 
 # --- the picture ------------------------------------------------------------------------------------

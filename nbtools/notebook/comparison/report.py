@@ -1,19 +1,19 @@
-"""The words of a comparison as HTML: what differs, best and last values, and how training scales."""
+"""The tables of a comparison as HTML: scaling, best and last values, and differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from difflib import unified_diff
+from functools import lru_cache
 
 from nbtools.errors import FormatError, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, literal
+from nbtools.notebook.comparison.scaling_card import scaling_rows
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, diff, literal
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
-from nbtools.notebook.theme import DARK
-from nbtools.run.compare import Comparison
+from nbtools.notebook.theme import DARK, NO_FORMULAS
+from nbtools.run.compare import MOST_RUNS, Comparison
 from nbtools.run.curves import Curves, Sketch
 from nbtools.run.run import step_of_total
 
@@ -29,7 +29,7 @@ _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:n
 
 def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
-    parts = [_notes(comparison), _scaling_card(comparison, curves), _ends(comparison, curves), _differences(comparison)]
+    parts = [_notes(comparison), _scaling(comparison, curves), _ends(comparison, curves), _differences(comparison)]
     text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
     return f"<div class='{NO_FORMULAS} nbtools-tables' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
@@ -87,9 +87,25 @@ def _differences(comparison: Comparison) -> str:
     if len(comparison.differences) > len(comparison.runs):
         table = [list(row) for row in zip(*table, strict=True)]
         table[0][0] = "field"
+    scripts = [facts.get("code.script", "") for facts in comparison.facts]
+    codes = [
+        diff(f"Script of {label} against that of {comparison.labels[0]}", lines, "script.py in the run's directory")
+        for label, script in zip(comparison.labels, scripts, strict=True)
+        if scripts[0] and script and (lines := _diff(scripts[0], script))
+    ]
     has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
-    note = "(not recorded): the run is older than the field; the value is what it meant then" if has_old else ""
-    return _table("What differs", table, note)
+    note = "(not recorded): the run is older than the field; the value shown applied then" if has_old else ""
+    return _table("What differs", table, note) + "".join(codes)
+
+
+@lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
+def _diff(first: str, other: str) -> Sequence[str]:
+    return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
+
+
+def _scaling(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
+    return _table("Scaling", rows, note) if rows else ""
 
 
 def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
@@ -126,87 +142,3 @@ def _end_cell(sketch: Sketch | None, best: float | None) -> str:
         return last if sketch.is_complete else f"… → {last}"
     told = f"{literal(number(ends.best))} ({ends.best_step:,})"
     return f"{f'<b>{told}</b>' if ends.best == best else told} → {last}"
-
-
-# --- scaling ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How fast a run trains on its processes."""
-
-    nproc: int
-    rate: float | None
-    """Work of all processes per second; None if the run has not recorded enough rows."""
-    unit: str
-    efficiency: float | None
-    """Rate per process against that of the run with the fewest processes."""
-    data_wait: float | None
-    """Share of the time in which the slowest process waits for data."""
-
-
-def scaling_of(nproc: Sequence[int | None], curves: Sequence[Curves]) -> list[Scaling | None]:
-    """Return the scaling of runs, None for one whose processes are not recorded; empty unless the numbers differ."""
-    if len({count for count in nproc if count}) < 2:
-        return []
-    has_samples = all(
-        _pace(one, "samples") is not None for one, count in zip(curves, nproc, strict=True) if count and one
-    )
-    unit = "samples" if has_samples else "steps"
-    rates = [_pace(one, unit) if count else None for one, count in zip(curves, nproc, strict=True)]
-    known = [(count, rate / count) for count, rate in zip(nproc, rates, strict=True) if count and rate]
-    smallest = min(known, default=(0, 0.0))[1]
-    found: list[Scaling | None] = []
-    for one, count, rate in zip(curves, nproc, rates, strict=True):
-        if count is None:
-            found.append(None)
-            continue
-        efficiency = rate / count / smallest if rate and smallest else None
-        found.append(Scaling(count, rate, f"{unit}/s", efficiency, _mean(one, "data_wait")))
-    return found
-
-
-def _pace(curves: Curves, unit: str) -> float | None:
-    """Return the median pace between successive rows of the longest metric, so that pauses do not count."""
-    if not curves:
-        return None
-    sketch = max(curves.values(), key=lambda one: one.counts.sum())
-    work = np.diff(sketch.samples if unit == "samples" else sketch.steps)
-    taken = np.diff(sketch.times)
-    used = np.isfinite(work) & (taken > 0) & (work > 0)
-    return float(np.median(work[used] / taken[used])) if used.any() else None
-
-
-def _mean(curves: Curves, ending: str) -> float | None:
-    for name, sketch in curves.items():
-        known = np.isfinite(sketch.mean)
-        if name.endswith(ending) and known.any():
-            return float(np.average(sketch.mean[known], weights=sketch.counts[known]))
-    return None
-
-
-def _scaling_card(comparison: Comparison, curves: Sequence[Curves]) -> str:
-    found = scaling_of(comparison.nproc, curves)
-    rows = [["run", "processes", "throughput", "efficiency", "waiting for data"]]
-    for index, (cell, one) in enumerate(zip(_run_cells(comparison), found, strict=False)):
-        if one is None:
-            continue
-        rate = "not yet known" if one.rate is None else f"{number(one.rate)} {one.unit}"
-        wait = "not recorded" if one.data_wait is None else f"{one.data_wait:.0%}"
-        rows.append([cell, str(one.nproc), rate, _bar(one.efficiency, index), wait])
-    if len(rows) < 3:
-        return ""
-    least = min(one.nproc for one in found if one)
-    note = f"efficiency: throughput per process against the run on {plural(least, 'process')}; 100% is linear scaling. "
-    note += "The time in which processes wait for each other is not measured on its own; it lowers the efficiency"
-    return _table("Scaling", rows, note)
-
-
-def _bar(share: float | None, index: int) -> str:
-    if share is None:
-        return "not yet known"
-    return (
-        "<span style='display:inline-block;width:80px;height:7px;border-radius:3px;background:rgba(127,127,127,.18);"
-        f"margin-right:8px'><span class='nbtools-{role(index)[0]}' style='display:block;height:7px;border-radius:3px;"
-        f"background:currentColor;width:{min(100, 100 * share):.0f}%'></span></span>{share:.0%}"
-    )

@@ -1,10 +1,9 @@
 """Rows for the arguments that a program declares: they read and write the words of its command line."""
 
-import shlex
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from html import escape
 from pathlib import Path
 from types import NoneType
@@ -12,27 +11,29 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.config import Launch
+from nbtools.config import may_be_path
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
-from nbtools.notebook.background import Background
-from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow, row
-from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.background import Background, Guarded
+from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow, mark, note_widget, row
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
-from nbtools.rundir.secret_values import MASK, masked
-from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.notebook.widgets import button
+from nbtools.project import expanded
+from nbtools.rundir.secret_values import MASK
+from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same
 from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
 from nbtools.script.arguments.command_line import CommandLine, parse_words
-from nbtools.script.arguments.declared import arguments_of
-from nbtools.script.arguments.texts import element_type, is_list
+from nbtools.script.arguments.config_copy import keys_of_config
+from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.value_texts import element_type, is_list
 from nbtools.script.field import Field
 from nbtools.script.program import Program
 
-Guarded = Callable[[Callable[[], object]], Callable[..., None]]
 _FEW = 24
-"""So many arguments are all shown; of more, those of the program's own file and those that differ."""
+"""Up to this number all arguments are shown; of more, those of the program's own file and the changed ones."""
 _NUM_COLUMNS = 3
+_COMMAND = "sub-command"
 _WHY_ASK = (
     "Runs the program up to its parser, which answers instead of parsing: in a process of its own with the program's "
     f"Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the parser is executed, "
@@ -43,9 +44,10 @@ _WHY_ASK = (
 
 @dataclass(frozen=True)
 class _Question:
-    """A program whose arguments are read, in the state of its file."""
+    """A program whose arguments are to be read, and the time of its file."""
 
-    script: Path
+    script: Path | None
+    """None for a module that is not in `cwd`."""
     module: str | None
     cwd: Path
     python: str | None
@@ -55,206 +57,167 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What is known of a program without running it."""
+    """A program's arguments and interpreter, found without running it."""
 
     arguments: ScriptArguments | None
     """None if its file cannot be read."""
     python: str = ""
     """The interpreter that runs it, with its torch."""
-    mistake: str = ""
-    """Why that interpreter cannot run it."""
+    mistakes: Mapping[str, str] = field(default_factory=dict)
+    """Why that interpreter cannot run it, by field."""
 
 
-class ArgumentRows:
-    """A row for each argument of a program, in sections that fold; a change of a row changes the words."""
+class WordRows:
+    """Rows for the arguments of a program or the keys of a config, in sections that fold; they read and write words."""
 
-    def __init__(
-        self, root: Path, guarded: Guarded, on_words: Callable[[tuple[str, ...]], None], on_read: Callable[[], None]
-    ) -> None:
-        """Show nothing until a program is chosen.
+    def __init__(self, guarded: Guarded, kind: str, name: str, on_words: Callable[[tuple[str, ...]], None]) -> None:
+        """Show nothing until `show` is called.
 
-        Args:
-            root: the project's root.
-            guarded: error boundary of the form, for callbacks.
-            on_words: is called with the words after a change of a row.
-            on_read: is called from a thread when the arguments of a program have been read.
+        `kind` (`argument`, `key`) is the first word of the names of mistakes, and `name` the form's row of all words;
+        `on_words` is called with them after a change of a row, even if they stay the same.
         """
-        self._root, self._guarded, self._on_words = root, guarded, on_words
-        self._read = Background(self._answer, on_read)
-        self._asked: dict[_Question, ScriptArguments] = {}
-        self._question: _Question | None = None
-        self._shown: ScriptArguments | None = None
-        self._words: tuple[str, ...] = ()
+        self._guarded, self._kind, self._name, self._on_words = guarded, kind, name, on_words
+        self.shown: ScriptArguments | None = None
+        self.words: tuple[str, ...] = ()
         self._line: CommandLine | None = None
-        self._python = self._problem = ""
-        self._is_filling = self._is_asking = False
-        self._rows: dict[str, FieldRow] = {}
-        self._sections: Sections | None = None
-        self._note = widgets.HTML()
-        self._ask = button("Ask the script", "comment", _WHY_ASK)
-        self._ask.on_click(guarded(self._start_asking))
-        self._command = widgets.Dropdown(description="sub-command", **INPUT_SHAPE)
-        self._command.observe(guarded(self._edited), names="value")
-        self._body = widgets.VBox(layout={"overflow": "visible"})
-        head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
-        self.widget = widgets.VBox(
-            [head, row(self._command), self._body], layout={"overflow": "visible", "display": "none"}
-        )
-
-    @property
-    def fields(self) -> dict[str, FieldRow]:
+        self.mistakes: dict[str, str] = {}
+        """All mistakes, by names for `go_to`."""
+        self._is_filling = False
+        self.rows: dict[str, FieldRow] = {}
         """The rows by the name of the argument."""
-        return self._rows
+        self.sections = Sections([], [], set())
+        text = f"Words that are none of these {kind}s, kept as they are."
+        rest = Field(f"other words of {name}", (tuple[str, ...],), (), help=text)
+        self.rest = FieldRow(rest, guarded(self._edited_rest), is_command=True)
+        self.command = widgets.Dropdown(description=_COMMAND, **INPUT_SHAPE)
+        self.command.observe(guarded(self._edited), names="value")
+        self._command_row = row(self.command, note_widget())
+        self._body = widgets.VBox(layout={"overflow": "visible"})
+        self.widget = widgets.VBox([self._command_row, self._body], layout={"overflow": "visible"})
 
-    def show(self, program: Program, launch: Launch) -> str:
-        """Show the arguments of a program with the values in its words; they are read in a thread.
+    def go_to(self, name: str) -> bool:
+        """Scroll to the row of a mistake; whether it is one of these rows."""
+        if is_own := name.startswith(f"{self._kind} "):
+            self.sections.go_to(name.removeprefix(f"{self._kind} "))
+        elif line := {_COMMAND: self.command, self.rest.field.name: self.rest}.get(name):
+            line.focus()
+        return is_own or line is not None
 
-        Returns why its interpreter cannot run it; empty if it can, or that is not known yet.
-        """
-        self._question = self._asked_of(program, launch)
-        answer = self._read.answer(self._question) if self._question is not None else None
-        found = None
-        if self._question is not None and answer is not None:
-            self._python = answer[0].python
-            found = self._asked.get(self._question, answer[0].arguments)
-        if found is None:
-            self.widget.layout.display = "none"
-            return answer[0].mistake if answer else ""
-        if found is not self._shown:
-            self._draw(found)
-            self._fill(program.args)
-        elif program.args != self._words:
-            self._fill(program.args)
-        self._say()
+    def show(self, found: ScriptArguments, words: tuple[str, ...], label: str = "") -> None:
+        """Show arguments with the values in words; `label` precedes the titles of the sections."""
+        if is_other := found is not self.shown:
+            self._draw(found, label)
+        if is_other or words != self.words:
+            self._fill(words)
         self.widget.layout.display = ""
-        answers_beside_cells(self.widget)
-        return answer[0].mistake if answer else ""
 
-    def _asked_of(self, program: Program, launch: Launch) -> _Question | None:
-        cwd = program.folder(self._root) or self._root
-        path = program.file(self._root, [cwd])
-        if path is None or not path.is_file():
-            return None
-        return _Question(
-            path, program.module, cwd, launch.python, launch.torchrun is not False, path.stat().st_mtime_ns
-        )
+    def hide(self) -> None:
+        """Remove the rows and their mistakes."""
+        self.widget.layout.display, self.mistakes, self.shown = "none", {}, None
 
-    def _interpreter(self, question: _Question) -> Interpreter:
-        return interpreter_for(question.script, question.python, self._root, needs_torch=question.needs_torch)
-
-    def _answer(self, question: _Question) -> _Answer:
-        python, mistake = None, ""
-        try:
-            python = self._interpreter(question)
-            if question.needs_torch:
-                python.torch_text("version.py")
-        except NbtoolsError as error:
-            mistake = str(error)
-        try:
-            search = python.search if python else ()
-            found = arguments_of(question.script, module=question.module, search=search)
-        except (NbtoolsError, OSError):  # the form names what is wrong with the file
-            found = None
-        return _Answer(found, "" if python is None else str(python), mistake)
-
-    # --- the rows ---
-
-    def _draw(self, found: ScriptArguments) -> None:
-        """Make the rows of a program's arguments."""
-        self._shown, self._rows = found, {}
+    def _draw(self, found: ScriptArguments, label: str) -> None:
+        self.shown, self.rows = found, {}
         self._is_filling = True
         try:
-            self._command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
+            self.command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
         finally:
             self._is_filling = False
-        self._command.layout.display = "" if found.commands else "none"
+        self._command_row.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
             line = FieldRow(_described(argument), self._guarded(self._edited), is_argument=True)
-            self._rows[argument.field.name] = line
-            groups.setdefault(argument.field.group or "Arguments", []).append(line)
-        sections = [Section(title, rows) for title, rows in groups.items()]
-        self._sections = Sections([], _columns(sections), set())
-        bar = [self._sections.bar] if len(self._rows) > _FEW else []
-        self._body.children = (*bar, self._sections.columns) if self._rows else ()
-        self._ask.layout.display = "" if found.can_ask else "none"
-        self._say()
-
-    def _say(self, problem: str | None = None) -> None:
-        """Tell what is known of the arguments, and a problem until it is replaced by another or by an empty text."""
-        found = self._shown
-        self._problem = self._problem if problem is None else problem
-        if found is None:
-            return
-        count = plural(len(found.arguments), "argument")
-        what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
-        lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
-        lines += [f"runs in {self._python}"] if self._python else []
-        rest = masked(self._line.rest) if self._line is not None else []
-        lines += [f"kept in args as they are: {shlex.join(rest)}"] if rest else []
-        wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
-        self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
+            self.rows[argument.field.name] = line
+            title = " · ".join(filter(None, (label, argument.field.group))) or "Arguments"
+            groups.setdefault(title, []).append(line)
+        self.sections = Sections([], _columns([Section(title, rows) for title, rows in groups.items()]), set())
+        self._body.children = (self.sections.columns, self.rest.widget) if self.rows else ()
 
     def _fill(self, words: tuple[str, ...]) -> None:
-        """Show the values that stand in the words of a command line."""
-        assert self._shown is not None
-        self._words = words
-        line = self._line = parse_words(self._shown, words)
+        assert self.shown is not None
+        self.words = words
+        line = self._line = parse_words(self.shown, words)
         self._is_filling = True
         try:
-            self._command.value = line.command
-            for argument in self._shown.arguments:
-                name = argument.field.name
-                self._rows[name].value = line.values.get(name, argument.field.default)
-                self._rows[name].hide_secret()
+            self.command.value = line.command
+            self.rest.value = tuple(line.rest)
+            for argument in self.shown.arguments:
+                shown, value = self.rows[argument.field.name], self.value(argument)
+                shown.hide_secret(value)
+                shown.value = value
         finally:
             self._is_filling = False
         self._mark({})
-        self._say("")
+
+    def value(self, argument: Argument) -> Any:
+        """Return the value that the words give to an argument, else its default."""
+        assert self._line is not None
+        return self._line.values.get(argument.field.name, argument.field.default)
 
     def _edited(self) -> None:
-        """Write the values of the rows as words; a wrong value is marked and leaves the words as they are."""
-        if self._is_filling or self._shown is None or self._line is None:
+        """Write the values of the rows as words; a wrong value is marked, and its words stay unchanged."""
+        if self._is_filling or self.shown is None or self._line is None:
             return
         values: dict[str, Any] = {}
         wrong: dict[str, str] = {}
-        used = [argument for argument in self._shown.arguments if self._is_used(argument)]
-        for argument in used:
-            name = argument.field.name
+        for argument in filter(self._is_used, self.shown.arguments):
+            name, line = argument.field.name, self.rows[argument.field.name]
             try:
-                values[name] = self._rows[name].value
-            except ValueError as error:
+                values[name] = None if line.is_missing else line.value
+                if not line.is_missing and not is_same(values[name], self.value(argument)):
+                    self.shown.written(argument, values[name])
+            except (ValueError, ConfigError) as error:
+                values.pop(name, None)
                 wrong[name] = str(error)
         problem = ""
-        if not wrong:
+        try:
+            self.words = tuple(self._line.edited(values, self.command.value))
+        except ConfigError as error:
+            problem = str(error)
+        else:
+            self._line = parse_words(self.shown, self.words)
+            self._is_filling = True
             try:
-                words = tuple(self._line.edited(values, self._command.value))
-            except ConfigError as error:
-                problem = str(error)
-            else:
-                self._words, self._line = words, parse_words(self._shown, words)
-                self._on_words(words)
-                self._is_filling = True
-                try:
-                    for name in values:
-                        self._rows[name].hide_secret()
-                finally:
-                    self._is_filling = False
-        self._mark(wrong)
-        self._say(problem or (f"not taken over: {plural(len(wrong), 'wrong value')}" if wrong else ""))
+                self.rest.value = tuple(self._line.rest)
+                for name in (name for name in values if values[name] is not None):
+                    self.rows[name].hide_secret(values[name])
+            finally:
+                self._is_filling = False
+        self._mark(wrong, problem)
+        self._on_words(self.words)
+
+    def _edited_rest(self) -> None:
+        """Put the words of the last row in place of those that no argument takes."""
+        if self._is_filling or self._line is None:
+            return
+        words, wrong = self.words, ""
+        try:
+            words = tuple(self._line.with_rest(self.rest.value))
+        except ValueError as error:
+            wrong = str(error)
+        self.mistakes.pop(self.rest.field.name, None)
+        self.mistakes |= {self.rest.field.name: wrong} if wrong else {}
+        self.rest.mark(wrong)
+        self._on_words(words)
 
     def _is_used(self, argument: Argument) -> bool:
-        chosen: tuple[str, ...] = self._command.value
+        chosen: tuple[str, ...] = self.command.value
         return argument.command == chosen[: len(argument.command)]
 
-    def _mark(self, wrong: dict[str, str]) -> None:
-        """Show errors and changed values; fold what rarely changes."""
-        assert self._shown is not None and self._sections is not None
+    def _mark(self, wrong: dict[str, str], problem: str = "") -> None:
+        """Show and keep the mistakes, and mark changed values; fold what rarely changes."""
+        assert self.shown is not None and self._line is not None
+        wrong = {**self._line.mistakes, **wrong}
+        command = wrong.pop("", "")
+        mark(self._command_row, command)
+        self.mistakes = {_COMMAND: command} if command else {}
+        self.mistakes |= {f"{self._kind} {name}": why for name, why in wrong.items()}
+        self.mistakes |= {self._name: problem} if problem else {}
+        self.rest.mark()
         changed, usual = dict[str, str](), set[str]()
-        is_long = len(self._shown.arguments) > _FEW
-        unused = {a.field.name for a in self._shown.arguments if not self._is_used(a)}
-        for argument in self._shown.arguments:
-            field, line = argument.field, self._rows[argument.field.name]
+        is_long = len(self.shown.arguments) > _FEW
+        unused = {a.field.name for a in self.shown.arguments if not self._is_used(a)}
+        for argument in self.shown.arguments:
+            field, line = argument.field, self.rows[argument.field.name]
             try:
                 differs = line.value != field.default
             except ValueError:
@@ -262,22 +225,177 @@ class ArgumentRows:
             if differs and not field.is_required:
                 known = MASK if field.is_secret and field.default else shown(field.default, 60)
                 changed[field.name] = f"default: {field.default_text or known}"
-            is_own = field.source.startswith(f"{self._shown.script.name}:")
+            is_own = field.source.startswith(f"{self.shown.script.name}:")
             if not is_long or is_own or differs or field.is_required:
                 usual.add(field.name)
-        self._sections.use(usual, unused)
-        self._sections.mark(wrong, changed)
+        self.sections.use(usual, unused)
+        self.sections.mark(wrong, changed)
+
+
+class ArgumentRows:
+    """The rows of a program's arguments, and of the keys of the config file that one of them names."""
+
+    def __init__(
+        self,
+        root: Path,
+        guarded: Guarded,
+        outer: Sections,
+        fill: Callable[[dict[str, Any]], None],
+        on_read: Callable[[], None],
+    ) -> None:
+        """Show nothing until a program is chosen; the box of the sections `outer` finds arguments too.
+
+        After a change of a row `fill` is called with values of the program by field; `on_read` is called from a thread
+        when arguments have been read.
+        """
+        self._root, self._guarded, self._outer, self._fill_in = root, guarded, outer, fill
+        self._read = Background(self._answer, on_read)
+        self._asked: dict[_Question, ScriptArguments] = {}
+        self._question: _Question | None = None
+        self._python = self._problem = ""
+        self._is_asking = False
+        self.own = WordRows(guarded, "argument", "args", self._take_words)
+        self.config = WordRows(guarded, "key", "config_values", self._take_values)
+        self._config_words: list[str] = []
+        self._note = widgets.HTML()
+        self._ask = button("Ask the script", "comment", "Says what it does, and then does it")
+        self._ask.on_click(guarded(lambda: self._confirm(True)))
+        self._run = button("Run it", "play", "Run the program up to its parser")
+        self._run.on_click(guarded(self._start_asking))
+        cancel = button("Cancel", "times", "Run nothing")
+        cancel.on_click(guarded(lambda: self._confirm(False)))
+        why = widgets.HTML(f"<small>{escape(_WHY_ASK)}</small>", layout={"flex": "1 1 0"})
+        self._asks = widgets.HBox([why, self._run, cancel], layout={"align_items": "center", "display": "none"})
+        head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
+        self.widget = widgets.VBox(
+            [head, self._asks, self.own.widget, self.config.widget], layout={"overflow": "visible", "display": "none"}
+        )
+
+    @property
+    def mistakes(self) -> dict[str, str]:
+        """All mistakes in the arguments, by names for `go_to`."""
+        return {} if self.widget.layout.display else {**self.own.mistakes, **self.config.mistakes}
+
+    def go_to(self, name: str) -> bool:
+        """Scroll to the row of a mistake; whether it is one of these rows."""
+        return self.own.go_to(name) or self.config.go_to(name)
+
+    def show(self, program: Program, python: str | None, needs_torch: bool) -> Mapping[str, str]:
+        """Show the arguments of a program with the values in its words; they are read in a thread.
+
+        Returns why its interpreter cannot run it, by field; empty if it can, or before the answer.
+        """
+        self._question = self._asked_of(program, python, needs_torch)
+        answer = self._read.answer(self._question) if self._question is not None else None
+        found = None
+        if self._question is not None and answer is not None:
+            self._python = answer[0].python
+            found = self._asked.get(self._question, answer[0].arguments)
+        if found is None:
+            self.widget.layout.display = "none"
+            self._outer.join(None)
+            return answer[0].mistakes if answer else {}
+        if found is not self.own.shown or program.args != self.own.words:
+            self._problem = ""
+            self._confirm(False)
+        self.own.show(found, program.args)
+        self._show_config(found, program)
+        self._outer.join(self.own.sections)
+        self.own.sections.join(self.config.sections if self.config.shown else None)
+        self._ask.layout.display = "" if found.can_ask else "none"
+        self._say()
+        self.widget.layout.display = ""
+        answers_beside_cells(self.widget)
+        return answer[0].mistakes if answer else {}
+
+    def _show_config(self, found: ScriptArguments, program: Program) -> None:
+        """Show the keys of the first argument that names a config file."""
+        assert self._question is not None
+        for argument in (argument for argument in found.arguments if argument.field.name in found.config_names):
+            word = self.own.value(argument)
+            path = self._question.cwd / expanded(word) if isinstance(word, str) and may_be_path(word) else None
+            if path and path.is_file() and (keys := _keys(path, path.name, path.stat().st_mtime_ns)):
+                self._config_words = [*argument.flags[:1], word]
+                self.config.show(keys, program.config_values if program.config_file == word else (), path.name)
+                return
+        self.config.hide()
+
+    def _take_words(self, words: tuple[str, ...]) -> None:
+        """Write the words of the arguments into the form, without values of a config that they no longer name."""
+        is_named = self.config.shown is None or _names(words, self._config_words[-1])
+        self._fill_in({"args": words, **({} if is_named else {"config_file": None, "config_values": ()})})
+
+    def _take_values(self, words: tuple[str, ...]) -> None:
+        """Write the changed values of the config file into the form, and name the file among the arguments."""
+        *flag, word = self._config_words
+        args = self.own.words if not words or _names(self.own.words, word) else (*flag, word, *self.own.words)
+        self._fill_in({"args": args, "config_file": word if words else None, "config_values": words})
+
+    def _asked_of(self, program: Program, python: str | None, needs_torch: bool) -> _Question | None:
+        cwd, path = program.folder(self._root) or Path.cwd(), program.file(self._root)
+        if not cwd.is_dir() or (path is None and program.module is None) or (path is not None and not path.is_file()):
+            return None
+        changed_ns = 0 if path is None else path.stat().st_mtime_ns
+        return _Question(path, program.module, cwd, python, needs_torch, changed_ns)
+
+    def _interpreter(self, question: _Question) -> Interpreter:
+        return interpreter_for(
+            question.script or question.cwd / "-", question.python, self._root, needs_torch=question.needs_torch
+        )
+
+    def _answer(self, question: _Question) -> _Answer:
+        python, mistakes = None, {}
+        try:
+            python = self._interpreter(question)
+            if question.needs_torch:
+                python.torch_text("version.py")
+        except NbtoolsError as error:
+            mistakes["python"] = str(error)
+        if question.script is None:
+            module = Program(module=question.module, cwd=str(question.cwd))
+            if python is not None and (why := module.why_missing(self._root, python)):
+                mistakes["module"] = why
+            return _Answer(None, mistakes=mistakes)
+        try:
+            search = python.search if python else ()
+            found = arguments_of(question.script, module=question.module, search=search)
+        except (NbtoolsError, OSError):  # the form names what is wrong with the file
+            found = None
+        return _Answer(found, "" if python is None else str(python), mistakes)
+
+    def _say(self, problem: str | None = None) -> None:
+        """Show where the arguments come from, and a problem until another text replaces it."""
+        found, keys = self.own.shown, self.config.shown
+        self._problem = self._problem if problem is None else problem
+        if found is None:
+            return
+        count = plural(len(found.arguments), "argument")
+        what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
+        lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
+        if keys is not None:
+            count = plural(len(keys.arguments), "key")
+            lines += [f"{count} of {keys.script.name}; a run gets a copy of the file with those that are changed"]
+        lines += [f"starts in {self._question.cwd}"] if self._question is not None else []
+        lines += [f"runs in {self._python}"] if self._python else []
+        wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
+        self._note.value = f"<small>{wrong}{'<br>'.join(map(escape, lines))}</small>"
 
     # --- asking ---
 
+    def _confirm(self, is_open: bool) -> None:
+        """Show what asking the program does, with buttons to do it or to cancel; or hide the question."""
+        self._asks.layout.display = "" if is_open else "none"
+
     def _start_asking(self) -> None:
-        if self._is_asking or self._question is None:
+        self._confirm(False)
+        if self._is_asking or self._question is None or self._question.script is None:
             return
         self._is_asking, self._ask.disabled = True, True
         self._say(f"asking {self._question.script.name} …")
         threading.Thread(target=self._asking, args=(self._question,), name="nbtools-ask", daemon=True).start()
 
     def _asking(self, question: _Question) -> None:
+        assert question.script is not None
         try:
             python = self._interpreter(question)
             found = ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
@@ -291,8 +409,7 @@ class ArgumentRows:
 
     def _show_answer(self, question: _Question) -> None:
         if question == self._question:
-            self._draw(self._asked[question])
-            self._fill(self._words)
+            self._fill_in({"args": self.own.words})  # which shows it
 
 
 def _described(argument: Argument) -> Field:
@@ -302,6 +419,16 @@ def _described(argument: Argument) -> Field:
     types += ", several as in a shell" if is_list(field) else ""
     source = f" ({field.source})" if field.source else ""
     return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
+
+
+@lru_cache(maxsize=16)
+def _keys(path: Path, label: str, changed_ns: int) -> ScriptArguments | None:
+    """Return the keys of a config file that was last changed at `changed_ns`."""
+    return keys_of_config(path, label)
+
+
+def _names(words: Iterable[str], file: str) -> bool:
+    return any(word == file or word.endswith(f"={file}") for word in words)
 
 
 def _columns(sections: Iterable[Section]) -> list[list[Section]]:

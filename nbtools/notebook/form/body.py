@@ -3,7 +3,7 @@
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig, errors_by_field
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
-from nbtools.launcher.slurm import site_defaults
-from nbtools.notebook.form.cluster import HERE, JobCheck, launch_values, values_of_rows
+from nbtools.launcher.sbatch import site_defaults
+from nbtools.notebook.form.argument_rows import ArgumentRows
+from nbtools.notebook.form.cluster_row import HERE, JobCheck, launch_values, values_of_rows
 from nbtools.notebook.form.fields import mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
@@ -39,10 +40,7 @@ Values = dict[str, Any]
 
 
 class FormBody:
-    """The form of one recipe, or of a program of the user's: its widgets, and what its buttons do.
-
-    Every button has a method of the same effect.
-    """
+    """The form of a recipe or a program: its widgets, and what its buttons do; each has a method of the same effect."""
 
     def __init__(
         self,
@@ -52,12 +50,7 @@ class FormBody:
         content: TrainConfig | Program | None = None,
         launch: Launch | None = None,
     ) -> None:
-        """Make a form for `recipe`, or for a program if that is None; see `ConfigForm`.
-
-        Raises:
-            ConfigError: the preset does not exist.
-            ProjectError: the working directory belongs to no project.
-        """
+        """Make a form for `recipe`, or for a program if that is None; errors and the rest are as for `ConfigForm`."""
         self._recipe, self._class = recipe, Program if recipe is None else recipe.config_class
         self._project = find_project()
         if preset is None and content is None and recipe is not None:
@@ -81,7 +74,7 @@ class FormBody:
         usual_name = "my_program" if recipe is None else recipe.key
         usual_name = usual_name if name is None else name
         on_edit = self._guarded(self._edited)
-        self._view = FormLayout(recipe, self._project.root, usual_name, preset, on_edit, self._guarded)
+        self._view = FormLayout(recipe, self._project.root, usual_name, preset, on_edit, self._guarded, self._fill)
         self._summary = Summary(self._project.root, self._guarded(self._refresh))
         self._job = JobCheck(self._project.runs, self._guarded(self._refresh))
         self._question = OverwriteQuestion(self._guarded)
@@ -103,29 +96,17 @@ class FormBody:
 
     @property
     def content(self) -> TrainConfig | Program:
-        """The config or program as filled in.
-
-        Raises:
-            ConfigError: a value is wrong; the message names each field.
-        """
+        """The config or program as filled in; ConfigError if a value is wrong, and the message names each field."""
         return self._valid()[0]
 
     @property
     def launch_settings(self) -> Launch:
-        """Processes and devices as filled in.
-
-        Raises:
-            ConfigError: a value is wrong; the message names each field.
-        """
+        """Processes and devices as filled in; ConfigError if a value is wrong, and the message names each field."""
         return self._valid()[1]
 
     @property
     def name(self) -> str:
-        """Name of the script.
-
-        Raises:
-            InvalidNameError: it cannot be used.
-        """
+        """Name of the script; InvalidNameError if it cannot be used."""
         return check_name(self._view.name.value.strip())
 
     def write(self, overwrite: bool = False) -> Path:
@@ -219,6 +200,7 @@ class FormBody:
     def _valid(self) -> tuple[TrainConfig | Program, Launch]:
         with self._lock:
             values, mistakes = self._read()
+            mistakes |= self._view.arguments.mistakes if self._view.arguments else {}
         if mistakes:
             raise ConfigError("\n".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
         return self._built(values)
@@ -254,6 +236,10 @@ class FormBody:
             if valid is None:
                 self._summary.clear()
             obstacles = self._summarize(*valid) if valid is not None else {}
+            if self._view.arguments is not None:
+                obstacles |= self._show_arguments(self._view.arguments, values, mistakes)
+                mistakes |= self._view.arguments.mistakes
+                valid = None if mistakes else valid
             self._mark(values, {**obstacles, **mistakes})
             mistakes.update(self._mark_name(valid))
             if self._trial is not None:
@@ -286,8 +272,6 @@ class FormBody:
                 obstacles["gpus"] = str(error)
         if isinstance(content, Program):
             obstacles |= self._check_program(content)
-            if self._view.arguments is not None and (mistake := self._view.arguments.show(content, settings)):
-                obstacles["python"] = mistake
             self._summary.show_commands(commands)
         elif unfit := self._summary.show(content, settings, commands):
             obstacles["dataset" if "dataset" in self._view.fields else ""] = unfit
@@ -296,6 +280,13 @@ class FormBody:
             if data.is_waiting:
                 obstacles["dataset"] = "the first rows are read"
         return obstacles
+
+    def _show_arguments(self, rows: ArgumentRows, values: Values, mistakes: Collection[str]) -> dict[str, str]:
+        """Show the arguments of the program, also if other values are wrong; return why its Python cannot run it."""
+        if {*Program.model_fields, "python", "torchrun", ""}.intersection(mistakes):
+            return {}
+        program = Program(**{name: values[name] for name in Program.model_fields})
+        return dict(rows.show(program, values["python"], values["torchrun"] is not False))
 
     def _check_program(self, program: Program) -> dict[str, str]:
         """Return why the program's file cannot be started, by field."""
@@ -343,8 +334,8 @@ class FormBody:
         self._view.load.disabled = path is None or not path.is_file()
         what = "write or launch" if mistakes else "launch" if obstacles else ""
         wrong = {**obstacles, **mistakes}
-        places = [self._view.name.description, *(row.field.name for row in self._view.sections.rows), ""]
-        ordered = {name: wrong[name] for name in places if name in wrong}
+        places = [self._view.name.description, *(row.field.name for row in self._view.sections.rows)]
+        ordered = {name: wrong[name] for name in (*places, *wrong) if name in wrong}
         self._view.bar.show(f"Cannot {what}" if what else "", ordered)
 
     def _apply_preset(self, *, keeps_data: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a new form is for: a card of one line per recipe, and the programs of the project in a list."""
+"""The choice of what a new form edits: a card of one line per recipe, and a list of the project's programs."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,13 +7,13 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.data import project_files
-from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.widgets import button
 
 _MOST_LISTED = 8
 
 
 class Chooser:
-    """Cards, one of which is chosen."""
+    """Cards of which one is chosen."""
 
     def __init__(self, cards: Mapping[str, tuple[str, str]], on_choice: Callable[[str], None]) -> None:
         """Show `cards`, a title and a sentence by key; a click calls `on_choice` with the key."""

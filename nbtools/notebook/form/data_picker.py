@@ -1,6 +1,7 @@
 """The data of a form: the project's files in a list, the first rows of the chosen one, and a row per column to name."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
 from types import NoneType
@@ -11,9 +12,9 @@ import ipywidgets as widgets
 from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, plural
-from nbtools.notebook.background import Background
+from nbtools.notebook.background import Background, Guarded
 from nbtools.notebook.form.fields import FieldRow
-from nbtools.notebook.form.overwrite import button
+from nbtools.notebook.widgets import button
 from nbtools.recipes import Recipe
 from nbtools.script.field import Field, fields_of
 
@@ -29,8 +30,8 @@ _TYPED = "…"
 class DataPicker:
     """Lists data files; a choice fills in the dataset and a guess of its columns."""
 
-    def __init__(self, root: Path, recipe: Recipe, on_choice: Callable[[], None]) -> None:
-        """List the files below `root`.
+    def __init__(self, root: Path, recipe: Recipe, on_choice: Callable[[], None], guarded: Guarded) -> None:
+        """List the files below the project's `root`, whose columns are guessed for `recipe`.
 
         `on_choice` is called after a choice of a file or column, and from a thread when the first rows are read.
         """
@@ -40,7 +41,7 @@ class DataPicker:
         self._is_following = False
         self._unguessed: str | None = None
         self.chosen: dict[str, Any] = {}
-        """Values of fields that a choice has brought and the form has not taken yet."""
+        """Values of fields from a choice that the form has not taken yet."""
         self.list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
         self.refresh = button("Look again", "refresh", "Look for data files of the project")
         self._note = widgets.HTML()
@@ -52,19 +53,19 @@ class DataPicker:
         """Fields of the config that name columns."""
         self._dataset: str | None = None
         field = Field(COLUMN, (str, NoneType), help="Column of the text; none for text, or the only column of text.")
-        self.row = FieldRow(field, lambda change: self._name_column())
+        self.row = FieldRow(field, lambda change: guarded(partial(self._name_column, self.row.value))())
         side = widgets.VBox(
             [self.list, widgets.HBox([self.refresh, self._note])], layout={"flex": "1 1 300px", "max_width": "460px"}
         )
         picked = widgets.VBox([self._preview, self.counts], layout={"flex": "3 1 420px", "min_width": "0"})
         self.widget = widgets.HBox([side, picked], layout={"flex_flow": "row wrap", "overflow": "visible"})
         self.widget.add_class("nbtools-data")
-        self.list.observe(lambda change: self._choose(), names="value")
-        self.refresh.on_click(lambda button: self._scan())
+        self.list.observe(lambda change: guarded(partial(self._choose, change.new))(), names="value")
+        self.refresh.on_click(guarded(self._scan))
         self._scan()
 
     def _scan(self) -> None:
-        """Look for files."""
+        """List the data files of the project."""
         found = project_files.find_data(self._root, has_text=self._recipe.reads_text)
         self._found = [self._labelled(name) for name in found.names]
         self._fill(self.list.value)
@@ -90,18 +91,20 @@ class DataPicker:
             return f"{name}/  folder of text", name
         return f"{name}  {_size(path.stat().st_size)}", name
 
-    def _choose(self) -> None:
+    # A thread that shows other rows may set list and column before these callbacks run: they get what was chosen.
+
+    def _choose(self, name: str) -> None:
         if not self._is_following:
-            self._unguessed = self.list.value or None
+            self._unguessed = name or None
             self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
             if self._unguessed is None:
                 self.chosen |= {name: self._defaults[name] for name in self.column_fields}
             self._on_choice()
 
-    def _name_column(self) -> None:
+    def _name_column(self, column: str | None) -> None:
         name, options = _split(self._dataset)
-        if not self._is_following and name and self.row.value != options.get(COLUMN):
-            self.chosen = {"dataset": self._with_column(name, self.row.value)}
+        if not self._is_following and name and column != options.get(COLUMN):
+            self.chosen = {"dataset": self._with_column(name, column)}
             self._on_choice()
 
     @staticmethod
@@ -142,7 +145,7 @@ class DataPicker:
         return found if isinstance(found, FirstRows) and found.columns else None
 
     def _is_file(self, name: str) -> bool:
-        """Whether the first rows can be read without a walk through folders that no list shows."""
+        """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
         try:
             path = data_files.dataset_path(hub.with_options(name, {}), self._root)
             return any(name == listed for _, listed in self._found) or path.is_file()
@@ -150,7 +153,7 @@ class DataPicker:
             return False
 
     def _take(self, name: str, found: FirstRows) -> None:
-        """Guess the columns."""
+        """Take a chosen file, and guess its columns."""
         guess = self._recipe.guess_columns(found) if found.columns and self._recipe.guess_columns else {}
         column = guess.get(COLUMN)
         self.chosen = {"dataset": self._with_column(name, str(column) if column else None)}
@@ -169,7 +172,7 @@ class DataPicker:
             self._is_following = False
 
     def take(self) -> dict[str, Any]:
-        """Return what a choice has brought, once."""
+        """Return the values of the last choice, and forget them."""
         chosen, self.chosen = self.chosen, {}
         return chosen
 
@@ -217,6 +220,9 @@ def _table(found: FirstRows, named: Mapping[str, str]) -> str:
     left = len(found.columns) - len(columns)
     more = [plural(left, "column") + " not shown"] if left else []
     more += [f"the first of {plural(found.num_files, 'file')}"] if found.num_files > 1 else []
+    more += [
+        "the first line looks like a row: it is read as names of columns, so add a line of names"
+    ] * found.lacks_names
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<div>{table}</div><small>{', '.join(more)}</small>"
 

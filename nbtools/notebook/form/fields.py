@@ -95,9 +95,8 @@ class FieldRow:
         self._draw(field)
         self.value = value
 
-    def hide_secret(self) -> None:
-        """Show a value that looks secret as dots, from now on."""
-        value = self.value
+    def hide_secret(self, value: Any) -> None:
+        """Show `value` as dots if it looks secret, and what follows it; a page never gets it as plain text."""
         texts = [text for text in (value if isinstance(value, tuple) else [value]) if isinstance(text, str)]
         is_shown = isinstance(self._input, widgets.Text) and not isinstance(self._input, widgets.Password)
         if is_shown and any(is_secret(self.field.name, text) for text in texts):
@@ -142,11 +141,8 @@ class FieldRow:
 
     @property
     def value(self) -> Any:
-        """The value that the row shows.
-
-        Raises:
-            ValueError: the text is no value of the field's type; the message says what is allowed.
-        """
+        """The value that the row shows; ValueError if the text is no value of the field's type, and the message says
+        what is allowed."""
         entry = self._input.value
         if self._given is not None and self._given[1] == entry:
             return self._given[0]
@@ -160,7 +156,7 @@ class FieldRow:
             return tuple(unmasked(shlex.split(entry), self._given[0] if self._given else ()))  # or an open quotation
         if not isinstance(self._input, widgets.Text):
             return entry
-        if self.field.is_required and not entry.strip():
+        if self.is_missing:
             raise ValueError("is required")
         return parse_value(entry, self.field.types, self._split)
 
@@ -178,6 +174,11 @@ class FieldRow:
                 self._input.options = known
         self._given = (value, entry)  # first: setting the input calls `on_edit`, which reads the value
         self._input.value = entry
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a value must be given and is not."""
+        return self.field.is_required and not str(self._input.value).strip()
 
     def type_in(self, text: str) -> None:
         """Enter a text as a person would."""
@@ -235,11 +236,8 @@ class GPUField:
 
     @property
     def value(self) -> tuple[int, ...] | None:
-        """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs.
-
-        Raises:
-            ValueError: no GPU is ticked.
-        """
+        """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs;
+        ValueError if no GPU is ticked."""
         if self._mode.value != "chosen":
             return () if self._mode.value == "cpu" else None
         chosen = {index for index, box in self._boxes.items() if box.value}
@@ -339,7 +337,7 @@ def _written(value: Any, join: Callable[[list[str]], str]) -> str:
 
 
 def _options_of(field: Field) -> tuple[Any, ...] | None:
-    """Return all allowed values, where they are few."""
+    """Return all allowed values if they are few."""
     if field.is_closed:
         return field.choices
     is_truth = {*field.types} - {NoneType} == {bool}

@@ -87,11 +87,7 @@ class ConfigForm:
 
     @property
     def body(self) -> FormBody:
-        """The form of what is chosen.
-
-        Raises:
-            ConfigError: nothing is chosen yet.
-        """
+        """The form of what is chosen; ConfigError if nothing is chosen yet."""
         if self._body is None:
             raise ConfigError(
                 f"nothing is chosen in the form yet: click on a card, or name one of {', '.join(RECIPES)}"
@@ -100,11 +96,7 @@ class ConfigForm:
 
     @property
     def config(self) -> TrainConfig:
-        """The config as filled in.
-
-        Raises:
-            ConfigError: a value is wrong; the message names each field.
-        """
+        """The config as filled in; ConfigError if a value is wrong, and the message names each field."""
         content = self.body.content
         if isinstance(content, Program):
             raise ConfigError("the form is for a program, which has no config; form.program has its values")
@@ -112,11 +104,7 @@ class ConfigForm:
 
     @property
     def program(self) -> Program:
-        """The program as filled in.
-
-        Raises:
-            ConfigError: a value is wrong; the message names each field.
-        """
+        """The program as filled in; ConfigError if a value is wrong, and the message names each field."""
         content = self.body.content
         if not isinstance(content, Program):
             raise ConfigError("the form is for a recipe; form.config has its values")
@@ -124,20 +112,12 @@ class ConfigForm:
 
     @property
     def launch_settings(self) -> Launch:
-        """Processes and devices as filled in.
-
-        Raises:
-            ConfigError: a value is wrong; the message names each field.
-        """
+        """Processes and devices as filled in; ConfigError if a value is wrong, and the message names each field."""
         return self.body.launch_settings
 
     @property
     def name(self) -> str:
-        """Name of the script.
-
-        Raises:
-            InvalidNameError: it cannot be used.
-        """
+        """Name of the script; InvalidNameError if it cannot be used."""
         return self.body.name
 
     @property

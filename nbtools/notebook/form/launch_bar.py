@@ -1,4 +1,4 @@
-"""The bar below a form: all mistakes, each with a link to its row, the buttons, and what they said."""
+"""The bar below a form: all mistakes, each with a link to its row, the buttons, and their messages."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +11,7 @@ from nbtools.notebook.subshell import answers_beside_cells
 
 
 class LaunchBar:
-    """Buttons that stay in view, above them the mistakes that hold them back."""
+    """Buttons that stay in view, below the mistakes that disable them."""
 
     def __init__(self, go_to: Callable[[str], None], *buttons: widgets.Button) -> None:
         """Make the bar; a click on a mistake calls `go_to` with the name of its row."""
@@ -28,7 +28,7 @@ class LaunchBar:
         self.show("", {})
 
     def add(self, button: widgets.Button, answer: widgets.DOMWidget) -> None:
-        """Put a further button beside the others, and its answer above them."""
+        """Put a further button beside the others, and its output above them."""
         self.widget.children = (answer, *self.widget.children)
         self._buttons.children = (*self._buttons.children[:-1], button, self._reason)
 

@@ -13,15 +13,16 @@ import ipywidgets as widgets
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import InvalidNameError, plural
 from nbtools.machine.devices import Device, devices
-from nbtools.notebook.form.argument_rows import ArgumentRows, Guarded
+from nbtools.notebook.background import Guarded
+from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import program_list
-from nbtools.notebook.form.cluster import IN_A_JOB, SLURM, ClusterField
+from nbtools.notebook.form.cluster_row import IN_A_JOB, SLURM, ClusterField
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
 from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
 from nbtools.notebook.form.launch_bar import LaunchBar
-from nbtools.notebook.form.overwrite import button
 from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.widgets import button
 from nbtools.project import check_name
 from nbtools.recipes import Preset, Recipe
 from nbtools.script.field import fields_of
@@ -39,10 +40,11 @@ class FormLayout:
         preset: str | None,
         on_edit: Callable[[object], None],
         guarded: Guarded,
+        fill: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Make the widgets; `on_edit` is called after every edit of a field or of the script's `name`.
+        """Make the widgets; `on_edit` is called after an edit of a field or of the script's `name`.
 
-        Data files are listed below the project's `root`. Callbacks run under the form's error boundary `guarded`.
+        Rows of arguments call `fill` with values by field. Data files are listed below the project's `root`.
         """
         gpus = devices()
         needs = {key: _need(preset, len(gpus)) for key, preset in (recipe.presets if recipe else {}).items()}
@@ -68,9 +70,8 @@ class FormLayout:
             if name not in (*self._rows, "stop_on")
         }
         is_data = recipe is not None and recipe.guess_columns is not None
-        self.data = DataPicker(root, recipe, partial(on_edit, None)) if recipe and is_data else None
+        self.data = DataPicker(root, recipe, partial(on_edit, None), guarded) if recipe and is_data else None
         self._has_table = False
-        self.arguments = None if recipe else ArgumentRows(root, guarded, self._take_words, partial(on_edit, None))
         self._usual = {name for name, field in records.items() if field.is_basic}
         self.write = button("Write script", "pencil", "Write scripts/NAME.py")
         self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
@@ -80,6 +81,8 @@ class FormLayout:
         self._title = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         self._has_presets = recipe is not None
         self.sections = self._arranged(recipe, root)
+        on_read = partial(on_edit, None)
+        self.arguments = None if recipe else ArgumentRows(root, guarded, self.sections, fill, on_read)
         self.bar = LaunchBar(self._go_to, self.write, self.launch, self.load)
         self._follow_where()
 
@@ -112,7 +115,7 @@ class FormLayout:
         head.add_class("nbtools-columns")
         self.bar.question.children = (question,)
         arguments = [self.arguments.widget] if self.arguments else []
-        sections = (self.sections.first, *arguments, self.sections.bar, self.sections.columns)
+        sections = (self.sections.first, self.sections.bar, *arguments, self.sections.columns)
         form = widgets.VBox([self._title, head, *sections, summary, self.bar.widget, self.panel])
         form.layout.overflow = "visible"
         form.add_class("nbtools-form")
@@ -126,12 +129,12 @@ class FormLayout:
 
     @property
     def fields(self) -> dict[str, FormRow]:
-        """The rows that apply where the run runs, by field: with Slurm, its own instead of the GPUs' indices."""
+        """The rows in use, by field: with Slurm, the rows of its settings instead of the GPUs' indices."""
         unused = self._unused
         return {name: field for name, field in self._rows.items() if name not in unused}
 
     def show_data(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the first rows of the data that `values` name; return the values that a choice of data has brought."""
+        """Show the first rows of the data that `values` name; return the values from a choice of data."""
         if self.data is None or self.data.chosen:
             return self.data.take() if self.data else {}
         named = {name: values.get(name) for name in self.data.column_fields}
@@ -151,7 +154,7 @@ class FormLayout:
 
     @property
     def is_for_slurm(self) -> bool:
-        """Whether the run is to be a job."""
+        """Whether the run is a Slurm job."""
         return self.cluster.value == SLURM
 
     def _follow_where(self) -> None:
@@ -172,14 +175,10 @@ class FormLayout:
         with suppress(InvalidNameError):
             self.name.value = check_name(f"run_{stem}")
 
-    def _take_words(self, words: tuple[str, ...]) -> None:
-        """Write the words that the rows of arguments stand for into the row of the command line."""
-        self._rows["args"].value = words
-
     def _go_to(self, name: str) -> None:
         if name == self.name.description:
             self.name.focus()
-        else:
+        elif not (self.arguments and self.arguments.go_to(name)):
             self.sections.go_to(name)
 
 
@@ -190,6 +189,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "on_end": {"is_command": True},
     "args": {"is_command": True},
     "resume": {"is_command": True},
+    "config_values": {"is_command": True},
 }
 """Inputs of fields whose value is lines of text, or a command."""
 

@@ -9,6 +9,8 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ScriptError
+from nbtools.notebook.background import Guarded
+from nbtools.notebook.widgets import button
 from nbtools.project import file_digest
 from nbtools.rundir.secret_values import shown_masked
 from nbtools.script.program import Program
@@ -39,7 +41,7 @@ class KnownScripts:
 
 
 def differs(path: Path, content: TrainConfig | Program, launch: Launch) -> list[tuple[str, Any, Any]] | None:
-    """Return (field, value in the script, value in the form) per difference; None if the script cannot be read."""
+    """Return (field, value in the script, value in the form) per difference; None for an unreadable script."""
     try:
         script = parse_script(path)
     except ScriptError:
@@ -94,7 +96,7 @@ def state_in_words(path: Path, values: tuple[TrainConfig | Program, Launch] | No
 class OverwriteQuestion:
     """Asks before the user's text is replaced: overwrite it, keep it, or load it into the form."""
 
-    def __init__(self, guarded: Callable[[Callable[[], object]], Callable[[object], None]]) -> None:
+    def __init__(self, guarded: Guarded) -> None:
         """Run every answer under the form's error boundary `guarded`."""
         self._text = widgets.HTML()
         self._overwrite = button("Overwrite", "check", "Replace the script", style="warning")
@@ -123,9 +125,3 @@ class OverwriteQuestion:
     def close(self) -> None:
         """Hide the question, unanswered or answered."""
         self.widget.layout.display = "none"
-
-
-def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
-    """Make a button as wide as its text."""
-    layout = {"width": "auto", "flex": "0 0 auto"}
-    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)

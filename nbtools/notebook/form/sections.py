@@ -69,15 +69,15 @@ class Sections:
     """Columns of sections, with a box to find a setting and a toggle that unfolds everything."""
 
     def __init__(self, first: Sequence[Section], columns: Sequence[Sequence[Section]], usual: Collection[str]) -> None:
-        """Lay out sections: those over the whole width, then the columns.
+        """Lay out sections: `first` over the whole width, then `columns` of them, fewer on a narrow page.
 
-        Args:
-            first: sections over the whole width.
-            columns: sections below each other, column by column; a narrow page has fewer columns.
-            usual: names of the rows that are shown without unfolding.
+        Rows with the names in `usual` are shown without unfolding.
         """
         self._sections = [*first, *(section for column in columns for section in column)]
         self._usual, self._unused = set(usual), set[str]()
+        self._joined: Sections | None = None
+        self.has_found = True
+        """Whether any row matches the search."""
         self.find = widgets.Text(description="find", placeholder="a setting, by name or help", **INPUT_SHAPE)
         self.more = widgets.ToggleButton(tooltip="Settings that rarely change", layout={"width": "auto"})
         self._none = note_widget()
@@ -99,12 +99,20 @@ class Sections:
         return (each for section in self._sections for each in section.rows)
 
     def use(self, usual: Collection[str], unused: Collection[str]) -> None:
-        """Say which rows are shown without unfolding, and which are not shown, as their values do not count."""
+        """Set which rows are shown without unfolding, and which are hidden since their values do not count."""
         self._usual, self._unused = set(usual), set(unused)
         self._show()
 
+    def join(self, other: "Sections | None") -> None:
+        """Let the box and the toggle serve further sections too; None for these alone."""
+        if other is not self._joined:
+            self._joined = other
+            if other is not None:
+                other.find, other.more.value = self.find, self.more.value
+            self._show()
+
     def mark(self, mistakes: Mapping[str, str], changed: Mapping[str, str]) -> None:
-        """Show in each row its error, or else the words on its change; headings count both."""
+        """Show in each row its error, or else its change; headings count both."""
         for each in self.rows:
             each.mark(mistakes.get(each.field.name, ""), changed.get(each.field.name, ""))
         for section in self._sections:
@@ -126,9 +134,15 @@ class Sections:
         self.more.description = "Fewer settings" if self.more.value else "More settings"
         for section in self._sections:
             section.fold.value = self.more.value
+        if self._joined is not None:
+            self._joined.more.value = self.more.value
         self._show()
 
     def _show(self) -> None:
         words = self.find.value.lower().split()
         found = [section.show(self._usual, self._unused, words) for section in self._sections]
-        self._none.value = "" if any(found) else "<b>no setting matches</b>"
+        if self._joined is not None:
+            self._joined._show()
+            found.append(self._joined.has_found)
+        self.has_found = any(found)
+        self._none.value = "" if self.has_found else "<b>no setting matches</b>"

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
 from nbtools.launcher import findings
-from nbtools.launcher.sizes import activation_bytes, memory_of_strategies, num_trainable_parameters, precision_of
+from nbtools.launcher.sizes import memory_in_words, memory_of, num_trainable_parameters, precision_of, smallest_change
 from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
@@ -22,7 +22,7 @@ class Summary:
         """Count below project root `root`, and call `on_counted` from the thread after each count."""
         self.widget = widgets.HTML()
         self.counts = ""
-        """How many samples the data has, and what is held out."""
+        """The number of samples in the data, and the part that is held out."""
         self._root = root
         self._counts = Background(self._counted, on_counted)
 
@@ -55,7 +55,7 @@ class Summary:
             _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
             _tile(
-                f"{parameters:,}",
+                f"{'about ' if getattr(config, 'model_name', None) else ''}{parameters:,}",
                 "parameters",
                 f"trained in {precision}{_memory(config, num_processes, precision, gpus)}",
             )
@@ -78,17 +78,15 @@ class Summary:
 
 
 def _memory(config: TrainConfig, world_size: int, precision: str, gpus: Sequence[Device]) -> str:
-    needed, sharded = memory_of_strategies(config, world_size, precision)
-    kept = activation_bytes(config, precision)
-    if needed is None:
+    if (memory := memory_of(config, world_size, precision)) is None:
         return ""
-    text = f", about {findings.size(needed + (kept or 0))} per process"
-    text += "" if kept is not None else " before activations"
+    unknown = " before activations" if memory.activations is None else ""
+    text = f"; about per process{unknown}: {memory_in_words(config, world_size, precision)}"
     least = min((gpu.memory_total_bytes for gpu in gpus), default=None)
-    if least is None or least >= needed + (kept or 0):
+    if least is None or least >= memory.total:
         return text
-    text += f": a GPU has {findings.size(least)}"
-    return text if sharded is None else f"{text}; {findings.size(sharded + (kept or 0))} with strategy fsdp"
+    step = smallest_change(config, world_size, precision, least)
+    return f"{text}; a GPU has {findings.size(least)}{step and ': '}{step}"
 
 
 def _counts(config: TrainConfig, outcome: Schedule | DataError | str | None) -> str:

@@ -9,8 +9,8 @@ import ipywidgets as widgets
 from nbtools.errors import CheckpointError, plural
 from nbtools.launcher.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN, literal
-from nbtools.notebook.panel.media import html_widget
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.widgets import html_widget
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
 
@@ -24,8 +24,7 @@ _ROW_PX = 30
 class CheckpointList:
     """A table of the newest checkpoints with a button in each row, above the choice, the changes, and the start.
 
-    Args:
-        changed: called after another checkpoint was chosen, or the typed changes differ.
+    `changed` is called after another checkpoint was chosen, or the typed changes differ.
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
@@ -50,8 +49,7 @@ class CheckpointList:
         self.changing = html_widget()
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
         self._table, self._buttons = html_widget(), widgets.VBox(layout=widgets.Layout(width="170px", flex="0 0 auto"))
-        self._table.layout.flex = "1 1 auto"
-        self._table.layout.width = "0"
+        self._table.layout.flex, self._table.layout.width = "1 1 auto", "0"
         rows = widgets.HBox([self._table, self._buttons], layout=widgets.Layout(width="100%"))
         wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
         self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
@@ -77,8 +75,8 @@ class CheckpointList:
         if is_program:
             self.changes.description, self.changes.placeholder = "Arguments", "--lr 1e-4"
             self.changes.style.description_width = "76px"
-            self.changes.tooltip = "further arguments, which come last"
-            self.verify.tooltip = "Check that the files of the listed checkpoints are as they were, and not cut off"
+            self.changes.tooltip = "arguments that are appended to the program's"
+            self.verify.tooltip = "Check that the files of the listed checkpoints are unchanged and complete"
         latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
         offered.insert(0, (latest, LATEST))
         if [label for label, _ in offered] != [label for label, _ in self.choice.options]:
@@ -119,10 +117,8 @@ class CheckpointList:
         self._buttons.children = (head, *(self._button(checkpoint) for checkpoint in shown))
 
     def _button(self, checkpoint: AnyCheckpoint) -> widgets.Button:
-        text, layout = (
-            "Continue from here…",
-            widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto"),
-        )
+        layout = widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto")
+        text = "Continue from here…"
         button = widgets.Button(description=text, tooltip=f"Choose {checkpoint.name} below", layout=layout)
         button.name = checkpoint.name
 

@@ -8,15 +8,15 @@ import ipywidgets as widgets
 
 from nbtools.notebook.panel.checkpoint_list import START
 from nbtools.notebook.panel.html import FONT, LIVE, MUTED, PICTURE, copy_button
-from nbtools.notebook.panel.media import close_tree, html_widget
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS
+from nbtools.notebook.widgets import close_tree, html_widget, in_row
 from nbtools.run.run import Run
 
 STOP = ("Stop", "Save a checkpoint, then end every process of this run")
-CANCEL = ("Cancel", "Take the run from its queue; a later attempt of it does not start")
+CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
 _CONTROLS = {
     "Log scale": ("Logarithmic y axes for loss and gradient norm", 90, 0),
@@ -25,7 +25,7 @@ _CONTROLS = {
     "Range %": ("Share of the x axis to show", 275, 60),
     "Dark": ("Dark background for a dark notebook", 64, 0),
     STOP[0]: (STOP[1], 84, 0),
-    "Launch again": ("Start the script again as it is now, from the beginning, and show the new run here", 128, 0),
+    "Launch again": ("Start the current version of the script from the beginning, and show the new run here", 128, 0),
     "Resume": ("Continue from the latest verified checkpoint in a new run, and show it here", 96, 0),
     "Menu": ("Stacks of the ranks, commands to copy, and options of the curves", 80, 0),
     "Stacks": ("Show the Python stack of every rank; the training continues", 92, 0),
@@ -73,28 +73,24 @@ class Controls:
         self.tabs = Tabs(changed, typed)
         self.shown, self.tail = self.tabs.samples, self.tabs.log.text
         found = self.tabs.checkpoints
-        self.checkpoint, self.changes, self.changing, self.resume = (
-            found.choice,
-            found.changes,
-            found.changing,
-            found.start,
-        )
+        self.checkpoint, self.changes = found.choice, found.changes
+        self.changing, self.resume = found.changing, found.start
         self.options = (self.log, self.smoothing, self.x, self.span, self.dark)
         acts = (self.stop, self.again, self.onward, self.menu, self.stacks)
         self.actions = (*acts, found.verify, self.checkpoint, self.changes, self.resume)
         self._why_not = ""
         self._commands.layout.width = "auto"
-        self._menu_row = _row(self.stacks, self._commands, *self.options)
+        self._menu_row = in_row(self.stacks, self._commands, *self.options)
         self._menu_row.layout.display = "none"
         self.menu.observe(self._unfold, "value")
         self.page = _page()
         self.words = (self.header, self.progress, self.news, self.ranks, self.failure, self.waiting)
-        """In the order in which a page without widgets has them."""
-        buttons = _row(self.stop, self.again, self.onward, self.menu)
+        """Widgets of text, in their order on a page without widgets."""
+        buttons = in_row(self.stop, self.again, self.onward, self.menu)
         buttons.layout.width, buttons.layout.margin = "auto", "0 0 0 12px"
         state = _column(self.header, self.progress)
         state.layout.width, state.layout.flex = "0", "1 1 340px"
-        top = _row(state, buttons)
+        top = in_row(state, buttons)
         top.layout.align_items = "flex-start"
         acting = (self._menu_row, self.note, self.taken)
         self.lower = _column(
@@ -103,7 +99,7 @@ class Controls:
         upper = _column(top, self._menu_row, *self.words[2:], self.note, self.taken)
         self.whole = _column(upper, self.image, self.canvas, self.lower)
         self.below = _column(buttons, *acting, self.canvas, self.lower)
-        """What is below the static outputs of a run that has ended, until the canvas answers."""
+        """Widgets below the static outputs of an ended run, until the canvas answers."""
         for box in (self.lower, self.whole):
             box.add_class(LIVE)
 
@@ -113,7 +109,7 @@ class Controls:
             control.layout.display = "none"
 
     def offer(self, *, is_final: bool, is_running: bool, may_launch: bool, may_resume: bool) -> None:
-        """Show the buttons that a run in this state has a use for."""
+        """Show the buttons that apply to a run in this state."""
         for button, is_useful in (
             (self.stop, not is_final),
             (self.again, is_final and may_launch),
@@ -170,10 +166,6 @@ def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> 
     if label_width:
         traits["style"] = {"description_width": f"{label_width}px"}
     return kind(description=description, tooltip=tooltip, layout={"width": f"{width}px"}, **traits)
-
-
-def _row(*children: widgets.Widget) -> widgets.Box:
-    return widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
 
 
 def _column(*children: widgets.Widget) -> widgets.Box:

@@ -13,14 +13,12 @@ from nbtools.notebook.panel.news import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.theme import THEME
-from nbtools.run.job import ends_too_early
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import local_time
+from nbtools.run.slurm_job import ends_too_early
 from nbtools.rundir.heartbeat import RankHeartbeat, nodes_of
 
-NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
-"""Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
 LIVE = "nbtools-live"
 """Class of the widgets of a panel."""
 PICTURE = "nbtools-picture"
@@ -47,6 +45,7 @@ STATES = {
 _MAX_CHIPS = 16
 _SHORT_SOURCE = 100
 _MAX_TRACE_LINES = 200
+_MAX_DIFF_LINES = 2000
 
 
 # The outputs of a panel are text, picture, media and widgets, in this order. JupyterLab and Jupyter Notebook show
@@ -122,7 +121,7 @@ def header(
 
 
 def title(name: str, state: str, facts: Snapshot, *, is_alarming: bool) -> str:
-    """Return what the browser's tab says of a run: a sign, the share that is done, and its name."""
+    """Return the title of the browser's tab for a run: a sign, the completed share, and its name."""
     sign = "▲" if is_alarming else STATES[state][0]
     share = f"{100 * facts.step / facts.total_steps:.0f}% " if facts.total_steps and state == "RUNNING" else ""
     return f"{sign} {share}{name}"
@@ -179,7 +178,7 @@ def progress(
 
 
 def waiting(items: Sequence[tuple[str, bool, str]]) -> str:
-    """Return the list of what lies before the first step; what is done has a tick, the first that is not is bold."""
+    """Return the list of the stages before the first step: completed ones have a tick, the current one is bold."""
     if not items:
         return ""
     now = next((at for at, (_, is_done, _) in enumerate(items) if not is_done), len(items))
@@ -233,15 +232,26 @@ def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 
 
-def _folded(title: str, lines: Sequence[str], is_open: bool = False) -> str:
-    """Return lines that unfold under a title; empty without lines."""
+def _folded(title: str, lines: Sequence[str], is_open: bool = False, colours: Mapping[str, str] | None = None) -> str:
+    """Return lines that unfold under a title, with `colours` by their first character; empty without lines."""
     if not lines:
         return ""
     box = f"{MONO}{TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
+    shown = [literal(line) for line in lines]
+    if colours:
+        shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
     return (
-        f"<details{' open' * is_open}><summary style='{MUTED}cursor:pointer'>{literal(title)}</summary>"
-        f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{literal(chr(10).join(lines))}</pre></details>"
+        f"<details{' open' * is_open}><summary style='{FONT}{MUTED}cursor:pointer'>{literal(title)}</summary>"
+        f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre></details>"
     )
+
+
+def diff(title: str, lines: Sequence[str], rest: str) -> str:
+    """Return a unified diff, folded; `rest` says where those of its lines are that are left out."""
+    shown = [line[:500] for line in lines[:_MAX_DIFF_LINES]]
+    if len(lines) > len(shown):
+        shown.append(f"… {len(lines) - len(shown):,} more lines: {rest}")
+    return _folded(title, shown, colours={"+": "#2e8b57", "-": "#d13a1f", "@": "#3f90da"})
 
 
 def ranks(
@@ -343,6 +353,22 @@ def sources(lines: Sequence[str]) -> str:
         f"<details style='{FONT}{MUTED}'><summary style='cursor:pointer;{_CUT}' title='{literal(lines[0])}'>"
         f"{first}{more}</summary><ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
         "</details>"
+    )
+
+
+def sparkline(
+    values: Sequence[float], limits: tuple[float, float], size: tuple[int, int] = (84, 22), label: str = ""
+) -> str:
+    """Return values as a small curve between two limits, with a dot at its end; `label` is read out."""
+    (low, high), (width, height) = limits, size
+    pace, scale = (width - 5) / max(len(values) - 1, 1), (height - 6) / ((high - low) or 1.0)
+    places = [f"{1.5 + pace * i:.1f},{height - 3 - scale * (value - low):.1f}" for i, value in enumerate(values)]
+    x, _, y = places[-1].partition(",")
+    told = f"role='img' aria-label='{literal(label)}'" if label else "aria-hidden='true'"
+    return (
+        f"<svg width='{width}' height='{height}' {told} style='vertical-align:middle'><title>{literal(label)}</title>"
+        f"<polyline points='{' '.join(places)}' fill='none' stroke='#3f90da' stroke-width='1.4' "
+        f"stroke-linejoin='round'/><circle cx='{x}' cy='{y}' r='2' fill='#3f90da'/></svg>"
     )
 
 

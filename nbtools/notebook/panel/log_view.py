@@ -7,12 +7,12 @@ import ipywidgets as widgets
 
 from nbtools.errors import plural
 from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, literal
-from nbtools.notebook.panel.media import html_widget
 from nbtools.notebook.panel.snapshot import file_stamp, log_of
+from nbtools.notebook.widgets import html_widget
 from nbtools.run.run import Run
 
 NUM_LINES = 300
-"""Shown at once."""
+"""Lines shown at once."""
 NUM_SEARCHED = 5000
 """Lines at the end of the file in which a text is searched."""
 _LONGEST_LINE = 2000
@@ -21,13 +21,12 @@ _LONGEST_LINE = 2000
 class LogView:
     """The last lines, wrapped, in a box that stays at its end unless the reader scrolled up.
 
-    Args:
-        changed: called after the searched text changes.
+    `changed` is called after the searched text changes.
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
         self.search = widgets.Text(placeholder="Search the log", layout={"width": "260px"})
-        self.search.tooltip = f"Mark this text in the last {NUM_SEARCHED:,} lines of rank 0's log"
+        self.search.tooltip = f"Highlight this text in the last {NUM_SEARCHED:,} lines of rank 0's log"
         self.only = widgets.ToggleButton(description="Matching lines only", layout={"width": "150px"}, disabled=True)
         self.only.tooltip = "Hide the lines without the searched text"
         self.count, self.text = html_widget(), html_widget()
@@ -66,7 +65,7 @@ class LogView:
         self.text.value = f"<div role='log' aria-label='{label}' tabindex='0' style='{style}'>{body or nothing}</div>"
 
     def _number(self, lines: list[str]) -> int:
-        """Return the number of the first line; a line keeps its number, by which the page finds it again."""
+        """Return the number of the first line; a line keeps its number, so that the page finds it."""
         newest, kept = lines[-NUM_LINES:], self._before[:-1]  # the last line may have been incomplete
         same = (at for at in range(len(kept)) if kept[at:] == newest[: len(kept) - at])
         self._first += next(same, len(self._before))

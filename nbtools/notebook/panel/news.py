@@ -1,4 +1,4 @@
-"""What changed in a run since the last look, which is recorded in the user's cache: the run may be another user's."""
+"""Changes in a run since the last look, which is recorded in the user's cache: the run may be another user's."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def cache_file(run: RunDir) -> Path:
 
 
 def read_look(run: RunDir) -> Look | None:
-    """Return the last recorded look at a run; None if there is none that can be read."""
+    """Return the last recorded look at a run; None if there is no readable record."""
     try:
         content = read_json(cache_file(run)) or {}
     except (FormatError, OSError):

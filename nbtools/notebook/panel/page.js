@@ -1,7 +1,6 @@
-// What the page does for a panel: the title of the browser's tab, scrolling to it, the place of a log that is
-// read, and copying.
+// The JavaScript side of a panel: title of the browser's tab, scrolling, position in a log, copying, saves.
 
-/** The titles that panels wish for, of all panels of the page; the panel that was last active has its title shown. */
+/** Requested titles of all panels of the page; the title of the panel that was last active is shown. */
 const titles = (globalThis[Symbol.for("nbtools.titles")] ??= { wanted: new Map(), base: document.title, shown: "" });
 
 function showTitle() {
@@ -14,15 +13,15 @@ function showTitle() {
 titles.watch ??= new MutationObserver(() => document.title !== titles.shown && showTitle());
 titles.watch.observe(document.head, { childList: true, characterData: true, subtree: true });
 
-/** Wish for a title; an active panel comes before the others. */
-function wish(panel, text, isActive) {
+/** Request a title for the page; an active panel takes precedence. */
+function requestTitle(panel, text, isActive) {
   if (isActive) titles.wanted.delete(panel);
   if (text) titles.wanted.set(panel, text);
   else titles.wanted.delete(panel);
   showTitle();
 }
 
-/** Keep the line that is read in its place while others come and go; the end stays the end. */
+/** Keep the first visible line in its place while lines are added and removed; a log at its end stays there. */
 function keepPlace(scroller, stopping) {
   let seen = null;
   const top = () => scroller.getBoundingClientRect().top;
@@ -45,7 +44,7 @@ function keepPlace(scroller, stopping) {
   stopping.addEventListener("abort", () => [changes, sizes].forEach((each) => each.disconnect()));
 }
 
-/** Copy a text; without a secure context, as on a plain http address, through a selection. */
+/** Copy a text; without a secure context, as on a page without TLS, through a selection. */
 async function copy(button) {
   const before = button.textContent, text = button.dataset.copy;
   if (navigator.clipboard) await navigator.clipboard.writeText(text);
@@ -67,11 +66,14 @@ function render({ model, el }) {
     if (signal.aborted) return;
     if (!(root = el.closest(".nbtools-live"))) return requestAnimationFrame(start);
     root = root.parentElement.closest(".nbtools-live") ?? root;
-    root.addEventListener("pointerdown", () => wish(el, model.get("title"), true), options);
+    root.addEventListener("pointerdown", () => requestTitle(el, model.get("title"), true), options);
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");
       if (button) copy(button);
     }, options);
+    document.addEventListener("keydown", ({ key, ctrlKey, metaKey }) => {
+      if (key === "s" && (ctrlKey || metaKey)) model.send({ saving: true }); // JupyterLab tells no kernel of a save
+    }, { signal, capture: true });
     for (const scroller of root.querySelectorAll(".nbt-log")) keepPlace(scroller, signal);
     seek();
   };
@@ -82,18 +84,18 @@ function render({ model, el }) {
     const isSeen = root.getBoundingClientRect().top < innerHeight / 2;
     if (!isSeen) root.scrollIntoView({ block: "start", behavior: "smooth" });
   };
-  const change = () => wish(el, model.get("title"), false);
-  const lose = () => el.closest(".jupyter-widgets-disconnected") && wish(el, "", false);
+  const change = () => requestTitle(el, model.get("title"), false);
+  const lose = () => el.closest(".jupyter-widgets-disconnected") && requestTitle(el, "", false);
   model.on("change:title", change);
   model.on("change:is_sought", seek);
   model.on("comm_live_update", () => setTimeout(lose)); // a kernel that is gone tells no progress
   start();
-  wish(el, model.get("title"), true);
+  requestTitle(el, model.get("title"), true);
   return () => {
     ending.abort();
     model.off("change:title", change);
     model.off("change:is_sought", seek);
-    wish(el, "", false);
+    requestTitle(el, "", false);
   };
 }
 

@@ -1,4 +1,4 @@
-"""What the page does for a panel: the title of the browser's tab, scrolling to it, the place of a log, and copying."""
+"""The JavaScript side of a panel: title of the browser's tab, scrolling, position in a log, copying, saves."""
 
 from pathlib import Path
 
@@ -15,6 +15,6 @@ class Page(anywidget.AnyWidget):
     _esm = (_HERE / "page.js").read_text(encoding="utf-8")
     _css = (_HERE / "page.css").read_text(encoding="utf-8")
     is_sought = traitlets.Bool(False).tag(sync=True)
-    """Whether the page is to scroll to the panel, once it shows it."""
+    """Whether the page scrolls to the panel once the panel is visible."""
     title = traitlets.Unicode("").tag(sync=True)
-    """Put before the title of the page; empty for a run that had ended when the panel was opened."""
+    """Text before the title of the page; empty for a run that had ended when the panel was opened."""

@@ -7,7 +7,6 @@ widgets may run on another thread (a subshell) beside a busy cell: one lock guar
 import shlex
 import threading
 import time
-import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import Image, publish_display_data
+from IPython.display import Image
 
 from nbtools.errors import ConfigError, FormatError, NbtoolsError
 from nbtools.launcher.programs.program_resume import why_not_resumable
@@ -34,14 +33,16 @@ from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.subshell import answers_beside_cells, is_attended
+from nbtools.notebook.theme import NO_FORMULAS
+from nbtools.notebook.widgets import Displays, Output
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
-from nbtools.run.job import time_left_s
 from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
 from nbtools.run.run import Run, is_read
+from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
 from nbtools.rundir.identity import foreign_owner
@@ -49,12 +50,14 @@ from nbtools.rundir.rundir import has_recipe
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
+_TEXT = "a panel of a run"
+"""Plain text of a cell's output, the same in each execution."""
 STORE_EVERY_S = 10.0
-"""Least time between two renewals of the static outputs of a live panel, which a saved notebook keeps."""
+"""Least time between two updates of the static outputs of a live panel, which a saved notebook keeps."""
 RENDER_EVERY_S = 60.0
-"""The same while the page draws the curves, since the picture is made for them alone."""
+"""Least time between two updates while the page draws the curves: only a saved notebook needs the picture then."""
 _LOOKS_AT_LOST = 5
-"""On a network file system the record of a run's end can arrive after its lock is free, so LOST is checked again."""
+"""Number of checks of a LOST run: on a network file system exit.json can arrive after the lock is free."""
 
 
 class LivePlot:
@@ -93,7 +96,7 @@ class LivePlot:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._displays: list[tuple[str, ...]] = []
+        self._displays = Displays()
         self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
         self._choices = self._charts.choices
         self._forget()
@@ -102,7 +105,7 @@ class LivePlot:
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self._full: Limits = (0.0, 1.0)
         self._has_checkpoint = False
-        """Of this run, or of the one that it resumed."""
+        """Whether this run, or the one that it resumed, has a checkpoint."""
         self._is_program, self._why_not = False, ""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
@@ -119,6 +122,8 @@ class LivePlot:
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
+        if self._widgets.page is not None:
+            self._widgets.page.on_msg(lambda *_: self._store_soon())  # the page tells of a save, and of nothing else
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
@@ -145,13 +150,10 @@ class LivePlot:
                 self._look()
             elif self.run.state.is_final:
                 self.refresh()
-            ids = tuple(uuid.uuid4().hex for _ in range(4))
-            self._displays.append(ids)
-            for bundle, metadata, display_id in self._outputs(ids):
-                _publish(bundle, metadata, transient={"display_id": display_id})
+            self._displays.show(self._outputs())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = view_bundle(self.widget, repr(self))
+        bundle = view_bundle(self.widget, _TEXT)
         if not self.run.state.is_final:
             return bundle, {}
         self.refresh()
@@ -166,29 +168,26 @@ class LivePlot:
 
     def _words(self, note: str = "") -> str:
         words = "".join(part.value for part in self._widgets.words)
-        return f"<div class='{html.NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}{note}</div>"
+        return f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}{note}</div>"
 
-    def _outputs(self, ids: tuple[str, ...]) -> list[tuple[dict[str, Any], dict[str, Any], str]]:
+    def _outputs(self) -> list[Output]:
         widgets, state = self._widgets, self._drawn_state
         is_live = state is None or not state.is_final
         is_live_page = is_live or self._choices.is_ready
         note = html.without_kernel(time.time() if is_live else None, is_covered=is_live_page)
-        words = {"text/html": self._words(note), "text/plain": repr(self)}
+        words = {"text/html": self._words(note), "text/plain": _TEXT}
         widgets.shown.look(media.folder_of(self.run.files), dark=self._is_dark)
         below = widgets.shown.html()
         shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
         picture = {"image/png": self._png, "text/plain": ""} if self._png else {"text/plain": ""}
         controls = view_bundle(widgets.whole if is_live_page else widgets.below, "")
         size = _SIZE if self._png else {}
-        return [(words, {}, ids[0]), (picture, size, ids[1]), (shown, {}, ids[2]), (controls, {}, ids[3])]
+        return [(words, {}), (picture, size), (shown, {}), (controls, {})]
 
     def _update_displays(self, *, is_static: bool = False) -> None:
         """Replace the outputs; with `is_static`, all but the widgets."""
-        if not InteractiveShell.initialized():
-            return
-        for ids in self._displays:
-            for bundle, metadata, display_id in self._outputs(ids)[: 3 if is_static else None]:
-                _publish(bundle, metadata, transient={"display_id": display_id}, update=True)
+        if self._displays and InteractiveShell.initialized():
+            self._displays.replace(self._outputs(), which=range(3 if is_static else 4))
 
     # --- keeping it up to date ---
 
@@ -216,7 +215,7 @@ class LivePlot:
         self._widgets.close()
         with self._lock:
             self._release()
-            self._displays, self._snapshot, self._png = [], Snapshot(), b""
+            self._displays, self._snapshot, self._png = Displays(), Snapshot(), b""
 
     def _start(self) -> None:
         with self._lock:
@@ -242,7 +241,7 @@ class LivePlot:
                 self._wake.wait(self.refresh_s)
 
     def _read(self) -> bool:
-        """Read all rows, beside what the page asks for meanwhile; returns whether that was possible."""
+        """Read all rows, in a thread beside the page's requests; return whether that was possible."""
         try:
             read_rows(self.run)
         except (NbtoolsError, OSError):  # the next look shows it
@@ -278,7 +277,7 @@ class LivePlot:
     def _forget(self) -> None:
         self._stamp: object = None
         self._first: tuple[Curves, str] | None = None
-        """Curves to show until all rows are read, and what they lack."""
+        """Curves to show until all rows are read, and a sentence on the missing rows."""
         self._snapshot, self._choices.span = Snapshot(), None
         self._wanted: tuple[object, ...] = ()
         self._png = b""
@@ -352,7 +351,7 @@ class LivePlot:
         return is_shown and tabs.samples.look(folder, dark=self._is_dark)
 
     def _measure(self) -> None:
-        """Read what the machine measures while it is shown: all of it if a chart is open, else the newest rows."""
+        """Read the system metrics while they are shown: all rows if a chart is open, else the newest ones."""
         is_open = any(key.startswith("system/") and value for key, value in self._choices.opened.items())
         if is_open or self._widgets.tabs.index == SYSTEM:
             if self._system is None or is_open is not self._is_all_read:
@@ -373,7 +372,6 @@ class LivePlot:
         self._charts.show(charts, f"curves of {self.run.id}", self._widgets.smoothing.value)
 
     def _render(self) -> None:
-        """Draw the picture."""
         widgets = self._widgets
         if self._figure is None or self._figure.is_dark != widgets.dark.value:
             self._figure = RunFigure(dark=widgets.dark.value, titled=False)
@@ -450,11 +448,16 @@ class LivePlot:
         limits = left + first / 100 * (right - left), left + last / 100 * (right - left)
         self._choices.span = None if (first, last) == (0, 100) else limits
 
+    def _store_soon(self) -> None:
+        with self._lock:
+            self._stored_at = 0.0
+            self._changed()
+
     def _hear(self) -> None:
         """Act on a message of the canvas."""
         if self._choices.is_ready:
             self._widgets.hide_own()
-        if self._choices.is_hidden:  # JupyterLab tells no kernel of a save; a page that is left is often saved next
+        if self._choices.is_hidden:  # a page that is left is often saved next
             self._stored_at = 0.0
         self._widgets.x.value = self._choices.x
         self._changed()
@@ -467,35 +470,24 @@ class LivePlot:
         self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program)
         self._widgets.explain_resume(self._why_not)
 
-    def _arguments(self) -> list[str]:
-        """Return the further arguments of a program, as typed.
+    def _typed(self) -> tuple[dict[str, Any], list[str]]:
+        """Return as typed the values to change in the new run, or the further arguments of a program.
 
         Raises:
             ConfigError: they cannot be read.
         """
         try:
-            return shlex.split(self._widgets.changes.value) if self._is_program else []
+            words = shlex.split(self._widgets.changes.value)
         except ValueError as error:  # an unclosed quotation
             raise ConfigError(str(error)) from error
-
-    def _changes(self) -> dict[str, Any]:
-        """Return the values to change in the new run, as typed.
-
-        Raises:
-            ConfigError: they cannot be read.
-        """
-        try:
-            text = "" if self._is_program else self._widgets.changes.value
-            return read_changes(self.run, shlex.split(text)) if text else {}
-        except ValueError as error:  # an unclosed quotation
-            raise ConfigError(str(error)) from error
+        return ({}, words) if self._is_program or not words else (read_changes(self.run, words), [])
 
     def _check_changes(self, *_: object) -> None:
         """Show below the field the error in the typed changes, or their effect."""
         with self._lock:
             widgets, said = self._widgets, f"Cannot resume: {self._why_not}" if self._why_not else ""
             try:
-                changes, arguments = self._changes(), self._arguments()
+                changes, arguments = self._typed()
                 if arguments:
                     said = f"Resume adds the arguments {shlex.join(arguments)}"
                 if changes:
@@ -541,7 +533,7 @@ class LivePlot:
 
     def _resume_chosen(self) -> str:
         chosen = self._widgets.checkpoint.value
-        return self._resume_run(None if chosen == LATEST else chosen, self._changes(), self._arguments())
+        return self._resume_run(None if chosen == LATEST else chosen, *self._typed())
 
     def _resume_run(
         self,
@@ -570,7 +562,6 @@ class LivePlot:
         return "\n".join([f"{origin.capitalize()}, as {child.id}", *(str(warning.message) for warning in said)])
 
 
-_publish: Any = publish_display_data  # IPython's own has no types
 _by_cell: dict[str, tuple[str, "weakref.ref[LivePlot]"]] = {}
 
 

@@ -16,19 +16,19 @@ from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch
-from nbtools.run.job import ends_too_early, job_in_words
 from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
 from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, newest_value, silent_s
+from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, waiting_for
+from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
-from nbtools.rundir.source import source_in_words
 
 _NUM_BREAKS = 4
 _STALL_S, _STALL_STEPS = 300.0, 20
-"""Without heartbeats, a training is silent for too long after so many seconds, and so many steps."""
+"""A training without heartbeats stalls if it writes no row in these seconds and in the time of these steps."""
 _NUM_STOP_LINES = 400
 """Lines to search after a stop for torchrun's traceback and its one line per process."""
 
@@ -45,20 +45,20 @@ _OF_TORCHRUN = re.compile(
 
 @dataclass
 class Snapshot:
-    """What a panel shows of a run directory; kept until a file changes."""
+    """The content of a panel, read from a run directory; valid until a file changes."""
 
     step: int = 0
     total_steps: int | None = None
     seconds_per_step: float | None = None
     use: Sequence[str] = ()
-    """What the newest row says of waiting for data, the GPU's use and its memory, in words."""
+    """Sentences on waiting, GPU utilization and GPU memory in the newest row."""
     last_row: float | None = None
     """Unix time of the newest metric row."""
     ranks: list[RankHeartbeat] = field(default_factory=list)
     nproc_per_node: int | None = None
-    """Of a run on several nodes; None if unknown."""
+    """Ranks per node of a run on several nodes; else None."""
     sources: list[str] = field(default_factory=list)
-    """Of a program: where its curves come from, and what was not understood, a line each."""
+    """Lines on the sources of a program's curves, and on output that was not understood; empty for a recipe."""
     last_output: float | None = None
     """Unix time at which a program without metric rows last printed."""
     failure: Failure | None = None
@@ -67,9 +67,9 @@ class Snapshot:
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
     diverged: list[str] = field(default_factory=list)
-    """Those among them on metrics whose newest value is not finite."""
+    """The sentences of `warnings` on metrics whose newest value is not finite."""
     version: object = None
-    """Differs from the earlier one if the picture has to be drawn again."""
+    """Value that changes when the picture has to be drawn again."""
 
     def remaining_s(self, now: float) -> float | None:
         """Return the estimated seconds to the last step; None if unknown."""
@@ -130,17 +130,16 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
 
 def _use_of(own: History) -> list[str]:
     """Put the newest figures of a recipe's steps in words; none for other programs, whose units may differ."""
-    known = {name: own.last(f"train/{name}") for name in ("data_wait", "mfu")}
-    found = {name: math.nan if value is None else value for name, value in known.items()}
-    said = [f"{found['data_wait']:.0%} of the time waiting for data", f"MFU {found['mfu']:.0%}"]
-    if math.isnan(found["data_wait"]):
+    if own.last("train/data_wait") is None:
         return []
-    peak = own.last("system/peak_memory_gb")
-    return [*said[: 1 + math.isfinite(found["mfu"])], *([f"peak {peak:.3g} GB"] if peak is not None else [])]
+    told = {"train/data_wait": "{:.0%} of the time waiting for data", "train/peer_wait": "{:.0%} for other processes"}
+    told |= {"train/mfu": "MFU {:.0%}", "system/peak_memory_gb": "peak {:.3g} GB"}
+    found = [(words, own.last(name)) for name, words in told.items()]
+    return [words.format(value) for words, value in found if value is not None and math.isfinite(value)]
 
 
 def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[str]]:
-    """Return a sentence for each of the first four metrics with non-finite values, and those that stay so."""
+    """Return a sentence for each of the first four metrics with non-finite values, and those of lasting ones."""
     said, stay = [], []
     for name, series in history.items():
         if (broken := break_of(series)) is None:
@@ -162,7 +161,7 @@ def _gaps_of(own: History) -> list[str]:
         said.append(f"{own.num_skipped:,} damaged lines of metrics.jsonl are skipped")
     if own.num_unread_bytes:
         unread = f"{own.num_unread_bytes / 1e6:,.1f} MB of output"
-        said.append(f"{unread} was skipped in the search for metrics: it came too fast")
+        said.append(f"{unread} was not searched for metrics: the output grew too fast")
     return said
 
 
@@ -196,7 +195,7 @@ def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
 
 
 def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:
-    """Return what a running training needs help with: values that are not finite, a stall, too little time."""
+    """Return the problems of a running training: values that are not finite, a stall, too little time."""
     remaining_s = facts.remaining_s(now)
     alarms = facts.diverged[:1]
     alarms += [f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1]]
@@ -216,10 +215,8 @@ def waits_of(run: Run, state: RunState, facts: Snapshot) -> list[tuple[str, bool
     if state.is_final or facts.last_row is not None or any(beat.step for beat in beats) or facts.restarts:
         return []
     launch = mapping_at(run.info, "launch")
-    world, is_queued = (
-        (whole(launch.get("nproc_per_node")) or 1) * (whole(launch.get("nnodes")) or 1),
-        state is RunState.QUEUED,
-    )
+    world = (whole(launch.get("nproc_per_node")) or 1) * (whole(launch.get("nnodes")) or 1)
+    is_queued = state is RunState.QUEUED
     started = f"{len(beats)} of {world}" if beats else ""
     is_ready = bool(mapping_at(run.config or {}, "derived")) and bool(beats)
     phase = min(beats, key=lambda beat: beat.place).phase if beats else ""

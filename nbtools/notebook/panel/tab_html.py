@@ -1,17 +1,19 @@
 """The HTML of the tabs that are text alone: config, machine and files of a run; every text is escaped."""
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
-from nbtools.errors import shown
+from nbtools.errors import plural, shown
 from nbtools.launcher.findings import size
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, literal
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, literal, sparkline
 from nbtools.recipes import RECIPES
 from nbtools.run.disk_usage import num_bytes_in
-from nbtools.run.records import local_time, mapping_at
+from nbtools.run.records import local_time, mapping_at, started_as
 from nbtools.run.run import Run
+from nbtools.rundir.git_source import recorded_diff
+from nbtools.rundir.json_files import whole
 
 _MOST_FILES = 200
 _CELL = f"padding:1px 18px 1px 0;text-align:left;vertical-align:top;border-bottom:{BORDER};overflow-wrap:anywhere"
@@ -33,17 +35,26 @@ def config(run: Run) -> str:
         else:
             own.append((name, shown(value, 200), shown(default, 100) if is_known else "", "flag" * (name in flags)))
     launch = {**mapping_at(run.info, "launch"), **mapping_at(known, "derived")}
-    launched = [("script", str(run.info.get("script") or "")), ("arguments", _words(run.info.get("args")))]
+    started = started_as(run.info)
+    launched = [("script", str(run.info.get("script") or "")), ("arguments", shlex.join(started["arguments"]))]
+    launched += [(name, str(started[key] or "")) for name, key in (("folder", "cwd"), ("python", "python"))]
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
-    parts = (
-        [_titled(f"Differs from the default ({len(own)})", _table(own, ("field", "value", "default", "")))]
-        if own
-        else []
-    )
+    head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
+    parts = [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
         parts.append(_folded(f"As by default ({len(usual)})", _table(usual)))
-    parts.append(_folded("Launch", _table(launched), is_open=not values))
+    parts += [_folded("Launch", _table(launched), is_open=not values), uncommitted(run)]
     return "".join(parts)
+
+
+def uncommitted(run: Run, of: str = "") -> str:
+    """Return the changes of tracked files that a run started with, folded; empty without."""
+    try:
+        lines = recorded_diff(run.files).decode(errors="replace").splitlines()
+    except OSError as error:
+        lines = [str(error)]
+    num_lines = whole(mapping_at(run.info, "code").get("lines")) or 0
+    return diff(f"Uncommitted changes{of} ({plural(num_lines, 'line')})", lines, f"nbtools show {run.id} --diff")
 
 
 def machine(newest: Mapping[str, Sequence[float]]) -> str:
@@ -56,29 +67,16 @@ def machine(newest: Mapping[str, Sequence[float]]) -> str:
         said = f"{values[-1]:.0f}%" if unit == "%" else f"{values[-1]:.3g} {literal(unit)}"
         most = f"{max(values):.0f}%" if unit == "%" else f"{max(values):.3g} {literal(unit)}"
         of = f" <span style='{MUTED}'>{literal(label[0])}</span>" if label else ""
-        cells = (
-            f"{literal(title)}{of}",
-            f"<b>{said}</b>",
-            _sparkline(values, top),
-            f"<span style='{MUTED}'>most {most}</span>",
-        )
+        curve = sparkline(values, (0.0, max(top, *values)), (160, 20))
+        cells = f"{literal(title)}{of}", f"<b>{said}</b>", curve, f"<span style='{MUTED}'>most {most}</span>"
         rows.append("<tr>" + "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in cells) + "</tr>")
     if not rows:
         return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"
     return f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0;background:none'>{''.join(rows)}</table>"
 
 
-def _sparkline(values: Sequence[float], top: float) -> str:
-    """Return values as a curve of 160 by 20 pixels from 0 up to `top`, or up to their greatest if that is more."""
-    top = max(top, *values, 1e-12)
-    places = [(158 * index / max(len(values) - 1, 1) + 1, 19 - 18 * max(v, 0) / top) for index, v in enumerate(values)]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    line = f"<polyline points='{points}' fill='none' stroke='#3f90da' stroke-width='1.4'/>"
-    return f"<svg width='160' height='20' style='vertical-align:-5px' aria-hidden='true'>{line}</svg>"
-
-
 def files(run: Run) -> str:
-    """Return the names, sizes and times of what is in a run's directory; a folder counts with all that is in it."""
+    """Return names, sizes and times of the entries of a run's directory; a folder counts with its content."""
     found: list[tuple[str, ...]] = []
     with suppress(OSError), os.scandir(run.dir) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
@@ -95,21 +93,13 @@ def files(run: Run) -> str:
 
 def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """Return rows of plain text as a table as wide as its content; the first column is in bold."""
-    lines = (
-        ["<tr>" + "".join(f"<th style='{_CELL}{MUTED}'>{literal(cell)}</th>" for cell in head) + "</tr>"]
-        if head
-        else []
-    )
+    titles = "".join(f"<th style='{_CELL}{MUTED}'>{literal(cell)}</th>" for cell in head)
+    lines = [f"<tr>{titles}</tr>"] if head else []
     for first, *others in rows:
         cells = "".join(f"<td style='{_CELL}{MONO}'>{literal(cell)}</td>" for cell in others)
         lines.append(f"<tr><td style='{_CELL}'>{literal(first)}</td>{cells}</tr>")
-    return (
-        f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0 0 8px;background:none'>{''.join(lines)}</table>"
-    )
-
-
-def _titled(title: str, body: str) -> str:
-    return f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>{title}</b></div>{body}"
+    style = f"{FONT}{TEXT}border-collapse:collapse;margin:0 0 8px;background:none"
+    return f"<table style='{style}'>{''.join(lines)}</table>"
 
 
 def _folded(title: str, body: str, *, is_open: bool = False) -> str:
@@ -122,7 +112,3 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     return getattr(value, "value", value)
-
-
-def _words(args: Any) -> str:
-    return " ".join(str(arg) for arg in args) if isinstance(args, list) else ""

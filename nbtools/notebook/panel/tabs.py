@@ -1,4 +1,4 @@
-"""The tabs below the curves; only the one that is shown reads and draws anything."""
+"""The tabs below the curves; only the open tab reads and draws."""
 
 from collections.abc import Callable
 
@@ -7,16 +7,17 @@ import ipywidgets as widgets
 from nbtools.notebook.panel import tab_html
 from nbtools.notebook.panel.checkpoint_list import CheckpointList
 from nbtools.notebook.panel.log_view import LogView
-from nbtools.notebook.panel.media import MediaView, html_widget
+from nbtools.notebook.panel.media_view import MediaView
 from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.system import SystemReader
+from nbtools.notebook.widgets import html_widget
 from nbtools.run.run import Run
 
 SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM, FILES = range(6)
 TITLES = ("Samples", "Log", "Checkpoints", "Config", "System", "Files")
 _FILES_EVERY_S = 5.0
 _NUM_MEASURED = 120
-"""Values in the small curves of what the machine measures."""
+"""Values in the small curves of system metrics."""
 
 
 class Tabs:
@@ -40,7 +41,6 @@ class Tabs:
 
     @property
     def index(self) -> int:
-        """The tab that is shown."""
         return int(self.widget.selected_index or 0)
 
     def show_samples(self) -> None:

@@ -1,1 +1,1 @@
-"""A trained model in a notebook: its settings, an input, and what it answers."""
+"""A trained model in a notebook: its settings, an input, and its results."""

@@ -1,11 +1,12 @@
-"""What a trained model answered, as HTML that needs no kernel; the keys of a row decide how it is drawn."""
+"""Results of a trained model as HTML that needs no kernel; the keys of a row decide how it is drawn."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from nbtools.notebook.panel.html import BORDER, MUTED, NO_FORMULAS, literal
-from nbtools.notebook.panel.media import static_html
+from nbtools.notebook.panel.html import BORDER, MUTED, literal
+from nbtools.notebook.panel.media_view import cut, static_html
+from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 
@@ -21,7 +22,7 @@ _BARS_PX, _COLUMN_PX = 120, 48
 
 
 def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: int | None = None) -> str:
-    """Return the answers to some inputs, in order; with the checkpoint's `step`, also the states on the way."""
+    """Return the results for some inputs, in order; with the checkpoint's `step`, also the intermediate states."""
     parts = [_answer(given, row) for given, row in zip(inputs, rows, strict=False)][:_MOST_ROWS]
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div style='{MUTED}'>… and {len(rows) - _MOST_ROWS:,} more: in <code>.results</code></div>")
@@ -51,9 +52,9 @@ def _answer(given: str, row: dict[str, Any]) -> str:
     if "returns" in row:
         return _framed(_episodes(row))
     texts = [str(text) for text in row.get("texts") or [row.get("text", "")]][:_MOST_TEXTS]
-    shown = [literal(_cut(text)) or f"<i style='{MUTED}'>an empty text</i>" for text in texts]
-    before = f"<span style='{MUTED}'>{literal(_cut(given))}</span>"
-    if "texts" not in row:  # what was written follows the beginning of the text
+    shown = [literal(cut(text, _LONGEST_TEXT)) or f"<i style='{MUTED}'>an empty text</i>" for text in texts]
+    before = f"<span style='{MUTED}'>{literal(cut(given, _LONGEST_TEXT))}</span>"
+    if "texts" not in row:  # the continuation follows the beginning of the text
         return _framed(f"<div style='{_TEXT}'>{before}{shown[0]}</div>")
     items = "".join(f"<div style='{_TEXT};padding:3px 0'>{text}</div>" for text in shown)
     return _framed((f"<div style='{_TEXT}'>{before}</div>" if given else "") + items)
@@ -120,12 +121,8 @@ def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:
 
 
 def _given(text: str) -> str:
-    return f"<div style='{_TEXT};{MUTED}'>{literal(_cut(text))}</div>"
+    return f"<div style='{_TEXT};{MUTED}'>{literal(cut(text, _LONGEST_TEXT))}</div>"
 
 
 def _framed(body: str) -> str:
     return f"<div style='border-top:{BORDER};padding:8px 2px'>{body}</div>"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… ({len(text):,} characters)"

@@ -3,33 +3,30 @@
 import re
 import shlex
 import threading
-import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import publish_display_data
 
 from nbtools.config import errors_by_field
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
-from nbtools.notebook.form.overwrite import button
-from nbtools.notebook.panel.media import FramesPart, close_tree, html_widget
+from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
 from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.widgets import Displays, button, close_tree, html_widget
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
-from nbtools.recipes.predict import settings_of
+from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.script.field import fields_of
 
 _LATEST = ""
 _NUM_FRAMES = 65
-_publish: Any = publish_display_data  # IPython's own has no types
 _of_runs: dict[str, "weakref.ref[Playground]"] = {}
 """The playground of each run whose process may be open: a run has one process, however often its cell is run."""
 
@@ -65,7 +62,7 @@ class Playground:
         self._step = 0
         self._is_stopped = False
         self._thread: threading.Thread | None = None
-        self._displays: list[str] = []
+        self._displays = Displays()
         self._asked: tuple[str, ...] = inputs
         self._given = (inputs, "\n\n".join(inputs))
         self._made(f"Playground: {recipe.title}")
@@ -160,10 +157,8 @@ class Playground:
                 self.answer()
             except NbtoolsError as error:
                 self._say(str(error), is_wrong=True)
-        self._displays.append(uuid.uuid4().hex)
-        _publish(self._static(), {}, transient={"display_id": self._displays[-1]})
         view = "application/vnd.jupyter.widget-view+json"
-        _publish({view: self.widget._repr_mimebundle_()[view]}, {})
+        self._displays.show([(self._static(), {}), ({view: self.widget._repr_mimebundle_()[view]}, {})])
 
     def _static(self) -> dict[str, str]:
         words = answers_html(self._asked, self.results, step=self._step) if self.results else ""
@@ -201,7 +196,7 @@ class Playground:
         return values
 
     def _offer_checkpoints(self) -> None:
-        """List the checkpoints that the run has now; a choice that is gone becomes the latest."""
+        """List the run's current checkpoints; a chosen one that was removed is replaced by the latest."""
         saved = [one for one in self.run.checkpoints if isinstance(one, Checkpoint)]
         found = [(_labelled(one), one.name) for one in reversed(saved)]
         options, before = [("latest verified", _LATEST), *found], self._checkpoint.value
@@ -210,7 +205,7 @@ class Playground:
             self._checkpoint.value = before if before in dict(found).values() else _LATEST
 
     def _opened(self) -> ModelProcess:
-        """Return the process of the chosen checkpoint; another one that this run's playgrounds have open ends."""
+        """Return the process of the chosen checkpoint, and end any other one of this run's playgrounds."""
         self._offer_checkpoints()
         saved = self.run.checkpoints
         wanted = self._checkpoint.value or (saved[-1].name if saved else "")
@@ -233,8 +228,7 @@ class Playground:
         self._frames.widget.layout.display = "none" if item is None else ""
         if item is not None:
             self._frames.show(item, False, ())
-        for display_id in self._displays:
-            _publish(self._static(), {}, transient={"display_id": display_id}, update=True)
+        self._displays.replace([(self._static(), {})], which=[0])
 
     def _show_command(self) -> None:
         inputs, values = self._inputs(), self._values()

@@ -38,9 +38,9 @@ export function formatPosition(position, step, isLog) {
   return formatNumber(value, Math.min(4, Math.max(1, digits)));
 }
 
-/** A position on the x axis in words; `unit` is count, seconds (since the start) or clock (since 1970). */
-export function formatX(x, unit) {
-  if (unit === "clock") return new Date(1000 * x).toLocaleString("en-GB", CLOCK);
+/** A position on the x axis in words: a count, seconds since the start, or the clock of a kernel `ahead` of UTC. */
+export function formatX(x, { unit, ahead }) {
+  if (unit === "clock") return new Date(1000 * (x + ahead)).toLocaleString("en-GB", { ...CLOCK, timeZone: "UTC" });
   if (unit === "count") return Math.round(x).toLocaleString("en");
   const size = Math.abs(x), sign = x < 0 ? "−" : "";
   if (size < 59.5) return `${sign}${size < 10 ? Number(size.toFixed(1)) : Math.round(size)} s`;
@@ -308,7 +308,7 @@ class Chart {
 
   /** The value of each curve at x; `where` names the point of a sparse curve that lies elsewhere. */
   read(x, shown) {
-    const [toX, toY] = this.scales, { unit } = this.owner.spec.x, { is_log: isLog } = this.spec;
+    const [toX, toY] = this.scales, { x: axis } = this.owner.spec, { is_log: isLog } = this.spec;
     return shown.flatMap((series) => {
       const i = nearest(series.x, x), at = toX(series.x[i]);
       if (i < 0 || !this.isInside(at)) return [];
@@ -318,7 +318,7 @@ class Chart {
         ...{ series, x: at, y: toY(mean), mean, colour: series.colour, label: series.text },
         value: formatNumber(mean, series.is_exact ? 6 : 4),
         range: !series.is_exact && low < high ? `[${number(low)}, ${number(high)}]` : "",
-        where: Math.abs(at - toX(x)) > 1.5 ? `at ${formatX(series.x[i], unit)}` : "",
+        where: Math.abs(at - toX(x)) > 1.5 ? `at ${formatX(series.x[i], axis)}` : "",
       };
     });
   }
@@ -379,7 +379,7 @@ class Tip {
   show(owner, { chart, x, y }, { rows, hot }) {
     const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => (series.is_exact ? 1 : series.per_column))));
     const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
-    const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x.unit));
+    const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x));
     const header = [position, mean, chart.markAt({ x, y })].filter(Boolean).join(" · ");
     const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : [...rows, ...chart.spec.levels];
     setText(this.header, header);
@@ -525,7 +525,7 @@ class Canvas {
   }
   showChip() {
     this.chip.hidden = !(this.asked ? this.asked.span : this.spec.x.is_zoomed);
-    setText(this.chip, `zoomed ${this.limits.map((x) => formatX(x, this.spec.x.unit)).join("–")} ✕`);
+    setText(this.chip, `zoomed ${this.limits.map((x) => formatX(x, this.spec.x)).join("–")} ✕`);
   }
 
   /** The legend of compared runs, one for all charts. */

@@ -1,5 +1,6 @@
-"""The live canvas: a widget that draws charts in the page; canvas.js draws, and sends what the user does there."""
+"""The live canvas: a widget that draws charts in the page; canvas.js draws, and sends the user's actions."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,23 +14,19 @@ from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Tra
 from nbtools.notebook.plots.decimation import Floats
 
 DEFAULT_WIDTH = 900
-"""In CSS pixels, of a page that has not told its own."""
+"""Width in CSS pixels until the page has sent its own."""
 _HERE = Path(__file__).parent
 _FIELDS = (
     *("name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"),
 )
-"""Of a curve, beside its columns."""
+"""Fields of a `Trace` that are sent besides its columns."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 _GAP = 65535
 _NUM_STEPS = _GAP - 2
 
 
 class Canvas(anywidget.AnyWidget):
-    """Draws `Charts` in the page.
-
-    Args:
-        receive: called with each message of the page, perhaps on another thread.
-    """
+    """Draws `Charts` in the page; `receive` is called with each message of it, perhaps on another thread."""
 
     # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
     _esm = (_HERE / "canvas.js").read_text(encoding="utf-8")
@@ -64,6 +61,7 @@ def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
         "label": charts.x_label,
         "unit": _UNITS.get(charts.x, "count"),
         "kinds": charts.kinds,
+        "ahead": time.localtime(charts.limits[1]).tm_gmtoff if charts.x == "time" else 0,
     }
     x |= {"limits": charts.limits, "full": charts.full, "is_zoomed": charts.is_zoomed}
     every = [_chart(chart, columns) for chart in charts.charts]
@@ -126,7 +124,7 @@ def _codes(positions: Floats, start: float, step: float) -> Floats:
 
 
 def _is_wide(values: Floats) -> bool:
-    """Whether float32 is too coarse for the differences of values, or too small for their size."""
+    """Whether float32 lacks the precision or the range for the values."""
     known = values[np.isfinite(values)]
     if not len(known):
         return False
@@ -139,19 +137,13 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described = {"key": chart.key, "title": chart.title, "open": chart.is_open, "names": len(chart.names)}
     if not chart.is_open:
         return described
-    marks = [{**asdict(mark), "y": _known(mark.y)} for mark in chart.marks]
+    described |= {name: getattr(chart, name) for name in ("is_log", "can_log", "y", "x_ticks", "y_ticks", "veil")}
     return {
         **described,
-        "is_log": chart.is_log,
-        "can_log": chart.can_log,
-        "y": chart.y,
-        "x_ticks": chart.x_ticks,
-        "y_ticks": chart.y_ticks,
         "series": [columns.add(trace, chart.is_log) for trace in chart.series],
         "levels": [asdict(level) for level in chart.levels if _known(level.y) is not None],
-        "marks": marks,
+        "marks": [{**asdict(mark), "y": _known(mark.y)} for mark in chart.marks],
         "cuts": [{"x": x, "label": label} for x, label in chart.cuts],
-        "veil": chart.veil,
         "badge": asdict(chart.badge) if chart.badge else None,
     }
 

@@ -1,4 +1,4 @@
-"""What a chart is: its limits, ticks, curves, colours, labels and marks, for the picture and the canvas alike.
+"""The model of a chart: limits, ticks, curves, colours, labels and marks, for both the picture and the canvas.
 
 Sizes are in CSS pixels, colours are roles in `PALETTE`, dashes are in widths of their line.
 """
@@ -28,6 +28,7 @@ from nbtools.notebook.plots.metric_names import (
     TITLES,
     divided,
     grouped,
+    is_cost,
     kind_of,
     labels_of,
     legend_room,
@@ -93,21 +94,21 @@ class Trace:
     name: str
     label: str
     value: str
-    """The last one."""
+    """The last value, formatted."""
     colour: str
     x: Floats
     low: Floats
     high: Floats
     mean: Floats
     bold: Floats
-    """The smoothed means."""
+    """Smoothed means of the columns."""
     dash: tuple[float, ...] = ()
     width: float = 1.9
     dots: bool = False
     is_smoothed: bool = False
     """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
     is_exact: bool = False
-    """Every column is one point."""
+    """Whether every column is one point."""
     per_column: float = 1.0
     """Mean number of points in a column."""
     run: str = ""
@@ -121,7 +122,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Level:
-    """A baseline: a level line."""
+    """A baseline: a horizontal line."""
 
     label: str
     value: str
@@ -144,7 +145,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Badge:
-    """Tells that values are not finite; a line is drawn at the first one."""
+    """A label for non-finite values, with a line at the first one."""
 
     text: str
     x: float
@@ -157,21 +158,21 @@ class Chart:
     key: str
     title: str
     names: Sequence[str] = ()
-    """Those of its metrics."""
+    """Names of the chart's metrics."""
     is_open: bool = False
     is_log: bool = False
     can_log: bool = False
     y: Limits = (0.0, 1.0)
-    """On a logarithmic axis exponents of 10, and so are the positions of the ticks; values of the curves are as is."""
+    """Limits of y. On a logarithmic axis, limits and ticks are exponents of 10; the values of curves are not."""
     x_ticks: Ticks = ()
     y_ticks: Ticks = ()
     series: Sequence[Trace] = ()
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     cuts: Sequence[tuple[float, str]] = ()
-    """Position and label of each resume and restart."""
+    """(position, label) of each resume and restart."""
     veil: float | None = None
-    """The part left of it is the parent's."""
+    """Position up to which the curves are the parent's."""
     badge: Badge | None = None
 
 
@@ -185,9 +186,9 @@ class Charts:
     is_zoomed: bool = False
     charts: Sequence[Chart] = field(default_factory=list)
     message: str = ""
-    """Shown instead of charts."""
+    """Text shown instead of charts."""
     kinds: Sequence[X] = KINDS
-    """Those that the x axis can have."""
+    """Kinds of x axis that the data allows."""
 
     @property
     def x_label(self) -> str:
@@ -219,9 +220,7 @@ def page_sizes(num_open: int, width: float) -> list[Size]:
 def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
     """Return the charts of each group of metrics, and those for the machine at the end; every metric is in one.
 
-    Args:
-        view: the data and options.
-        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+    `sizes` returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
     """
     groups = grouped(view.history)
     known = {name for _, names in groups for name in names}
@@ -230,6 +229,7 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
         missing = "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
         return Charts(message=view.reading.capitalize() or missing)
     first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
+    first = [group for group in first if not is_cost(group)] or first
     groups += system_groups(view.system)
     is_usual = {group: group in TITLES or group in first for group, _ in groups}
     parts = [part for group, names in groups for part in _parts(group, names)]
@@ -303,12 +303,7 @@ def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
 def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:
     """Return an open chart with the limits of its y axis and the ticks of both axes.
 
-    Args:
-        chart: the curves, levels and marks.
-        limits: of the x axis.
-        kind: unit of the x axis.
-        size: of the plot area.
-        from_zero: the y axis of values that are not negative begins at 0, unless it is logarithmic.
+    With `from_zero`, the y axis of values that are not negative begins at 0, unless it is logarithmic.
     """
     values = [values for trace in chart.series for values in (trace.low, trace.high)]
     others = [level.y for level in chart.levels] + [mark.y for mark in chart.marks if mark.y is not None]
@@ -346,14 +341,11 @@ def trace_of(
     is_dotted: bool = False,
     **looks: Any,
 ) -> Trace:
-    """Reduce a metric to what the pixel columns of a chart can show.
+    """Reduce a metric to the pixel columns of a chart.
 
     Args:
-        series: the values.
-        x: the position of each on the x axis, ascending.
-        limits: of the x axis.
+        x: the position of each value on the x axis, ascending.
         full: limits that show all points: their columns are smoothed, so that a part has the same bold line.
-        columns: number of pixel columns.
         smoothing: weight of earlier values in the bold line; 0 for a line through all extremes.
         is_dotted: draw the points of a short series.
         looks: further fields of `Trace`; `value` is the last value where it is not given.
@@ -371,11 +363,8 @@ def trace_of(
         bold = smooth(whole.mean, smoothing)
         if whole is not curve:
             there = np.isfinite(bold)
-            if there.any():
-                bold = np.interp(curve.x, whole.x[there], bold[there])
-                bold[np.isnan(curve.mean)] = np.nan
-            else:
-                bold = curve.mean
+            bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean
+            bold = np.where(np.isnan(curve.mean), np.nan, bold)
     found = break_of(series)
     value = number(series.last).replace("nan", "NaN")
     return Trace(
@@ -408,21 +397,11 @@ def _curves(group: str, names: Sequence[str], view: View, axis: Axis, size: Size
             colours = ("evaluation", *(colours if group == "scores" else OTHERS))
         # A schedule has no noise: smoothing only delays it.
         is_smoothed = kind == "train" and group != "learning_rate" and name not in view.system
-        trace = trace_of(
-            series,
-            axis.positions[name],
-            (axis.left, axis.right),
-            axis.full,
-            round(size[0]),
-            smoothing=view.smoothing if is_smoothed else 0.0,
-            is_dotted=kind == "eval",
-            name=name,
-            label=label,
-            colour=colours[hue % len(colours)],
-            dash=DASHES[(hue + hue // len(colours)) % len(DASHES)],
-            width=1.9 if kind == "train" else 1.4,
-        )
-        drawn.append(trace)
+        looks: dict[str, Any] = {"name": name, "label": label, "width": 1.9 if kind == "train" else 1.4}
+        looks |= {"smoothing": view.smoothing if is_smoothed else 0.0, "is_dotted": kind == "eval"}
+        looks |= {"colour": colours[hue % len(colours)], "dash": DASHES[(hue + hue // len(colours)) % len(DASHES)]}
+        limits = axis.left, axis.right
+        drawn.append(trace_of(series, axis.positions[name], limits, axis.full, round(size[0]), **looks))
     return drawn
 
 

@@ -83,9 +83,7 @@ def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num
     """Reduce a sketch to pixel columns; no extreme is lost.
 
     Args:
-        sketch: the curve.
-        x: position of each of its columns, ascending.
-        limits: first and last position of the result.
+        x: position of each of the sketch's columns, ascending.
         num_columns: number of pixel columns; up to twice as many of the sketch's columns are kept as they are.
     """
     edges = np.linspace(*limits, num_columns + 1)
@@ -112,7 +110,7 @@ def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num
 
 
 def all_finite(values: Floats) -> bool:
-    """Whether all values are finite; their sum tells it at once, unless it is too large."""
+    """Whether all values are finite; a finite sum shows it without a second array."""
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(values.sum()) or bool(np.isfinite(values).all())
 
@@ -130,7 +128,7 @@ def smooth(values: Floats, weight: float) -> Floats:
 
 
 def is_lone(x: Floats, y: Floats) -> bool:
-    """Whether all finite values lie at one position, where a line draws nothing."""
+    """Whether all finite values are at one position, so that a line would be invisible."""
     at = x[np.isfinite(y)]
     return bool(len(at)) and float(at.min()) == float(at.max())
 
@@ -146,7 +144,7 @@ class Break:
 
 
 def break_of(series: Series | Sketch) -> tuple[Break, int] | None:
-    """Return the break of a series and its step; of a sketch only one that is the end is known."""
+    """Return the break of a series and its step; a `Sketch` contains only a break that lasts to its end."""
     if isinstance(series, Sketch):
         if (step := series.diverged_at) is None:
             return None
@@ -206,14 +204,14 @@ def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]
 
 def clock_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
     """Return ticks of an axis in Unix seconds at round times of this machine's clock; a day begins with its date."""
-    ahead = time.localtime(high).tm_gmtoff  # of UTC
+    ahead = time.localtime(high).tm_gmtoff  # of UTC, also for times before a change to summer time
     positions = [position - ahead for position, _ in time_ticks(low + ahead, high + ahead, num_max)]
     spacing = positions[1] - positions[0] if len(positions) > 1 else 0.0
     labels = []
     for position in positions:
         is_midnight = (position + ahead) % 86400 == 0
         shape = "%b %d" if is_midnight else "%H:%M:%S" if spacing < 60 else "%H:%M"
-        labels.append(time.strftime(shape, time.localtime(position)))
+        labels.append(time.strftime(shape, time.gmtime(position + ahead)))
     return list(zip(positions, labels, strict=True))
 
 

@@ -55,7 +55,7 @@ _MAX_BYTES = 100_000
 """A larger PNG is encoded again with fewer pixels."""
 _NUM_PANELS = 4
 _NUM_ENTRIES = 6
-"""Of a legend."""
+"""Most entries of a legend."""
 _HEADER, _FOOTER = 30, 16
 UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
 """Height of a picture without the line that names the run."""
@@ -100,7 +100,7 @@ class RunFigure:
         self.panels: list[Panel] = []
 
     def update(self, view: View) -> Charts:
-        """Update every line, tick and label to the view; returns what is drawn."""
+        """Update every line, tick and label to the view; return the drawn charts."""
         charts = charts_of(view, self._sizes)
         self.draw(charts, view.title, view.subtitle)
         return charts

@@ -12,16 +12,16 @@ from PIL import Image as Picture
 from PIL import ImageColor, ImageDraw, ImageFont
 
 MASKED = "\N{LIGHT SHADE}"
-"""Stands for a token that is not known yet."""
+"""Character for a masked token."""
 
 _MOST_CHARACTERS = 4000
 _MOST_PICTURE_COLUMNS = 96
-"""Of a running text; a drawing is never cut at its right edge."""
+"""Columns of a running text; a drawing is never cut at its right edge."""
 _DRAWINGS_PER_ROW = 4
 _NUMBER_COLUMNS = 5
 """Columns at the left of a running text that hold the frame's number."""
 _WIDTH, _HEIGHT = 9, 20
-"""Of a character's cell in pixels."""
+"""Size of a character cell in pixels."""
 _INK, _NUMBER = "#1c1c1c", "#888888"
 _PAPER = {"masked": "#c9ced6", "new": "#fbd9a0", "": "#ffffff"}
 _CELL_CSS = {

@@ -1,4 +1,4 @@
-"""Draws curves over something else than steps, such as the return of each episode, into one panel of a figure."""
+"""Draws curves over another axis than steps, such as the return of each episode, into one panel of a figure."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from nbtools.notebook.plots.figure import RunFigure, line_of, plain
 from nbtools.rundir.media import MediaItem
 
 HEIGHT = 250
-"""Of the picture in CSS pixels; it is as wide as the panel's."""
+"""Height of the picture in CSS pixels; the width is that of the panel's picture."""
 _NUM_EARLIER = 6
 _LARGEST = 1e300
 
@@ -52,7 +52,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
 
 
 def _curves(item: MediaItem) -> list[tuple[str, Floats, Floats]]:
-    """Return name, x and y of each curve, as far as both coordinates are given; what is not finite is a gap."""
+    """Return name, x and y of each curve with both coordinates; non-finite values are gaps."""
     curves = []
     for name, values in (item.lines or {}).items():
         number = min(len(item.x), len(values))

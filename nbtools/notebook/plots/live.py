@@ -21,7 +21,6 @@ class LiveCharts:
     Args:
         lock: held while `choices` change and `changed` is called, perhaps on another thread.
         changed: called after a message of the page.
-        x: first unit of the x axis.
         height: of the picture in CSS pixels.
     """
 
@@ -37,7 +36,7 @@ class LiveCharts:
 
     @property
     def is_empty(self) -> bool:
-        """The canvas was sent nothing yet; it has no height then, so the page says that it is not seen."""
+        """Whether no charts were sent to the canvas; it then has no height, and the page reports it as not visible."""
         return self.canvas is not None and self.canvas.version == 0
 
     def sizes(self, num_open: int) -> list[Size]:

@@ -1,4 +1,4 @@
-"""Which metrics share a chart, and what charts and curves are called."""
+"""Groups of metrics that share a chart, and the names of charts and curves."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -27,17 +27,22 @@ _BASELINE = re.compile(r"(unigram|bigram|majority|human)_(loss|accuracy|copy_rat
 """A context-free model's value, a human one, or the best possible one: drawn as a level, not as a curve."""
 _OUTSIDE = re.compile(r"(oracle|ngram)_loss")
 """The loss of generated text under an external likelihood, drawn beside the model's own loss."""
-_IN_WORDS = "train/data_wait", "system/peak_memory_gb"
-"""A panel tells these beside the progress bar."""
+_IN_WORDS = "train/data_wait", "train/peer_wait", "system/peak_memory_gb"
+"""Metrics that a panel shows beside the progress bar, not as a chart."""
+_COSTS = re.compile(
+    r"(?:.*[_/])?(?:times?|timing|wall|elapsed|eta|duration|runtime|m?s|sec|seconds?|speed|throughput|[wutif]ps"
+    r"|mem|memory|[gm]b)(?:[_/].*)?|data|.*[_/]cost"
+)
+"""Names of times, speeds and memory by one of their parts; `cost` alone is a loss."""
 _MOST_CURVES = 5
-"""Of a chart; a group with more metrics, or with labels that need more room, has further charts."""
+"""Most curves of a chart; a group with more metrics, or with labels that need more room, has further charts."""
 _LABEL_ROOM = 378.0
-"""Pixels of the plot area at whose width a group is divided, whatever the page has."""
+"""Width of the plot area in pixels by which groups are divided, independent of the page."""
 _SPLITS = ("train", "eval", "val", "valid", "validation", "test")
 
 
 def grouped(history: Mapping[str, Sized]) -> list[tuple[str, list[str]]]:
-    """Return the metrics by panel, the usual panels first."""
+    """Return the metrics by panel: the usual panels first, times, speeds and memory last."""
     groups: dict[str, list[str]] = {}
     for name in history:
         group = _group(name)
@@ -45,8 +50,13 @@ def grouped(history: Mapping[str, Sized]) -> list[tuple[str, list[str]]]:
         if group != "epoch" and name not in _IN_WORDS and len(history[name]) and not is_final_test:
             groups.setdefault(group, []).append(name)
     order = {group: index for index, group in enumerate(TITLES)}
-    shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order)))
+    shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order) + is_cost(item[0])))
     return [(group, _in_order(group, names)) for group, names in shown]
+
+
+def is_cost(group: str) -> bool:
+    """Whether a group is of what a step takes, in time or memory."""
+    return _COSTS.fullmatch(group) is not None
 
 
 def _in_order(group: str, names: list[str]) -> list[str]:
@@ -139,7 +149,7 @@ def matches(text: str, patterns: Sequence[str]) -> bool:
 
 
 def system_groups(names: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return what the machine measured by chart: `system/GPU use` has `system/GPU use/0` and so on."""
+    """Return the system metrics by chart: `system/GPU use` has `system/GPU use/0` and so on."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault("/".join(name.split("/")[:2]), []).append(name)

@@ -1,4 +1,4 @@
-"""What the machine measured of a run: CPU, memory and GPUs, read from system.jsonl as series like those of metrics."""
+"""System metrics of a run: CPU, memory and GPUs, read from system.jsonl as series like other metrics."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from nbtools.rundir.tail import Tail
 NEWEST_BYTES = 64 << 10
 _GPU = {"use_percent": ("GPU %", 1.0), "memory_bytes": ("GPU memory GB", 1e9), "power_w": ("GPU power W", 1.0)}
 _MOST_GPUS = 4
-"""Of more, the mean, the least and the greatest value are shown."""
+"""Most GPUs shown one by one; of more, the mean, the least and the greatest value are shown."""
 
 
 class SystemReader:

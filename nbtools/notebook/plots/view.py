@@ -1,4 +1,4 @@
-"""What a picture of a run shows: the data, the options, and the axis that its charts share."""
+"""The content of a picture of a run: the data, the options, and the axis that its charts share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,25 +43,19 @@ class View:
     span: Limits | None = None
     """Limits of the x axis in its unit; None for all."""
     metrics: Sequence[str] = ()
-    """Patterns as of a shell; the charts with a metric that matches one are open. Without any, the usual ones are."""
+    """Shell patterns; charts with a matching metric are open. Without patterns, the default charts are."""
     opened: Mapping[str, bool] = field(default_factory=dict)
-    """Whether the chart of a group is open, against the rule; by group."""
+    """Charts that the user opened or closed: group -> whether it is open."""
     switched: frozenset[str] = frozenset()
     """Groups whose y axis is linear if `log`, else logarithmic."""
     system: Mapping[str, Series] = field(default_factory=dict)
-    """What the machine measured of the run, by name: `system/CPU`."""
+    """System metrics of the run by name, such as `system/CPU`."""
     reading: str = ""
-    """What is said instead of charts while there are none, since rows are being read."""
+    """Text shown instead of charts while rows are being read."""
 
 
 def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **options: Any) -> View:
-    """Read the view of a run, with its parent's rows and checkpoints.
-
-    Args:
-        run: the run.
-        history: its curves, if its rows are not to be read.
-        options: fields of `View`.
-    """
+    """Read the view of a run, with its parent's rows and checkpoints; with `history`, its rows are not read."""
     history = run.history if history is None else history
     resumed_at, shift = mapping_at(run.info, "resumed_from").get("step"), shift_of(run)
     marks = _marks(run, shift)
@@ -86,7 +80,7 @@ def _marks(run: Run, shift: int) -> list[tuple[int, float | None]]:
 
 @dataclass
 class Choices:
-    """What a page asks of the charts; its messages are untrusted."""
+    """The page's choices for the charts; its messages are untrusted."""
 
     x: X = "step"
     span: Limits | None = None
@@ -94,11 +88,11 @@ class Choices:
     opened: dict[str, bool] = field(default_factory=dict)
     switched: frozenset[str] = frozenset()
     width: float = 0.0
-    """Of the page in CSS pixels; 0 if it is not known yet."""
+    """Width of the page in CSS pixels; 0 if unknown."""
     hidden: dict[str, bool] = field(default_factory=dict)
-    """Whether a page shows each view of the charts."""
+    """View of the charts -> whether it is hidden."""
     is_ready: bool = False
-    """A page draws the charts."""
+    """Whether a page draws the charts."""
     is_dark: bool = False
 
     @property
@@ -112,9 +106,9 @@ class Choices:
         return {**options, "opened": dict(self.opened)}
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take a message of the page; what it may not say is ignored."""
+        """Apply a message of the page; invalid content is ignored."""
         if message.keys() - {"visible", "view", "width", "dark"}:
-            self.hidden.clear()  # some view is in use; those that were closed do not tell
+            self.hidden.clear()  # a view is in use; closed views send no message
         self.is_ready |= message.get("ready") is True
         if isinstance(is_dark := message.get("dark"), bool):
             self.is_dark = is_dark
@@ -139,16 +133,14 @@ class Choices:
 class Axis:
     """The x axis that all charts share, and the positions of each metric's points on it.
 
-    Args:
-        view: the data and the limits.
-        names: metrics that determine the axis, and have positions on it.
+    `names` are metrics that determine it, and have positions on it.
     """
 
     def __init__(self, view: View, names: Sequence[str]) -> None:
         # Taken once: the history may grow in another thread while this picture is made.
         self.series = every = {name: (view.system if name in view.system else view.history)[name] for name in names}
         main = max(every, key=lambda name: (name not in view.system, len(every[name].steps)))
-        has = {kind: _has(kind, every.values()) for kind in ("step", "samples", "time")}
+        has = {kind: has_places(kind, every.values()) for kind in ("step", "samples", "time")}
         has["step"] = not isinstance(view.history, History) or view.history.has_steps or not has["time"]
         self.kinds: Sequence[X] = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
         self.kind: X = view.x if view.x in self.kinds else "step" if has["step"] else "relative"
@@ -160,10 +152,7 @@ class Axis:
         right = max(float(x[-1]) for x in self.positions.values())
         if view.checkpoints:  # a stop saves between two rows
             right = max(right, self.of_step(max(step for step, _ in view.checkpoints)))
-        left = 0.0 if 0 < left < 0.15 * right else left
-        if right <= left:
-            left, right = left - 1.0, left + 1.0
-        self.full: Limits = left, right
+        self.full = left, right = full_limits(left, right)
         self.is_zoomed = view.span is not None
         self.left, self.right = view.span or self.full
         self.right = max(self.right, self.left + 1e-6 * (right - left))
@@ -201,8 +190,14 @@ def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[
     return ticks(left, right, num_max, whole=True)
 
 
-def _has(kind: str, every: Iterable[Series | Sketch]) -> bool:
-    """Whether all points have a position on this axis."""
+def full_limits(left: float, right: float) -> Limits:
+    """Return the limits of an axis for positions between these; it begins at 0 if they begin near it."""
+    left = 0.0 if 0 < left < 0.15 * right else left
+    return (left, right) if right > left else (left - 1.0, left + 1.0)
+
+
+def has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
+    """Whether all points of all curves have a position on an axis of this kind."""
     if kind == "step":
         return True
     columns = (series.samples if kind == "samples" else series.times for series in every)
@@ -213,7 +208,12 @@ def _has(kind: str, every: Iterable[Series | Sketch]) -> bool:
 def _pause(series: Series | Sketch, resumed_at: int | None) -> float:
     """Return the seconds between the last row before a resume and the first after it, less the usual distance."""
     index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
-    if not 0 < index < len(series.steps):
+    return pause_at(series.times, index)
+
+
+def pause_at(times: NDArray[Any], index: int) -> float:
+    """Return by how much the time before a row is longer than the usual one before it; 0 for no row."""
+    if not 0 < index < len(times):
         return 0.0
-    usual = float(np.median(np.diff(series.times[:index]))) if index > 1 else 0.0
-    return max(0.0, float(series.times[index] - series.times[index - 1]) - usual)
+    usual = float(np.median(np.diff(times[:index]))) if index > 1 else 0.0
+    return max(0.0, float(times[index] - times[index - 1]) - usual)

@@ -1,4 +1,4 @@
-"""What the table shows of a run beside its records: one metric's curve, and the fields that differ from a preset."""
+"""Details of a run in the table, beside its records: one metric's curve, and the fields that differ from a preset."""
 
 from contextlib import suppress
 from typing import Any
@@ -17,7 +17,7 @@ _NUM_FIELDS = 4
 def details_of(rows: Rows, row: RunRow) -> Details:
     """Read the details of a run; the curves of an ended one come from the cache, or fill it.
 
-    Of a long run that is active, which is read every few seconds, no more is read than its first and last rows.
+    Of a long active run, which is read every few seconds, only the first and last rows are read.
     """
     with suppress(FormatError, OSError, RunNotFoundError):
         run = rows.run(row.id)
@@ -33,7 +33,7 @@ def details_of(rows: Rows, row: RunRow) -> Details:
 
 
 def _chosen(curves: Curves) -> str:
-    """Return the metric that says most of a run: an evaluation's loss, a loss, else one with a best value."""
+    """Return the metric to show: an evaluation's loss, else a loss, else one with a best value."""
 
     def rank(name: str) -> tuple[bool, ...]:
         is_loss, is_eval = name.endswith("loss"), name.startswith(("eval", "val"))

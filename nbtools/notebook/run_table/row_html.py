@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.notebook.panel.html import FONT, MUTED, NO_FORMULAS, STATES, TEXT, literal
+from nbtools.notebook.panel.html import FONT, MUTED, STATES, TEXT, literal, sparkline
 from nbtools.notebook.plots.decimation import duration
+from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.run.listing import RunRow
 from nbtools.run.records import local_time
 
-_WIDTH, _HEIGHT, _NUM_POINTS = 84, 22, 42
-"""Of a sparkline, in pixels and points."""
+_NUM_POINTS = 42
+"""Number of points in a sparkline."""
 _COLUMNS = "minmax(0,5fr) 96px 84px 58px 58px 62px 54px 66px minmax(0,5fr)"
 _TITLES = ("Run", "State", "", "Best", "Last", "Steps", "Took", "{age}", "Recipe, and what differs")
 _RIGHT = frozenset({3, 4, 5, 6, 7})
@@ -33,7 +34,7 @@ _TWO_LINES = (
 
 @dataclass(frozen=True)
 class Details:
-    """What the list of a run lacks and its other files have."""
+    """Values of a run that the list of runs lacks, read from its other files."""
 
     metric: str = ""
     """The metric of the sparkline, of the best and of the last value."""
@@ -58,13 +59,7 @@ def _cells(values: Sequence[str]) -> str:
 
 
 def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> str:
-    """Return one run.
-
-    Args:
-        row: What is in its records.
-        details: None as long as they have not been read.
-        is_stored: Show the date of the launch instead of the age, which changes.
-    """
+    """Return the row of one run; if `is_stored`, with the date of the launch instead of the age, which changes."""
     sign, colour, word, _ = STATES.get(row.state, ("!", "#d13a1f", "Unreadable", ""))
     state = f"<span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> {word}"
     chips = "".join(
@@ -92,7 +87,7 @@ def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> st
     values = (
         name,
         state,
-        sparkline(shown.points, shown.metric),
+        _curve(shown.points, shown.metric),
         _value(shown.best) or waiting,
         _value(shown.last) or waiting,
         f"{steps}{of_all}",
@@ -121,25 +116,14 @@ def _age(seconds: float) -> str:
     return duration(max(0.0, seconds) if seconds < 3600 else seconds // 60 * 60)
 
 
+def _curve(points: Sequence[float], metric: str) -> str:
+    if len(points) < 2:
+        return ""
+    return sparkline(points, (min(points), max(points)), label=f"{metric} from {points[0]:.4g} to {points[-1]:.4g}")
+
+
 def sparkline_points(values: npt.NDArray[np.float64]) -> list[float]:
     """Return a curve as the means of its finite values in at most 42 equal parts."""
     values = values[np.isfinite(values)]
     parts = np.array_split(values, min(_NUM_POINTS, len(values))) if len(values) else []
     return [float(part.mean()) for part in parts]
-
-
-def sparkline(points: Sequence[float], metric: str) -> str:
-    """Return a small curve as SVG; empty with fewer than two points."""
-    if len(points) < 2:
-        return ""
-    values = np.asarray(points)
-    low, high = float(values.min()), float(values.max())
-    x = np.linspace(1.5, _WIDTH - 3.5, len(values))
-    y = _HEIGHT - 3 - (values - low) / (high - low or 1.0) * (_HEIGHT - 6)
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-    label = literal(f"{metric} from {points[0]:.4g} to {points[-1]:.4g}")
-    return (
-        f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{label}' style='display:block'>"
-        f"<title>{label}</title><polyline points='{path}' fill='none' stroke='#3f90da' stroke-width='1.4' "
-        f"stroke-linejoin='round'/><circle cx='{x[-1]:.1f}' cy='{y[-1]:.1f}' r='2' fill='#3f90da'/></svg>"
-    )

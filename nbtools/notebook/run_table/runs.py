@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from nbtools.errors import ConfigError, shown
 from nbtools.project import Project, find_project
-from nbtools.run.listing import Rows, RunList, selected
+from nbtools.run.listing import Rows, RunList
 from nbtools.run.state import RunState
 
 if TYPE_CHECKING:  # pydantic, which a list of runs does not need
@@ -51,4 +51,4 @@ def runs(
         raise ConfigError(f"state={shown(state)}: must be one of {', '.join(RunState)}")
     found = project if isinstance(project, Project) else find_project(project)
     rows, states = Rows(found.runs.resolve()), () if state is None else (state.upper(),)
-    return Runs(rows, [*selected(rows.every(), name=name, states=states, recipe=recipe)])
+    return Runs(rows, name=name, states=states, recipe=recipe)

@@ -6,28 +6,30 @@ traits. Callbacks may run on another thread beside a busy cell, so one lock guar
 
 import contextlib
 import threading
-import uuid
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import publish_display_data
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
+from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.comparison import compare
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.controls import view_bundle
-from nbtools.notebook.panel.media import close_tree, html_widget
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
+from nbtools.notebook.widgets import Displays, Output, close_tree, html_widget, in_row
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
@@ -38,25 +40,20 @@ NUM_ROWS = 12
 REFRESH_S = 2.0
 ANY = "any state"
 _STATES = [ANY, *(state.capitalize() for state in html.STATES)]
-_LAST = float("inf")
-_ORDERS: dict[str, Callable[[RunRow, Details], Any]] = {
-    "newest": lambda row, _: row.order,
-    "oldest": lambda row, _: (-row.order[0], -row.order[2]),
-    "name": lambda row, _: row.name.lower(),
-    "best": lambda _, details: _LAST if details.best is None else details.best,
-    "last": lambda row, details: next((v for v in (details.last, row.loss) if v is not None and v == v), _LAST),
-    "steps": lambda row, _: -(row.step or 0),
-    "duration": lambda row, _: -(row.duration_s or 0.0),
+_ORDERS: dict[str, Callable[[RunRow], Any]] = {
+    "newest": lambda row: row.order,
+    "oldest": lambda row: (-row.order[0], -row.order[2]),
+    "name": lambda row: row.name.lower(),
+    "steps": lambda row: -(row.step or 0),
+    "duration": lambda row: -(row.duration_s or 0.0),
 }
+_BY_VALUE = ("best", "last")
+"""Orders for which the curves of all runs are read; the better value of a metric is first."""
 _STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{THEME}</style>"
 
 
 class RunTable:
-    """A table of runs, one page at a time.
-
-    Args:
-        runs: The runs to show.
-    """
+    """A table of runs, one page at a time."""
 
     def __init__(self, runs: RunList) -> None:
         self.runs = runs
@@ -64,7 +61,7 @@ class RunTable:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_acting = False
-        self._rows = list(runs.listed)
+        self._rows = {row.id: row for row in runs.listed}
         self._details: dict[str, tuple[RunRow, Details]] = {}
         self._ticked: set[str] = set()
         self._page = 0
@@ -72,12 +69,9 @@ class RunTable:
         self._plan: RemovalPlan | None = None
         self._num_asked = 0
         self._labelled = ""
-        folder = runs.rows.runs
-        self._left_out = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        self._left_out -= {row.id for row in self._rows}
-        """Folders that are not among the runs to show, which a look for new runs leaves out."""
+        self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
         self._opened: Any = None
-        self._displays: list[tuple[str, str]] = []
+        self._displays = Displays()
         self._make()
         self._fill()
         self._start()
@@ -89,22 +83,13 @@ class RunTable:
 
     def display(self) -> None:
         """Display two outputs: the table as it is stored, which needs no kernel, and the widgets."""
-        ids = uuid.uuid4().hex, uuid.uuid4().hex
         with self._lock:
-            self._displays.append(ids)
-            publish: Any = publish_display_data
-            for bundle, display_id in zip(self._outputs(), ids, strict=True):
-                publish(bundle, {}, transient={"display_id": display_id})
+            self._displays.show(self._outputs())
 
-    def _outputs(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        stored = [(row, self._known(row)) for row in self._rows[:NUM_STORED]]
+    def _outputs(self) -> list[Output]:
+        stored = [(row, self._known(row)) for row in islice(self._rows.values(), NUM_STORED)]
         text = _STYLE + row_html.stored_table(stored, len(self._rows) - len(stored))
-        return {"text/html": text, "text/plain": repr(self)}, view_bundle(self.widget, "")
-
-    def _store(self) -> None:
-        publish: Any = publish_display_data
-        for stored_id, _ in self._displays:
-            publish(self._outputs()[0], {}, transient={"display_id": stored_id}, update=True)
+        return [({"text/html": text, "text/plain": repr(self)}, {}), (view_bundle(self.widget, ""), {})]
 
     def close(self) -> None:
         """End the thread and remove the widgets."""
@@ -118,14 +103,16 @@ class RunTable:
     def _make(self) -> None:
         self._text = _control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
         self._state = _control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
-        self._order = _control(widgets.Dropdown, "Sort by", options=[*_ORDERS], value="newest", width=170, label=48)
-        self._back = _button("", "chevron-left", "Earlier page", self._turn(-1), width=36)
-        self._next = _button("", "chevron-right", "Next page", self._turn(1), width=36)
+        self._order = _control(
+            widgets.Dropdown, "Sort by", options=[*_ORDERS, *_BY_VALUE], value="newest", width=170, label=48
+        )
+        self._back = _button("", "chevron-left", "Earlier page", lambda: self._turn_to(self._page - 1), width=36)
+        self._next = _button("", "chevron-right", "Next page", lambda: self._turn_to(self._page + 1), width=36)
         self._reload = _button("", "refresh", "Look for new runs", self._look_again, width=36)
         self._place = html_widget()
         self._place.layout.width = "auto"
         for control in (self._text, self._state, self._order):
-            control.observe(lambda _: self._refill(), "value")
+            control.observe(lambda _: self._turn_to(0), "value")
         self._lines = [_Line(self._on_tick) for _ in range(NUM_ROWS)]
         self._open = _button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run)
         self._compare = _button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare_runs)
@@ -139,57 +126,54 @@ class RunTable:
         self._save = _button("Save", "check", "Write name, tags and note", self._save_labels, width=80)
         for text in (self._text, self._note):
             text.layout.flex, text.layout.max_width, text.layout.width = "1 1 170px", text.layout.width, "0"
-        self._labels = _row(self._name, self._tags, self._note, self._save)
+        self._labels = in_row(self._name, self._tags, self._note, self._save)
         self._said, self._below, self._head = html_widget(), widgets.VBox(), html_widget()
         self._head.value = row_html.head()
         # As wide as the column of tick boxes, so that the titles stand above their columns.
-        head = _row(widgets.Box(layout={"width": "28px"}), self._head, wraps=False)
-        turning = _row(self._back, self._place, self._next, self._reload, wraps=False)
+        head = in_row(widgets.Box(layout={"width": "28px"}), self._head, wraps=False)
+        turning = in_row(self._back, self._place, self._next, self._reload, wraps=False)
         turning.layout.width = "auto"
-        tools = _row(self._text, self._state, self._order, turning)
+        tools = in_row(self._text, self._state, self._order, turning)
         self._actions = (self._open, self._compare, self._stop, self._resume, self._delete, self._keep)
         lines = widgets.VBox([line.box for line in self._lines], layout={"width": "100%", "overflow": "hidden"})
-        parts = [tools, head, lines, _row(*self._actions), self._labels, self._said, self._below]
+        parts = [tools, head, lines, in_row(*self._actions), self._labels, self._said, self._below]
         self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
         for name in (html.LIVE, "nbtools-runs-page"):
             self.widget.add_class(name)
         answers_beside_cells(self.widget)
 
-    def _refill(self) -> None:
+    def _turn_to(self, page: int) -> None:
         with self._lock:
-            self._page = 0
+            self._page = page
             self._fill()
         self._start()
 
-    def _turn(self, pages: int) -> Callable[[], None]:
-        def turn() -> None:
-            with self._lock:
-                self._page += pages
-                self._fill()
-            self._start()
-
-        return turn
-
     def _look_again(self) -> None:
-        """List all runs of the folder again."""
+        """Add new runs that the filters choose; a run that was renamed or stopped here stays."""
         with self._lock:
-            self._rows = [row for row in self.runs.rows.every() if row.id not in self._left_out]
+            self._rows = {row.id: row for row in self.runs.chosen_now(self._rows)}
             self.runs.rows.save()
-            self._ticked &= {row.id for row in self._rows}
-            self._refill()
+            self._ticked &= self._rows.keys()
+            self._turn_to(0)
 
     def _fill(self) -> None:
-        """Show the page that the filters and the order give."""
+        """Filter and sort the runs, and show the current page."""
         words, state = self._text.value.lower().split(), self._state.value
         states = () if state == ANY else (state.upper(),)
-        order = _ORDERS[self._order.value]
-        fitting = [row for row in selected(self._rows, states=states) if _fits(row, words)]
-        fitting.sort(key=lambda row: order(row, self._known(row) or Details()))
+        fitting = [row for row in selected(self._rows.values(), states=states) if _fits(row, words)]
+        self._unread, by = [], self._order.value
+        if by in _BY_VALUE:
+            self._unread = [row for row in fitting if row.id not in self._details]
+            fitting = self._by_value(fitting, by)
+        else:
+            fitting.sort(key=_ORDERS[by])
         self._page = max(0, min(self._page, (len(fitting) - 1) // NUM_ROWS))
         first = self._page * NUM_ROWS
         self._shown = fitting[first : first + NUM_ROWS]
         last = first + len(self._shown)
         text = f"{first + 1:,} to {last:,} of {plural(len(fitting), 'run')}" if fitting else "no runs"
+        if self._unread:
+            text += f", {by} of {len(fitting) - len(self._unread):,} read"
         self._place.value = f"<span style='{html.FONT}{html.MUTED}white-space:nowrap'>{text}</span>"
         self._back.disabled, self._next.disabled = first == 0, last == len(fitting)
         for number, line in enumerate(self._lines):
@@ -197,8 +181,21 @@ class RunTable:
             line.show(row, None if row is None else self._known(row), row is not None and row.id in self._ticked)
         self._offer()
 
+    def _by_value(self, rows: Sequence[RunRow], by: str) -> list[RunRow]:
+        """Return rows with the better value of a metric first; the metric of most runs first, rows without one last."""
+        num_runs = Counter(details.metric for _, details in self._details.values())
+
+        def key(row: RunRow) -> tuple[Any, ...]:
+            details = self._known(row) or Details()
+            value, metric = getattr(details, by), details.metric
+            if value is None or value != value:
+                return (True,)
+            return False, -num_runs[metric], metric, -value if direction_of(metric) == "higher" else value
+
+        return sorted(rows, key=key)
+
     def _known(self, row: RunRow) -> Details | None:
-        """Return the details of a run as they were last read."""
+        """Return the last details that were read of a run."""
         known = self._details.get(row.id)
         return None if known is None else known[1]
 
@@ -206,13 +203,13 @@ class RunTable:
         with self._lock:
             (self._ticked.add if is_ticked else self._ticked.discard)(name)
             self._forget_plan("")
-            self._offer()
+            self._fill()
 
     def _chosen(self) -> list[RunRow]:
-        return [row for row in self._rows if row.id in self._ticked]
+        return [row for row in self._rows.values() if row.id in self._ticked]
 
     def _offer(self) -> None:
-        """Enable what can be done with the ticked runs."""
+        """Enable the buttons that apply to the ticked runs."""
         chosen, idle = self._chosen(), not self._is_acting
         one = chosen[0] if len(chosen) == 1 else None
         self._open.disabled = one is None
@@ -237,24 +234,31 @@ class RunTable:
                 self._thread.start()
 
     def _work(self) -> None:
-        """Read the rows on screen; and again as long as one of them is active."""
+        """Read the rows on screen, then those that the order needs; repeat while one on screen is active."""
         while True:
             self._wake.clear()
-            for row in tuple(self._shown):
+            due = time.monotonic() + REFRESH_S
+            for row in (*self._shown, *self._unread):
                 if self._wake.is_set():
                     break  # another page
                 self._read(row)
+                if self._unread and time.monotonic() > due:
+                    with self._lock:
+                        self._fill()
+                    due = time.monotonic() + REFRESH_S
             self.runs.rows.save()
             with self._lock:
+                if self._unread and not self._wake.is_set():
+                    self._fill()
                 is_idle = all(row.is_final for row in self._shown) and not self._wake.is_set()
                 if self._is_closed or is_idle:
                     self._thread = None
-                    self._store()
+                    self._displays.replace(self._outputs(), which=[0])
                     return
             self._wake.wait(REFRESH_S)
 
     def _read(self, row: RunRow) -> None:
-        """Read a run as it is now, and its details if they are not known, and show them."""
+        """Read the records of a run, and its details if they were not read yet, and show both."""
         now, (read, details) = row, self._details.get(row.id, (None, None))
         with contextlib.suppress(OSError):  # removed
             now = self.runs.rows.completed(self.runs.rows.row(row.id))
@@ -262,7 +266,8 @@ class RunTable:
             details = details_of(self.runs.rows, now)
         with self._lock:
             self._details[row.id] = now, details
-            self._rows = [now if one.id == row.id else one for one in self._rows] if now != row else self._rows
+            if row.id in self._rows:
+                self._rows[row.id] = now
             for number, line in enumerate(self._lines[: len(self._shown)]):
                 if self._shown[number].id == row.id:
                     self._shown[number] = now
@@ -271,7 +276,7 @@ class RunTable:
     # --- actions ---
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Say `doing` at once, and run `action` in a thread; say what it returns, or its error."""
+        """Show `doing` at once, run `action` in a thread, and show what it returns, or its error."""
         with self._lock:
             if self._is_acting:
                 return
@@ -345,7 +350,7 @@ class RunTable:
         self._act("Saving…", save)
 
     def _ask(self) -> None:
-        """List what Delete would remove; ask once more; remove it."""
+        """List what Delete would remove, ask once more, and remove it."""
         if self._plan is None:
             names = [row.id for row in self._chosen()]
             self._act("Looking at what can be removed…", lambda: self._planned(names))
@@ -390,21 +395,22 @@ class _Line:
     """A tick box and one run."""
 
     def __init__(self, on_tick: Callable[[str, bool], None]) -> None:
-        self._name, self._on_tick = "", on_tick
+        self._name, self._is_ticked, self._on_tick = "", False, on_tick
         self._tick = widgets.Checkbox(indent=False, layout={"width": "28px", "flex": "0 0 28px"})
         self._text = html_widget()
         self._text.layout.min_width = "0"
         self._tick.observe(self._ticked, "value")
-        self.box = _row(self._tick, self._text, wraps=False)
+        self.box = in_row(self._tick, self._text, wraps=False)
 
     def _ticked(self, change: Any) -> None:
-        if self._name:
-            self._on_tick(self._name, change["new"])
+        if self._name and change["new"] is not self._is_ticked:  # else `show` has changed the box
+            self._is_ticked = change["new"]
+            self._on_tick(self._name, self._is_ticked)
 
     def show(self, row: RunRow | None, details: Details | None, is_ticked: bool) -> None:
         """Show a run; None shows an empty line."""
-        self._name = ""  # this change of the box is not the user's
-        self._tick.value, self._name = is_ticked, "" if row is None else row.id
+        self._is_ticked, self._name = is_ticked, "" if row is None else row.id
+        self._tick.value = is_ticked
         self._tick.tooltip = self._name
         self.box.layout.display = "none" if row is None else ""
         self._text.value = "" if row is None else row_html.line(row, details)
@@ -424,8 +430,3 @@ def _button(text: str, icon: str, tooltip: str, act: Callable[[], None], *, widt
     button = widgets.Button(description=text, icon=icon, tooltip=tooltip, layout={"width": f"{width}px"})
     button.on_click(lambda _: act())
     return button
-
-
-def _row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
-    flow = "row wrap" if wraps else "row nowrap"
-    return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))

@@ -9,7 +9,7 @@ import psutil
 from nbtools.rundir.heartbeat import RankHeartbeat
 
 _PATIENCE_S = 3.0
-"""Added to twice the usual step time; with the one second between heartbeats and reads, about five in all."""
+"""Seconds added to twice the usual step time; with the delays of heartbeats and reads, about five in all."""
 _UNKNOWN_STEP_S = 6.0
 
 
@@ -21,7 +21,7 @@ class Straggler:
     silent_s: float
     """Time since the rank entered its phase."""
     is_behind: bool
-    """Whether another rank is further."""
+    """Whether another rank is ahead of this one."""
     condition: str
     """`gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
     node: str = ""

@@ -32,7 +32,7 @@ _STEP: Final = re.compile(rf"(?:^|[^a-z])(?:global_?)?(?:step|iter|iteration|upd
 """A count of steps in a name: `epoch=3-step=400`, `iter_0000500`, `global_step500`."""
 _EPOCH: Final = re.compile(rf"(?:^|[^a-z])(?:epoch|ep)s?{_COUNT}", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?:^|[-_=.]|checkpoint|ckpt|model|state)(\d{1,15})(?![\dA-Za-z])", re.IGNORECASE)
-"""A count of what the name does not say: steps in `model_0100.pth`, epochs in timm's `checkpoint-12.pth.tar`."""
+"""A number of unknown unit in a name: steps in `model_0100.pth`, epochs in timm's `checkpoint-12.pth.tar`."""
 _FOLDER: Final = re.compile(
     rf"(?!tmp)(?:.*[-_.])?(?:checkpoint|ckpt|epoch|step|global_?step|iter|iteration|update)s?{_COUNT}", re.IGNORECASE
 )
@@ -40,24 +40,24 @@ _SAYS_SO: Final = re.compile(
     r"(?:^|[^a-z])(?:checkpoint|ckpt|snapshot|last|latest|best|final|model|weights|state|net)s?(?![a-z])", re.IGNORECASE
 )
 _ASIDE: Final = re.compile(r"(?:^|[^a-z])(?:best|final|model|weights|net)s?(?![a-z])", re.IGNORECASE)
-"""Names of weights alone, or of an earlier state: what continues from the newest prefers other names."""
+"""Names of weights alone, or of an earlier state: a resume from the newest checkpoint prefers other names."""
 _PART: Final = re.compile(
     r"(?:optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args|ema_only|tokenizer|dataset|cache|"
     r"features?|embeddings?|predictions?|(?:train|val|valid|test|dev)(?![a-z]))",
     re.IGNORECASE,
 )
-"""Beginning of the names of parts of a checkpoint, and of tensors that are none."""
+"""Beginning of the names of parts of a checkpoint, and of tensors that are not checkpoints."""
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".msgpack", ".h5")
 _OF_TORCH: Final = (".pt", ".pth", ".pt.tar", ".pth.tar", ".ckpt.tar")
 _FILES: Final = (".ckpt", *_OF_TORCH, ".bin", ".safetensors", ".tar", ".pkl")
 _UNFINISHED: Final = (".tmp", ".partial", ".incomplete")
 _TRACKERS: Final = ("latest_checkpointed_iteration.txt", "latest")
-"""Files of Megatron and of DeepSpeed that name the newest of the checkpoints beside them."""
+"""Files of Megatron and of DeepSpeed that name the newest checkpoint in their folder."""
 _MODEL_PARALLEL: Final = "mp_rank_"
 """Beginning of the names of folders with a part of a model."""
 _RANK: Final = re.compile(r"rank[-_=.]?\d+", re.IGNORECASE)
 _MAX_PARTS: Final = 2_000
-"""So many entries of the folders inside a checkpoint are looked at."""
+"""Number of entries of the folders inside a checkpoint that are examined."""
 _HF_STATE: Final = "trainer_state.json"
 _GLOBAL_STEP: Final = re.compile(rb'"global_step":\s*(\d{1,15})\b')
 
@@ -70,7 +70,7 @@ class ForeignCheckpoint:
     name: str
     """The path from the working directory or the run directory, if it lies there."""
     step: int | None
-    """Optimizer steps, as the name or a file beside it says, else as the curves do; None if unknown."""
+    """Optimizer steps, from the name, a file beside it, or the curves; None if unknown."""
     time: float
     """Unix time of its last change."""
     num_bytes: int
@@ -91,11 +91,8 @@ class ForeignCheckpoint:
         return {**facts, "metrics": {}, "bytes": self.num_bytes}
 
     def verify(self) -> None:
-        """Check that every file is there as it was listed, and that none was cut off; nothing is unpickled.
-
-        Raises:
-            CheckpointError: the message names the first file that is not.
-        """
+        """Check that every file is there as it was listed, and none was cut off, without unpickling any; a
+        CheckpointError names the first one that is not."""
         for name, (num_bytes, changed) in self.files.items():
             path = self.path / name if name else self.path
             try:
@@ -127,15 +124,16 @@ class ForeignCheckpoints:
     def look(
         self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None
     ) -> list[ForeignCheckpoint]:
-        """Return the checkpoints, oldest first; those that are being written only once they are quiet.
+        """Return the checkpoints, oldest first; a checkpoint is included once its files no longer change.
 
         The arguments are those of `places_of`. What was found is kept for some seconds, and from the end on.
         """
         now, key = time.monotonic(), (ended, started is None)
         is_known = key == self._key and (ended is not None or now - self._looked < _LOOK_EVERY_S)
         if started is not None and not is_known:
-            self._looked, self._key = now, key
-            self._found = checkpoints_of(self._run_dir, cwd, args, started, ended)
+            self._looked = now
+            with contextlib.suppress(OSError):
+                self._found, self._key = checkpoints_of(self._run_dir, cwd, args, started, ended), key
         return self._found
 
 
@@ -149,31 +147,26 @@ def checkpoints_of(
     quiet_s: float = _QUIET_S,
     cut: list[Path] | None = None,
 ) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program wrote, oldest first; the arguments are those of `places_of`.
+    """Return the checkpoints that a program wrote, oldest first; the arguments and errors are those of `places_of`.
 
     Args:
         quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
-        cut: receives the folders of which not all was looked at.
+        cut: receives the folders that were not read to their end.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
     before = time.time() - quiet_s if ended is None else float("inf")
-    with contextlib.suppress(OSError):
-        places = places_of(run_dir, cwd, args, started, ended)
-        for root in dict.fromkeys((run_dir, *places.named, *places.working)):
-            if root not in places.left_out:
-                for one, says_so in _below(root, places, [*places.working, run_dir], cut):
-                    (found if says_so else others).setdefault(one.path, one)
+    places = places_of(run_dir, cwd, args, started, ended)
+    for root in dict.fromkeys((run_dir, *places.named, *places.working)):
+        if root not in places.left_out:
+            for one, says_so in _below(root, places, [*places.working, run_dir], cut):
+                (found if says_so else others).setdefault(one.path, one)
     listed = [one for one in (found or others).values() if one.time <= before]
     return sorted(listed, key=lambda one: (one.time, one.name))
 
 
 def checkpoint_at(path: Path) -> ForeignCheckpoint:
-    """Return any file or folder as a checkpoint; its name may tell a step.
-
-    Raises:
-        CheckpointError: it cannot be read, or holds no files.
-    """
+    """Return any file or folder as a checkpoint; CheckpointError if it cannot be read, or holds no files."""
     try:
         every = path.rglob("*") if path.is_dir() else [path]
         files = {str(each.relative_to(path)) if each != path else "": each.stat() for each in every if each.is_file()}
@@ -193,7 +186,7 @@ def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 
 
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:
-    """Return the checkpoint to continue from (None if there is none), and why those before it are passed over.
+    """Return the checkpoint to continue from, or None, and the reasons against newer ones.
 
     Files that differ only in the number of a rank are passed over: a command line can name one of them, for all ranks.
     """
@@ -223,7 +216,7 @@ def _is_aside(one: ForeignCheckpoint) -> bool:
 def _below(
     root: Path, places: Places, bases: Sequence[Path], cut: list[Path] | None
 ) -> Iterator[tuple[ForeignCheckpoint, bool]]:
-    """Yield the checkpoints below a folder, each with whether its name says that it is one."""
+    """Yield the checkpoints below a folder, each with whether its name is that of a checkpoint."""
     for folder, inner, entries in walk(root, cut):
         if folder != root and _is_checkpoint(folder.name, {entry.name for entry in entries}):
             files = dict(_stats(entries, ""))
@@ -294,7 +287,7 @@ def _is_checkpoint(name: str, inside: set[str]) -> bool:
 
 
 def _is_file_of_checkpoint(name: str) -> bool | None:
-    """Whether a file name says that it is a checkpoint; False if it may be one all the same, None if it is none."""
+    """True if a file name is that of a checkpoint, False if it may be one, None if it is none."""
     if not name.endswith(_FILES) or name.startswith((".", "tmp")) or _PART.match(name):
         return None
     if name.endswith(".ckpt"):
@@ -340,10 +333,12 @@ def _hf_step(folder: Path) -> int | None:
 
 
 def _is_cut_off(file: Any, name: str, num_bytes: int) -> bool:
-    """Whether a file is empty weights, or a zip archive (as torch.save writes) or safetensors without its end."""
+    """Whether a file of weights is empty, or is a zip archive (as torch.save writes) or safetensors without its end."""
     if not num_bytes:
         return name.endswith((*_WEIGHTS, *_OF_TORCH))
     if name.endswith(".safetensors"):
         head = file.read(8)
         return len(head) < 8 or int.from_bytes(head, "little") + 8 > num_bytes
-    return file.read(4) == b"PK\3\4" and not zipfile.is_zipfile(file)
+    with contextlib.suppress(zipfile.BadZipFile):
+        return file.read(4) == b"PK\3\4" and not zipfile.is_zipfile(file)
+    return True

@@ -1,6 +1,6 @@
-"""Where a program of the user's wrote files, and when: found by the times of the run and of those beside it.
+"""Files that a user's program wrote, and their times: found by the times of the run and of concurrent runs.
 
-Looked through are the run directory, the folders that the program's arguments name (`--output_dir out`) and its working
+Searched are the run directory, the folders that the program's arguments name (`--output_dir out`) and its working
 directory. Only regular files of the run's owner that changed while the run ran count; links are not followed. A folder
 that another run wrote to at the same time is left out: the files do not tell whose they are.
 """
@@ -26,9 +26,9 @@ from nbtools.rundir.tail import open_regular
 
 _MAX_IN_FOLDER: Final = 2_000
 _MAX_ENTRIES: Final = 10_000
-"""So many entries of a folder, and of a root with all below it, are looked at: one folder of images hides no other."""
+"""Entries examined below a root; `_MAX_IN_FOLDER` of one folder, so that a folder of images hides no other."""
 _FIRST: Final = re.compile(r"checkpoint|ckpt|weights|snapshot|model|logs", re.IGNORECASE)
-"""Folders that are looked through before those beside them."""
+"""Folders that are searched first."""
 _MAX_DEPTH: Final = 4
 _SLACK_S: Final = 60.0
 """Time after the end of a run in which a file of it may still be written: a disk's clock, an upload."""
@@ -45,11 +45,11 @@ class Places:
     """The folders that a program wrote to, and the time in which it did."""
 
     named: tuple[Path, ...]
-    """Folders that its arguments name."""
+    """Folders that the program's arguments name."""
     working: tuple[Path, ...]
-    """Its working directory, if it is known."""
+    """Working directory of the program; empty if unknown."""
     left_out: dict[Path, str]
-    """Those of these folders that another run wrote to at the same time, and that run."""
+    """Folder -> name of the other run that wrote to it at the same time."""
     since: float
     until: float
     uid: int
@@ -61,7 +61,7 @@ class Places:
 
 
 def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None) -> Places:
-    """Return where and when a program wrote files.
+    """Return where and when a program wrote files; OSError if the run directory, or its folder, cannot be read.
 
     Args:
         run_dir: its run directory; the files of its owner count.
@@ -69,12 +69,9 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
         args: its arguments.
         started: Unix time of the launch.
         ended: Unix time of the end; None while it runs.
-
-    Raises:
-        OSError: the run directory is gone.
     """
     first, last = _first_line_at(RunDir(run_dir), started), float("inf") if ended is None else ended
-    named, working = tuple(_named_folders(cwd, args)), (Path(cwd),) if cwd else ()
+    named, working = tuple(_named_folders(cwd, args)), (Path(cwd),) if cwd and cwd[0] == "/" else ()
     others = [*_neighbours(run_dir)] if named or working else []
     left_out: dict[Path, str] = {}
     for other in (path for path, begin, end in others if begin <= last and end >= first):
@@ -91,12 +88,12 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
 
 
 def walk(root: Path, cut: list[Path] | None = None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
-    """Yield folder, names of its sub-folders, and its other entries, as far as each, and all together, have few.
+    """Yield each folder, the names of its sub-folders, and its other entries, up to the limits on entries.
 
-    The nearest folders come first. A sub-folder that the caller removes from the list is not looked through.
+    The nearest folders come first. A sub-folder that the caller removes from the list is not searched.
 
     Args:
-        cut: receives the folders of which not all was looked at.
+        cut: receives the folders that were not read to their end.
     """
     left, folders = _MAX_ENTRIES, deque([(root, 0)])
     while folders and left > 0:
@@ -104,17 +101,18 @@ def walk(root: Path, cut: list[Path] | None = None) -> Iterator[tuple[Path, list
         limit = min(_MAX_IN_FOLDER, left)
         inner: list[str] = []
         others: list[os.DirEntry[str]] = []
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
                 if number == limit:
                     if cut is not None:
                         cut.append(folder)
                     break
                 left -= 1
-                if not entry.is_dir(follow_symlinks=False):
-                    others.append(entry)
-                elif depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
-                    inner.append(entry.name)
+                with contextlib.suppress(OSError):  # some file systems look it up
+                    if not entry.is_dir(follow_symlinks=False):
+                        others.append(entry)
+                    elif depth < _MAX_DEPTH and not _SKIPPED.match(entry.name):
+                        inner.append(entry.name)
         inner.sort(key=lambda name: _FIRST.search(name) is None)
         yield folder, inner, others
         folders += [(folder / name, depth + 1) for name in inner]
@@ -139,7 +137,7 @@ def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
 
 def _first_line_at(files: RunDir, launched: float) -> float:
     """Return the time of a run's first line, before which it has waited in a queue; `launched` without one."""
-    with contextlib.suppress(OSError, ValueError, IndexError, TypeError), open_regular(files.log_times) as file:
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open_regular(files.log_times) as file:
         return max(launched, float(json.loads(file.readline(200))[1]))
     return launched
 

@@ -2,15 +2,17 @@
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 from nbtools.errors import ConfigError, shown
-from nbtools.rundir.secret_values import MASK
-from nbtools.script.arguments.texts import is_list, to_text
+from nbtools.rundir.secret_values import MASK, is_secret, masked, without_secrets
+from nbtools.script.arguments.value_texts import element_type, is_list, to_text
 from nbtools.script.field import Field
 
 Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value"]
@@ -18,9 +20,10 @@ Action = Literal["store", "store_true", "store_false", "optional_bool", "append"
 `key=value` without dashes (hydra)."""
 
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""What argparse takes for a value although it begins with `-`."""
+"""Numbers that argparse takes for values although they begin with `-`."""
 _JOINED = ("absl", "constants")
 """Parsers that read `--name=value` in one word."""
+_OWN_SETTINGS = ("flags", "negative_flags", "action", "nargs", "exclusive", "command", "const", "truth")
 REPLACING = ("click", "typer", "absl", "fire")
 """Parsers in which given values replace the default of an `append`; the others add to it."""
 
@@ -63,21 +66,24 @@ class ScriptArguments:
     arguments: tuple[Argument, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
     """Paths of the sub-commands; empty without any."""
+    aliases: tuple[tuple[tuple[str, ...], str], ...] = ()
+    """Paths that end with another name of a sub-command, each with the name that `commands` has."""
     needs_command: tuple[tuple[str, ...], ...] = ()
-    """Those of them that a further sub-command must follow; () stands for the script itself."""
+    """The paths that a further sub-command must follow; () stands for the script itself."""
+    computed: tuple[tuple[str, str], ...] = ()
+    """Flags, or places and names of parameters, whose default in the source is computed, each with its text."""
+    config_names: tuple[str, ...] = ()
+    """Names of the arguments whose value is the path of a YAML, JSON or TOML config."""
     is_complete: bool = False
     """Whether all arguments are known."""
     can_ask: bool = False
     """Whether running the script up to its parser would tell more."""
     notes: tuple[str, ...] = ()
-    """What was found and what was not, a sentence each, with file and line."""
+    """Sentences about what was found and what was not, with file and line."""
 
     def written(self, argument: Argument, value: Any) -> list[str]:
-        """Return the words for the value of an argument; none if it is the default.
-
-        Raises:
-            ConfigError: a required value is missing, or the value is not allowed.
-        """
+        """Return the words for the value of an argument; none if it is the default; ConfigError if a required value is
+        missing, or the value is not allowed."""
         field = argument.field
         name = argument.flags[0] if argument.flags else field.name
         where = f" ({field.source})" if field.source else ""
@@ -158,6 +164,78 @@ class ScriptArguments:
 
     def _is_short_click(self, flag: str) -> bool:
         return is_short(flag) and self.parser in ("click", "typer")
+
+
+def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
+    """Return arguments with unique names.
+
+    Two that set the same truth value become one; others with the name of an earlier one are called after their flag,
+    and where several sub-commands have the same name, the sub-command stands in front of it.
+    """
+    found: dict[tuple[tuple[str, ...], str], Argument] = {}
+    for argument in arguments:
+        key = argument.command, argument.field.name
+        if (first := found.get(key)) is not None:
+            if set(first.flags) & set(argument.flags):
+                continue
+            if (merged := _merged(first, argument)) is not None:
+                found[key] = merged
+                continue
+            name = argument.flags[0].lstrip("-").replace("-", "_") if argument.flags else f"{key[1]}.2"
+            key = argument.command, f"{key[1]}.{name}" if (argument.command, name) in found else name
+            argument = replace(argument, field=argument.field.replace(name=key[1]))
+        found.setdefault(key, argument)
+    counts = Counter(argument.field.name for argument in found.values())
+    return [
+        replace(argument, field=argument.field.replace(name=".".join((*argument.command, argument.field.name))))
+        if counts[argument.field.name] > 1 and argument.command
+        else argument
+        for argument in found.values()
+    ]
+
+
+def _merged(first: Argument, second: Argument) -> Argument | None:
+    """Return one argument for two that set the same truth value, such as `--cache` and `--no-cache`."""
+    if second.action == "store_false" and first.action in ("store", "store_true", "optional_bool"):
+        if first.action == "store" and bool not in first.field.types:
+            return None
+        action: Action = "store" if first.action == "store" else "optional_bool"
+        return replace(first, action=action, negative_flags=(*first.negative_flags, *second.flags))
+    if first.action == "store_false" and second.action == "store_true":
+        return replace(first, action="optional_bool", flags=second.flags, negative_flags=first.flags, const=True)
+    return None
+
+
+def made_argument(
+    name: str, kinds: Sequence[type], *, is_list: bool, is_optional: bool = False, **settings: Any
+) -> Argument:
+    """Return an argument of values of some kinds, or of lists of such; `settings` are those of both records."""
+    default, choices = settings["default"], settings["choices"]
+    if is_list and default is not None and not isinstance(default, tuple):
+        settings["default"] = (default,)
+    types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
+    if choices is not None and not is_list and settings["action"] != "count":
+        types = ()
+    if is_optional or (default is None and not settings["is_required"] and not settings["default_text"]):
+        types = (*types, NoneType)
+        if choices is not None and not is_list and None not in choices:
+            settings["choices"] = (*choices, None)
+    own = {key: settings.pop(key) for key in _OWN_SETTINGS if key in settings}
+    return Argument(made_field(name, types=types, **settings), **own)
+
+
+def made_field(name: str, **settings: Any) -> Field:
+    """Return a field of a script, which is secret if its name or its default says so; its help has no secret."""
+    field = Field(name, **settings)
+    default = [item for item in (field.default if isinstance(field.default, tuple) else [field.default]) if item]
+    texts = [item for item in default if isinstance(item, str)]
+    hides = str in map(element_type, field.types) and any(is_secret(name, text) for text in ["value", *texts])
+    (default_text,) = masked([field.default_text])
+    return field.replace(
+        is_secret=hides and not field.choices,
+        default_text=default_text,
+        help=without_secrets(field.help, texts) if hides else field.help,
+    )
 
 
 def is_same(value: Any, default: Any) -> bool:

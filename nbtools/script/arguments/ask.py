@@ -19,9 +19,10 @@ from typing import Any, get_args
 
 import psutil
 
-from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments
-from nbtools.script.arguments.declarations import made_field, with_unique_names
-from nbtools.script.arguments.declared import arguments_of
+from nbtools.errors import shown
+from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments, made_argument, with_unique_names
+from nbtools.script.arguments.config_copy import config_names
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.follow.modules import Modules
 
 TIME_LIMIT_S = 20
@@ -78,15 +79,16 @@ def ask(
     declared = arguments_of(script, module=module, search=search)
     if not declared.can_ask and declared.parser in ("", "constants", "config file"):  # it would train
         return _with_note(declared, f"{script.name}: not run, since no known parser was found in its source")
-    start = Modules(script, module).start
+    modules = Modules(script, module, search)
     cwd = cwd or script.absolute().parent
-    result, problem = _answer(script.absolute(), str(interpreter), cwd, module, start, timeout_s)
+    result, problem = _answer(script.absolute(), str(interpreter), cwd, module, modules.start, timeout_s)
     if problem:
         return _with_note(declared, problem)
     try:
-        return _read(result, declared, cwd)
+        found = _read(result, declared, cwd)
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return _with_note(declared, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
+    return replace(found, config_names=config_names(modules, [a.field.name for a in found.arguments], found.parser))
 
 
 def _with_note(declared: ScriptArguments, note: str) -> ScriptArguments:
@@ -198,19 +200,28 @@ def _result(path: Path, nonce: str) -> dict[str, Any] | None:
 
 
 def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> ScriptArguments:
-    known = {_plain(argument.field.name): argument for argument in declared.arguments}
+    computed = dict(declared.computed)
+    known = {key: argument for argument in declared.arguments for key in _keys(argument)}
     arguments = []
     for item in result["arguments"]:
         argument = _argument(_with_cwd(item, result["work"], str(cwd)))
-        if (other := known.get(_plain(argument.field.name))) is not None:
+        if (other := next((known[key] for key in _keys(argument) if key in known), None)) is not None:
             field = argument.field
             field = field.replace(
                 source=field.source or other.field.source,
                 help=field.help or other.field.help,
                 group=field.group or other.field.group,
             )
-            if text := other.field.default_text:  # what asking changes may change it: the environment, GPUs, the folder
-                field = field.replace(default=None, default_text=text, help=other.field.help or field.help)
+            field = field if not other.field.default_text else field.replace(help=other.field.help or field.help)
+            argument, text = replace(argument, field=field), other.field.default_text
+        else:
+            field, name = argument.field, argument.field.name.removeprefix(".".join((*argument.command, "")))
+            text = next((computed[k] for k in (*argument.flags, f"{field.source} {name}") if k in computed), "")
+        if text:  # what asking changes may change it: the environment, GPUs, the folder
+            # A variable of the environment may be a secret, or one that asking has set.
+            is_told = field.default is not None and not field.is_secret and "env" not in text
+            here = f" When asked, the program computed {shown(field.default)}." if is_told else ""
+            field = field.replace(default=None, default_text=text, help=f"{field.help}{here}".strip())
             argument = replace(argument, field=field)
         arguments.append(argument)
     return ScriptArguments(
@@ -218,10 +229,10 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> Sc
         str(result["parser"]),
         arguments=tuple(with_unique_names(arguments)),
         commands=tuple(tuple(map(str, command)) for command in result["commands"]),
+        aliases=tuple((tuple(map(str, path)), str(name)) for path, name in result["aliases"]),
         needs_command=tuple(tuple(map(str, command)) for command in result["needs_command"]),
         is_complete=True,
         can_ask=True,
-        notes=tuple(map(str, result["notes"])),
     )
 
 
@@ -234,8 +245,10 @@ def _with_cwd(item: Mapping[str, Any], work: str, cwd: str) -> dict[str, Any]:
     return found
 
 
-def _plain(name: str) -> str:
-    return name.replace("-", "_")
+def _keys(argument: Argument) -> list[tuple[Any, ...]]:
+    """Return what tells an argument from the others of its command: its flags; its name if it has none."""
+    name = argument.field.name.removeprefix(".".join((*argument.command, "")))
+    return [(argument.command, text.replace("-", "_")) for text in argument.flags or (name,)]
 
 
 def _argument(item: Mapping[str, Any]) -> Argument:
@@ -250,39 +263,26 @@ def _argument(item: Mapping[str, Any]) -> Argument:
     text = "" if required else text
     if (shown := item.get("shown_default")) is not None and not required:
         default, text = _from_shown(str(shown), kinds, item, is_list)
-    if is_list and not isinstance(default, tuple | None):
-        default = (default,)
     choices = item.get("choices")
-    choices = None if choices is None else tuple(map(_tuples, choices))
-    types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
-    if choices is not None and not is_list and action != "count":
-        types = ()
-    if item.get("is_optional") or (default is None and not required and not text):
-        types = (*types, NoneType)
-        choices = (*choices, None) if choices is not None and not is_list and None not in choices else choices
-    field = made_field(
-        str(item["name"]),
-        types=types,
-        default=default,
-        default_text=text,
-        choices=choices,
-        help=str(item.get("help") or ""),
-        group=str(item.get("group") or ""),
-        source=str(item.get("source") or ""),
-        is_required=required,
-    )
     flags = sorted(map(str, item["flags"]), key=lambda flag: not flag.startswith("--"))
     true, false = map(str, item.get("truth") or ("True", "False"))
-    return Argument(
-        field,
+    return made_argument(
+        str(item["name"]),
+        kinds,
+        is_list=is_list,
+        is_optional=bool(item.get("is_optional")),
+        default=default,
+        default_text=text,
+        choices=None if choices is None else tuple(map(_tuples, choices)),
+        is_required=required,
         flags=tuple(flags),
         negative_flags=tuple(map(str, item.get("negative_flags") or ())),
         action=action,
         nargs=nargs,
-        exclusive=str(item.get("exclusive") or ""),
         command=tuple(map(str, item.get("command") or ())),
         const=_tuples(item.get("const")),
         truth=(true, false),
+        **{name: str(item.get(name) or "") for name in ("help", "group", "source", "exclusive")},
     )
 
 
@@ -304,14 +304,10 @@ def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_li
 
 
 def _value(text: str, kinds: Sequence[type]) -> Any:
-    for kind in (bool, int, float):
+    if bool in kinds and text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
         if kind in kinds:
             with contextlib.suppress(ValueError):
-                return (
-                    text == "True"
-                    if kind is bool and text in ("True", "False")
-                    else kind(text)
-                    if kind is not bool
-                    else int("")
-                )
+                return kind(text)
     return text

@@ -1,14 +1,14 @@
 """`CommandLine`: the words of a script's command line as values, and the same words with some values changed."""
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nbtools.errors import ConfigError, did_you_mean
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same, looks_like_flag
-from nbtools.script.arguments.reader import Part, WordReader
+from nbtools.script.arguments.word_reader import Part, WordReader
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,12 @@ class CommandLine:
         return [word for part in self.parts if not part.is_read for word in part.words]
 
     def edited(self, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
-        """Return the words with other values; all words of values that are the same stay as they are, in their place.
+        """Return the words with other values by the name of the field, and another sub-command.
 
-        Args:
-            values: values by the name of the field; what is not named stays.
-            command: path of the sub-command.
+        All words of values that are the same stay as they are, in their place; None takes a required value away.
 
         Raises:
-            ConfigError: a required value or sub-command is missing, a value is not allowed, two exclude each other, or
-                the words would be read differently.
+            ConfigError: a value is not allowed, or the words would be read differently.
         """
         path = tuple(command)
         used = self._used(path, values)
@@ -46,16 +43,50 @@ class CommandLine:
             changed |= more  # letters of one word, such as -vx
         for name, argument in used.items():
             if name in changed:
-                words = self.script.written(argument, values.get(name, self._value(argument)))
+                value = values.get(name, self._value(argument))
+                is_gone = value is None and argument.field.is_required
+                words = [] if is_gone else self.script.written(argument, value)
                 parts = self._with_words(parts, argument, path, words)
         parts = self._behind_dashes(parts, path, used)
-        given = {name for part in parts for name in part.names}
-        if all(part.is_read or part.names for part in parts):  # other words may hold what is missing
-            self._check_nothing_is_missing(path, used, given)
-        self._check_exclusive([used[name] for name in used if name in given])
         found = [word for part in parts for word in part.words]
         if _owners(parse_words(self.script, found).parts) != _owners(parts):
             raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
+        return found
+
+    def with_rest(self, words: Sequence[str]) -> list[str]:
+        """Return the words with others in place of those that are not understood."""
+        kept = [part.words for part in self.parts if part.is_read]
+        place = next((index for index, part in enumerate(self.parts) if not part.is_read), len(kept))
+        return [word for part in (*kept[:place], words, *kept[place:]) for word in part]
+
+    @property
+    def mistakes(self) -> dict[str, str]:
+        """Why the program will refuse the words, by the name of the field; that of a sub-command has the name ""."""
+        found, path = dict[str, str](), self.command
+        used, given = self._used(path, {}), {name for part in self.parts for name in part.names}
+        # Values may also be in a file, and positional ones behind a flag that is not known.
+        others = [part.words[0] for part in self.parts if not (part.is_read or part.names)]
+        has_file = self.script.parser != "argparse" and any(name.endswith("config") for name in given)
+        has_file = has_file or any(word.startswith("@") for part in self.parts for word in part.words)
+        if not has_file and all(word.startswith("-") for word in others):
+            if not others and path in self.script.needs_command:
+                allowed = ", ".join(known[-1] for known in self.script.commands if known[:-1] == path)
+                found[""] = f"a sub-command is missing; choose one of {allowed}"
+            for name, argument in used.items():
+                if argument.field.is_required and name not in given and (argument.flags or not others):
+                    try:
+                        self.script.written(argument, None)
+                    except ConfigError as error:
+                        found[name] = str(error)
+        for part in self.parts if self.script.parser == "argparse" else ():
+            if not part.is_read and part.names and bool not in used[part.names[-1]].field.types:
+                found[part.names[-1]] = f"{shlex.join(masked(part.words))}: is no value that it takes"
+        groups: dict[str, Argument] = {}
+        for name in (name for name in used if name in given and used[name].exclusive):
+            argument = used[name]
+            if (other := groups.setdefault(argument.exclusive, argument)) is not argument:
+                names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
+                found[name] = f"{names} exclude each other ({argument.exclusive}); leave one at its default"
         return found
 
     def _used(self, path: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Argument]:
@@ -129,40 +160,12 @@ class CommandLine:
             return list(parts)
         return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
 
-    def _check_nothing_is_missing(
-        self, path: tuple[str, ...], used: Mapping[str, Argument], given: Collection[str]
-    ) -> None:
-        if path in self.script.needs_command:
-            allowed = ", ".join(known[-1] for known in self.script.commands if known[:-1] == path)
-            raise ConfigError(f"a sub-command is missing; choose one of {allowed}")
-        for name, argument in used.items():
-            if argument.field.is_required and name not in given:
-                self.script.written(argument, None)
-
-    @staticmethod
-    def _check_exclusive(given: Sequence[Argument]) -> None:
-        groups: dict[str, Argument] = {}
-        for argument in given:
-            other = groups.setdefault(argument.exclusive, argument) if argument.exclusive else argument
-            if other is not argument:
-                names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
-                raise ConfigError(f"{names} exclude each other ({argument.exclusive}); leave one at its default")
-
 
 def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
     """Read the words of a command line."""
     reader = WordReader(script)
     reader.read(list(words))
     return CommandLine(script, tuple(reader.parts), reader.values, reader.command)
-
-
-def command_words(script: ScriptArguments, values: Mapping[str, Any], command: Sequence[str] = ()) -> list[str]:
-    """Return the words of a command line for the values that differ from their defaults.
-
-    Raises:
-        ConfigError: as `CommandLine.edited`.
-    """
-    return parse_words(script, ()).edited(values, command)
 
 
 def _owners(parts: Sequence[Part]) -> list[object]:

@@ -1,8 +1,9 @@
-"""Settings that a script reads from files: YAML and JSON configs, and constants that a configurator overrides."""
+"""Settings that a script reads from files: YAML, JSON and TOML configs, and constants that a configurator overrides."""
 
 import ast
 import contextlib
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import Any
 import yaml
 
 from nbtools.errors import ScriptError
-from nbtools.script.arguments.arguments import Argument
-from nbtools.script.arguments.declarations import made_field
-from nbtools.script.follow.modules import SourceModule
+from nbtools.script.arguments.arguments import Argument, made_field
+from nbtools.script.follow import folding
 from nbtools.script.follow.values import Scope, Unknown
 from nbtools.script.source import read_source
 
@@ -31,12 +31,15 @@ class Config(dict[str, Any]):
 
 
 def load_config(path: Path) -> Config | None:
-    """Return the content of a YAML or JSON file whose top is a mapping; None if it is none, or too large for one."""
+    """Return the content of a config file whose top is a mapping; None if it is none, or too large for one."""
     try:
         text = read_source(path).decode()
         if len(text) > _LONGEST_CONFIG:
             return None
-        tree, found = _read_json(text) if path.suffix == ".json" else _read_yaml(text)
+        if path.suffix == ".toml":
+            tree, found = None, tomllib.loads(text)
+        else:
+            tree, found = _read_json(text) if path.suffix == ".json" else _read_yaml(text)
         if not isinstance(found, dict) or next(islice(_leaves(found), _MOST_KEYS, None), None) is not None:
             return None
     except (ScriptError, ValueError, yaml.YAMLError, RecursionError):
@@ -110,66 +113,66 @@ def overrides_constants(source: str) -> bool:
 def constant_arguments(scope: Scope, end: int, where: str) -> tuple[list[Argument], list[str]]:
     """Return arguments for the constants that a script assigns before a line, and for a file of such; and notes."""
     module = scope.module
-    found: dict[str, Argument] = {}
+    bound: dict[str, list[tuple[ast.stmt, ast.expr | None]]] = {}
+    for statement in module.tree.body:
+        if statement.lineno < end:
+            for name, inner, node in _bound(statement):
+                bound[name] = [] if inner is statement else bound.get(name, [])
+                bound[name].append((inner, node))
+    found: list[Argument] = []
     notes = []
-    for statement in _assignments(module, end):
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        if not isinstance(target, ast.Name) or target.id.startswith("_") or target.id not in scope.names:
+    kinds_of = dict[str, type | None]()
+
+    def named(name: str) -> type | None:
+        if name not in kinds_of:
+            kinds_of[name] = None
+            known = scope.names.get(name)
+            if isinstance(known, Unknown):
+                kinds_of[name] = folding.type_of(known.node, named)
+            elif isinstance(known, bool | int | float | str):
+                kinds_of[name] = type(known)
+        return kinds_of[name]
+
+    for name, assigned in bound.items():
+        value = scope.names.get(name)
+        if name.startswith("_") or not isinstance(value, bool | int | float | str | Unknown):
             continue
-        value = scope.names[target.id]
+        statement = assigned[-1][0]
+        kind: type | None = type(value)
         text = ""
         if isinstance(value, Unknown):
-            kind = _type_of(value.node)
-            text, value = value.text, None
-            if kind is None:
-                if not isinstance(statement.value, ast.ListComp | ast.DictComp):
-                    notes.append(
-                        f"{module.where(statement)}: the type of {target.id} is known only to the program: {text}"
-                    )
+            nodes = [node if node is not None else value.node for _, node in assigned]
+            kinds = {folding.type_of(node, named) for node in nodes if not folding.is_none(node)}
+            text = " or ".join(dict.fromkeys(ast.unparse(node) for node in nodes if node is not None))
+            if len(kinds) != 1 or None in kinds:
+                if not all(isinstance(node, ast.ListComp | ast.DictComp) for node in nodes):
+                    notes.append(f"{module.where(statement)}: the type of {name} is known only to the program: {text}")
                 continue
-        elif isinstance(value, bool | int | float | str):
-            kind = type(value)
-        else:
-            continue
-        field = made_field(
-            target.id,
-            types=(kind,),
-            default=value,
-            default_text=text,
-            help=module.comment(statement),
-            source=module.where(statement),
-        )
-        found[target.id] = Argument(field, flags=(f"--{target.id}",))
+            kind = kinds.pop()
+        told = {"help": module.comment(statement), "source": module.where(statement), "default_text": text}
+        field = made_field(name, types=(kind,), default=None if text else value, **told)
+        found.append(Argument(field, flags=(f"--{name}",)))
     file = made_field("config_file", types=(str, NoneType), help="A file of such assignments", source=where)
-    return [Argument(file, nargs="?"), *found.values()], notes
+    return [Argument(file, nargs="?"), *found], notes
 
 
-def _assignments(module: SourceModule, end: int) -> Iterator[ast.Assign | ast.AnnAssign]:
-    for statement in module.tree.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.lineno < end:
-            yield statement
-
-
-def _type_of(node: ast.AST | None) -> type | None:
-    """Return the type of an expression whose value is unknown."""
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
-            return type(value)
-        case ast.JoinedStr():
-            return str
-        case ast.Compare() | ast.UnaryOp(op=ast.Not()):
-            return bool
-        case ast.IfExp(body=body, orelse=orelse):
-            return _type_of(body) or _type_of(orelse)
-        case ast.BoolOp(values=[*_, last]):
-            return _type_of(last)
-        case ast.BinOp(left=left, right=right):
-            kinds = _type_of(left), _type_of(right)
-            return str if str in kinds else float if float in kinds else kinds[0] or kinds[1]
-        case ast.Call(func=ast.Name(id="int" | "float" | "str" | "bool" as name)):
-            return {"int": int, "float": float, "str": str, "bool": bool}[name]
-        case ast.Call(func=function) if ast.unparse(function) in ("os.path.join", "os.getcwd", "time.strftime"):
-            return str
-        case ast.Call(func=function) if ast.unparse(function) in ("time.time",):
-            return float
-    return None
+def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.stmt, ast.expr | None]]:
+    """Yield the names that a statement of a module binds, each with the assignment and the expression, if it is one."""
+    match statement:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                elements = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+                fits = len(values) == len(elements) and elements != [target]
+                for number, element in enumerate(elements):
+                    if isinstance(element, ast.Name):
+                        yield element.id, statement, values[number] if fits else value if elements == [target] else None
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, statement, value
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+            yield name, statement, ast.BinOp(ast.Name(name), op, value)
+        case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
+            for part in ("body", "handlers", "orelse", "finalbody"):
+                for inner in getattr(statement, part, ()):
+                    for each in inner.body if isinstance(inner, ast.ExceptHandler) else [inner]:
+                        yield from _bound(each)

@@ -1,32 +1,22 @@
 """Fields of dataclasses in a script's source, and the flags that `HfArgumentParser` and tyro make of them."""
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
 
-from nbtools.script.arguments.arguments import Argument
-from nbtools.script.arguments.declarations import Entry, literal_of, made_field, text_of
+from nbtools.script.arguments.argparse_calls import Entry, literal_of, text_of
+from nbtools.script.arguments.arguments import Argument, made_argument
 from nbtools.script.follow.calls import NO_CALL, Call
 from nbtools.script.follow.follower import Follower
 from nbtools.script.follow.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
 
 _SIMPLE: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _TEXTS = ("Path", "PathLike", "PosixPath")
-_LISTS = (
-    "List",
-    "list",
-    "Sequence",
-    "Tuple",
-    "tuple",
-    "Iterable",
-    "Set",
-    "set",
-    "FrozenSet",
-    "frozenset",
-    "Collection",
-)
+_LISTS = ("list", "sequence", "tuple", "iterable", "set", "frozenset", "collection")
+"""Names of lists of any kind, in lower case."""
 MISSING = External("dataclasses.MISSING")
 
 
@@ -39,7 +29,7 @@ class FieldSpec:
 
 @dataclass
 class Kind:
-    """What an annotation allows."""
+    """The values that an annotation allows."""
 
     members: list[Any] = field(default_factory=list)
     """Types in their order: one of int, float, str, bool, NoneType; `tuple` for a list; `dict` for all others."""
@@ -52,7 +42,7 @@ class Kind:
     is_positional: bool = False
     is_known: bool = True
     parts: "tuple[Kind, ...]" = ()
-    """What a union is made of, in its order."""
+    """The parts of a union, in its order."""
 
     @property
     def is_optional(self) -> bool:
@@ -81,9 +71,7 @@ def fields_of_class(cls: Class, follower: Follower) -> list[DataField]:
         for number, node in enumerate(owner.node.body):
             match node:
                 case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
-                    if "ClassVar" in ast.unparse(annotation):
-                        continue
-                    if "KW_ONLY" in ast.unparse(annotation):
+                    if re.search("ClassVar|KW_ONLY", ast.unparse(annotation)):
                         continue
                     default = MISSING if value is None else follower.value(value, owner.body)
                     text = _docstring_after(owner.node.body, number) or owner.scope.module.comment(node)
@@ -185,7 +173,7 @@ def annotated_kind(node: ast.expr, scope: Scope, follower: Follower, depth: int 
         last = value.path.rpartition(".")[2]
         if last in _SIMPLE or last in _TEXTS:
             return Kind([_SIMPLE.get(last, str)])
-        if last in _LISTS:
+        if last.lower() in _LISTS:
             return Kind([tuple], element=Kind([str]))
         return Kind([dict], is_known=last in ("dict", "Dict", "Any", "object"))
     if isinstance(value, Unknown) and isinstance(value.node, ast.expr) and value.node is not node and value.scope:
@@ -214,7 +202,7 @@ def _subscripted(head: str, index: ast.expr, inner: Any, scope: Scope, follower:
         found = inner(index)
         found.is_positional = True
         return found
-    if head in _LISTS:
+    if head.lower() in _LISTS:
         fixed = head in ("Tuple", "tuple") and not (len(parts) == 2 and ast.unparse(parts[1]) == "...")
         element = inner(parts[0])
         same = all(inner(part).members == element.members for part in parts) if fixed else True
@@ -331,22 +319,17 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
     default = None if default_text else default
     element = kind.element or kind
     choices = element.names or element.choices
-    scalars = [m for m in element.members if m in (int, float, str, bool)]
     is_list = kind.element is not None
-    types: list[Any] = [tuple[scalar, ...] for scalar in scalars[:1]] if is_list else [] if choices else scalars  # type: ignore[valid-type]
-    if kind.is_optional:
-        types.append(NoneType)
-        choices = (*choices, None) if choices and not is_list else choices
+    scalars = [member for member in element.members if member in (int, float, str, bool)]
     flag = f"--{name.replace('_', '-')}"
     is_flag = kind.members == [bool] and not is_required and not kind.is_positional
-    head, _, last = flag[2:].rpartition(".")
-    negative = f"--{head}.no-{last}" if head else f"--no-{last}"
+    head, dot, last = flag[2:].rpartition(".")
     nargs: Any = (kind.length if kind.length is not None else "*") if is_list else None
-    if kind.is_positional and not is_required and not is_list:
-        nargs = "?"
-    made = made_field(
+    return made_argument(
         name,
-        types=tuple(types),
+        scalars[:1] if is_list else scalars,
+        is_list=is_list,
+        is_optional=kind.is_optional,
         default=default,
         default_text=default_text,
         choices=tuple(choices) if choices else None,
@@ -354,11 +337,8 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
         group=prefix.rstrip("."),
         source=data.where,
         is_required=is_required,
-    )
-    return Argument(
-        made,
         flags=() if kind.is_positional else (flag,),
-        negative_flags=(negative,) if is_flag else (),
+        negative_flags=(f"--{head}{dot}no-{last}",) if is_flag else (),
         action="optional_bool" if is_flag else "store",
-        nargs=nargs,
+        nargs="?" if kind.is_positional and not is_required and not is_list else nargs,
     )

@@ -27,18 +27,24 @@ import typing
 import warnings
 
 SETTINGS = {}
-"""What the caller passes: script, module, start, cwd, folder, result, nonce, mark, parent and time limit."""
+"""Settings that the caller passes: script, module, start, cwd, folder, result, nonce, mark, parent and time limit."""
 RECORDED = []
 """Parsers that have read a part of the command line, and the script continues to another one."""
 NEEDS_COMMAND = []
 """Paths of the commands that a sub-command must follow."""
+ALIASES = []
+"""Paths that end with another name of a sub-command, each with its first name."""
 VISITED = set()
 CHANGES = {"open": 1, "os.remove": 1, "os.truncate": 1, "os.rename": 2, "shutil.rmtree": 1}
-"""By audit event: how many of its first arguments are paths that it changes."""
+"""Audit events, and how many of their first arguments are paths that they change."""
 GRACE_S = 5
 LOOK_EVERY_S = 0.5
 LONGEST_TEXT = 2000
+UNSET = ("Sentinel", "_Unset", "UnsetType")
+"""Classes of values that stand for no default."""
 MOST_CHOICES = 1000
+NOT_ARGUMENTS = ("_ActionPrintConfig", "_ActionHelpClassPath", "ActionHelpClassPath", "ShtabAction")
+"""Actions of jsonargparse that answer a question."""
 PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
 OWN_SOURCES = ("argparse.py", "hf_argparser.py", "_cli.py", "tyro", "jsonargparse", "simple_parsing", "tap", "hydra")
 
@@ -64,11 +70,11 @@ def write_result(**content):
     os.replace(part, path)
 
 
-def finish(library, arguments, commands=(), notes=()):
+def finish(library, arguments, commands=()):
     """Write the arguments and end the process, so that nothing of the script runs after its parser."""
     try:
-        found = {"arguments": arguments, "commands": list(commands), "needs_command": NEEDS_COMMAND}
-        write_result(state="parsed", parser=library, notes=list(notes), **found)
+        found = {"arguments": arguments, "commands": list(commands), "needs_command": NEEDS_COMMAND, "aliases": ALIASES}
+        write_result(state="parsed", parser=library, **found)
     finally:
         os._exit(0)
 
@@ -132,11 +138,7 @@ def as_plain(value):
 def default_of(value):
     """Return the entries of a default: a literal, or the text of something else."""
     value = as_plain(value)
-    if (
-        value == argparse.SUPPRESS
-        or type(value) is object
-        or type(value).__name__ in ("Sentinel", "_Unset", "UnsetType")
-    ):
+    if value == argparse.SUPPRESS or type(value) is object or type(value).__name__ in UNSET:
         return {"default": None}
     return {"default": value} if fits_json(value) else {"default": None, "default_text": text_of_any(repr(value))[:200]}
 
@@ -206,18 +208,12 @@ def converter(kind, example):
 # --- argparse -------------------------------------------------------------------------------------
 
 
-def library_of(parser):
-    """Return the library that a parser belongs to."""
-    names = class_names(parser)
-    return "HfArgumentParser" if "HfArgumentParser" in names else "argparse"
-
-
 def describe_parsers(parsers):
-    """Return the arguments, the sub-commands and notes of parsers that read one command line."""
-    arguments, commands, notes = [], [], []
+    """Return the arguments and the sub-commands of parsers that read one command line."""
+    arguments, commands = [], []
     for parser in parsers:
-        describe_parser(parser, (), arguments, commands, notes)
-    return arguments, commands, notes
+        describe_parser(parser, (), arguments, commands)
+    return arguments, commands
 
 
 def class_names(value):
@@ -230,7 +226,7 @@ def is_argument(action):
     return "--help" not in action.option_strings and not {"_HelpAction", "_VersionAction"} & set(class_names(action))
 
 
-def describe_parser(parser, command, arguments, commands, notes):
+def describe_parser(parser, command, arguments, commands):
     """Add what one parser declares."""
     titles = {}
     for group in parser._action_groups[2:]:
@@ -243,12 +239,13 @@ def describe_parser(parser, command, arguments, commands, notes):
     for action in parser._actions:
         if "_SubParsersAction" in class_names(action):
             NEEDS_COMMAND.extend([list(command)] if action.required else [])
-            seen = set()
+            first = {}
             for name, inner in action.choices.items():
-                if id(inner) not in seen:
-                    seen.add(id(inner))
+                if first.setdefault(id(inner), name) != name:
+                    ALIASES.append([command + (name,), first[id(inner)]])
+                else:
                     commands.append(list(command + (name,)))
-                    describe_parser(inner, command + (name,), arguments, commands, notes)
+                    describe_parser(inner, command + (name,), arguments, commands)
         elif is_argument(action):
             described = describe_action(action, parser)
             described.update(
@@ -290,6 +287,8 @@ def describe_action(action, parser):
         what, nargs = "append", None if "_ExtendAction" in names else nargs
     elif nargs == 0:
         what, kind, const = "store_true", "bool", True
+    if what in ("store_true", "store_false") and kind == "bool" and default in (None, argparse.SUPPRESS):
+        default = what == "store_false"  # what a script reads where the flag is not given
     flags = list(action.option_strings)
     negative = [flag for flag in flags if what == "optional_bool" and re.match(r"--(.+\.)?no-", flag)]
     help_text = action.help if action.help and action.help != argparse.SUPPRESS else ""
@@ -317,9 +316,9 @@ def describe_action(action, parser):
 
 def finish_parsers():
     """Write the arguments of all parsers that were recorded."""
-    arguments, commands, notes = describe_parsers(RECORDED)
-    libraries = [library_of(parser) for parser in RECORDED]
-    finish("HfArgumentParser" if "HfArgumentParser" in libraries else "argparse", arguments, commands, notes)
+    arguments, commands = describe_parsers(RECORDED)
+    is_hf = any("HfArgumentParser" in class_names(parser) for parser in RECORDED)
+    finish("HfArgumentParser" if is_hf else "argparse", arguments, commands)
 
 
 def call_sites(path):
@@ -485,10 +484,10 @@ def hook_tyro(module):
         warnings.simplefilter("ignore")
         allowed = inspect.signature(extras.get_parser).parameters
         parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
-        arguments, commands, notes = describe_parsers([parser])
+        arguments, commands = describe_parsers([parser])
         for argument, action in zip(arguments, walk_actions(parser)):
             describe_tyro(argument, action)
-        finish("tyro", arguments, commands, notes)
+        finish("tyro", arguments, commands)
 
     module.cli = reached
 
@@ -525,7 +524,7 @@ def describe_tyro(argument, action):
     kept = [choice for choice in choices if choice not in ("None", "True", "False")]
     argument["choices"] = kept or None
     argument["is_optional"] = "None" in choices
-    argument["types"] = found or (["bool"] if "bool" in found else [] if kept else ["str"])
+    argument["types"] = found or ([] if kept else ["str"])
     if argument["nargs"] == 1:
         argument["nargs"] = None
     argument["is_required"] = bool(action.required)
@@ -594,10 +593,8 @@ def describe_function(function, path):
                 name=parameter.name,
                 flags=["--" + parameter.name],
                 action="store",
-                nargs=None,
                 types=[type(value[0]).__name__ if is_list and value else kind],
                 is_list=is_list,
-                truth=["True", "False"],
                 is_required=is_required,
                 source=source_of(function),
                 command=list(path),
@@ -643,9 +640,7 @@ def describe_absl(flag):
     kind = {"bool": "bool", "int": "int", "float": "float"}.get(flag.flag_type().replace("multi ", ""), "str")
     multiple = flag.flag_type().startswith("multi") or type(flag).__name__.startswith("Multi")
     is_bool = kind == "bool" and not multiple
-    choices = getattr(flag.parser, "enum_values", None)
-    if choices is None and hasattr(flag.parser, "enum_class"):
-        choices = [member.name for member in flag.parser.enum_class]
+    choices = getattr(flag.parser, "enum_values", None) or getattr(flag.parser, "member_names", None)
     messages = [text_of_any(getattr(validator, "message", "")) for validator in getattr(flag, "validators", ())]
     found = {
         "name": flag.name,
@@ -661,8 +656,12 @@ def describe_absl(flag):
         "is_required": flag.default is None and any("must have a value" in message for message in messages),
         "source": getattr(flag, "_declared_at", ""),
     }
-    default = flag.default.name if isinstance(flag.default, enum.Enum) else flag.default
-    found.update(default_of(default))
+    names = {name.lower(): name for name in choices or ()}
+    default = [
+        names.get(item.name.lower(), item.name) if isinstance(item, enum.Enum) else item
+        for item in (flag.default if isinstance(flag.default, list) else [flag.default])
+    ]
+    found.update(default_of(default if isinstance(flag.default, list) else default[0]))
     return found
 
 
@@ -688,12 +687,7 @@ def describe_jsonargparse(parser, path, arguments, commands):
                 commands.append(list(path + (command,)))
                 describe_jsonargparse(inner, path + (command,), arguments, commands)
             continue
-        if not is_argument(action) or name in (
-            "_ActionPrintConfig",
-            "_ActionHelpClassPath",
-            "ActionHelpClassPath",
-            "ShtabAction",
-        ):
+        if not is_argument(action) or name in NOT_ARGUMENTS:
             continue
         if any(other is not action and other.dest.startswith(action.dest + ".") for other in parser._actions):
             continue  # the whole of a nested group
@@ -789,21 +783,13 @@ def describe_hydra(config, loader):
                 continue
             is_missing = omegaconf.OmegaConf.is_missing(node, key)
             raw = node._get_node(key)
-            if (
-                not is_missing
-                and isinstance(raw, omegaconf.DictConfig)
-                and not raw._is_none()
-                and not raw._is_interpolation()
-            ):
+            is_group = isinstance(raw, omegaconf.DictConfig) and not (raw._is_none() or raw._is_interpolation())
+            if is_group and not is_missing:
                 walk(raw, name + ".")
                 continue
-            value = (
-                None
-                if is_missing
-                else omegaconf.OmegaConf.to_container(raw, resolve=False)
-                if isinstance(raw, omegaconf.ListConfig)
-                else raw._value()
-            )
+            is_list = isinstance(raw, omegaconf.ListConfig)
+            value = omegaconf.OmegaConf.to_container(raw, resolve=False) if is_list else raw._value()
+            value = None if is_missing else value
             found.append(hydra_key(name, value, "", raw, is_missing))
 
     walk(config, "")
@@ -856,7 +842,7 @@ HOOKS = {
     "jsonargparse.core": hook_jsonargparse,
     "hydra.main": hook_hydra,
 }
-"""By module: the function that changes it as soon as it is imported."""
+"""Modules, and the function that changes each as soon as it is imported."""
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -35,7 +35,7 @@ _OLDER_NAMES = {
     "max_chars": ("max_story_length",),
 }
 ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names}
-"""Older name -> field."""
+"""Field of each older name."""
 
 IGNORED: Mapping[str, str] = {
     "local_rank": "the launcher's environment says which process this is",
@@ -54,7 +54,7 @@ REFUSED: Mapping[str, str] = {
 """Names of other programs that have no field, and the reason."""
 
 ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
-"""Older switch -> field that is None when it is off; on, the field's own entry says it, and has to be there."""
+"""Field of each older switch: None if the switch is off; if it is on, the field's own entry is required."""
 
 QUOTIENTS: Mapping[str, tuple[str, str]] = {
     "num_warmup_steps": ("warmup_ratio", "max_steps"),
@@ -84,11 +84,8 @@ _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 def assigned(cls: type[BaseModel], texts: Iterable[str]) -> dict[str, Any]:
-    """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them.
-
-    Raises:
-        ConfigError: a text has no `=`, or an older name stands for a field that `cls` lacks.
-    """
+    """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them;
+    ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks."""
     values = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -100,11 +97,8 @@ def assigned(cls: type[BaseModel], texts: Iterable[str]) -> dict[str, Any]:
 
 
 def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, Any]:
-    """Return the field of `cls` that a name means, and the value that a text means for it, not yet validated.
-
-    Raises:
-        ConfigError: the name is an older one for a field that `cls` lacks.
-    """
+    """Return the field of `cls` that a name means, and the value that a text means for it, not yet validated;
+    ConfigError if the name is an older one for a field that `cls` lacks."""
     field, translated_text = translated(cls, name, text)
     return field, None if translated_text is None else parse_field(translated_text, cls.model_fields.get(field))
 

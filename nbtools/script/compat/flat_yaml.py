@@ -29,11 +29,8 @@ class FlatYAML:
 
 
 def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
-    """Read a file of `key: value` lines into values for `cls`.
-
-    Raises:
-        ConfigError: the file is unreadable or not flat YAML, or a field has two values or a wrong one.
-    """
+    """Read a file of `key: value` lines into values for `cls`; ConfigError if the file is unreadable or not flat YAML,
+    or a field has two values or a wrong one."""
     text = _text(path)
     values: dict[str, Any] = {}
     said_by: dict[str, str] = {}

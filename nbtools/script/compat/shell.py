@@ -92,11 +92,8 @@ done
 
 
 def check_shell_script(path: Path, text: str) -> None:
-    """Refuse to replace a shell script with other content.
-
-    Raises:
-        HandEditedError: the file has other content, or is a link or not a file.
-    """
+    """Refuse to replace a shell script with other content; HandEditedError if the file has other content, or is a link
+    or not a file."""
     if path.is_symlink() or (path.exists() and (not path.is_file() or path.read_bytes() != text.encode())):
         raise HandEditedError(f"{path}: exists with other content; overwrite=True (--force) replaces it")
 

@@ -1,1 +1,1 @@
-"""Follows a script on its syntax tree: what its names and expressions stand for, without executing anything."""
+"""Evaluation of a script's names and expressions on its syntax tree, without executing anything."""

@@ -1,14 +1,14 @@
-"""Calls that a script makes: their arguments, and the interface of what gives them a meaning."""
+"""Calls that a script makes: their arguments, and the interface of classes that interpret them."""
 
 import ast
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nbtools.script.follow.values import Class, Scope
 
 
 class ParserReached(Exception):
-    """The command line is parsed here: what follows does not change the arguments."""
+    """Control flow of a parsed command line: later statements do not change the arguments."""
 
 
 class TooLong(Exception):
@@ -16,14 +16,14 @@ class TooLong(Exception):
 
 
 class Returned(Exception):
-    """A function returns."""
+    """Control flow of a `return`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class LoopControl(Exception):
-    """A `break` or a `continue`."""
+    """Control flow of a `break` or a `continue`."""
 
     def __init__(self, *, ends: bool) -> None:
         self.ends = ends
@@ -33,28 +33,23 @@ class Raised(Exception):
     """The script raises an exception."""
 
 
-class Calls:
-    """What a call of something outside of the source means; `argparse` and its relatives derive from this."""
+class Calls(Protocol):
+    """Effects of calls to code outside of the source."""
 
     def call_external(self, path: str, call: "Call") -> Any:
         """Return the value of a call of something outside of the source."""
-        raise NotImplementedError
 
     def call_method(self, receiver: Any, name: str, call: "Call") -> Any:
         """Return the value of a call of a parser's method."""
-        raise NotImplementedError
 
     def instance_of(self, cls: Class, call: "Call") -> Any:
         """Return an object of a class whose base is outside of the source; None if it is a plain one."""
-        raise NotImplementedError
 
     def library_of(self, decorator: Any) -> str:
         """Return the parsing library that a decorator belongs to; empty for none."""
-        raise NotImplementedError
 
     def attribute(self, receiver: Any, name: str) -> Any:
         """Return an attribute of a parser; None if it has none of this name."""
-        raise NotImplementedError
 
 
 class Call:
@@ -68,7 +63,7 @@ class Call:
         self.args = args
         self.keywords = keywords
         self.is_whole = is_whole
-        """Whether all of its arguments are listed: no `*` nor `**` of something unknown."""
+        """Whether all arguments of the call are listed: no `*` or `**` of an unknown value."""
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """Return an argument by its position or its name."""
@@ -82,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Super:
-    """What `super()` returns."""
+    """The result of `super()`."""
 
     cls: Class
     receiver: Any

@@ -1,8 +1,9 @@
 """The modules that a script imports: found as Python would find them, and parsed when something needs them."""
 
 import ast
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nbtools.script.source import parse_source, read_source
 
 MOST_MODULES = 400
 """Modules that are parsed for one script."""
+_FILLS = r"^[ \t].{0,200}\b%s(?:\[.{1,200}\]\s*=(?!=)|\.(?:add|append|extend|insert|setdefault|update)\()"
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 
@@ -21,15 +23,16 @@ class SourceModule:
         self.path = path
         self._source = source
         self.label = label
-        """How messages name it: its path below the repository or below site-packages."""
+        """Name for messages: the path below the repository or below site-packages."""
         try:
             self.tree = parse_source(path, source)
         except (RecursionError, MemoryError):
             raise ScriptError(
-                f"{path}:1: nested too deeply to be read; simplify it, or give its words as they are"
+                f"{path}:1: nested too deeply to be read; simplify it, or pass its arguments as plain text"
             ) from None
         self.is_foreign = is_foreign
-        """Whether it belongs to an installed package, not to the repository."""
+        """Whether the module belongs to an installed package, not to the repository."""
+        self._fills: dict[str, bool] = {}
 
     def where(self, node: ast.AST | None) -> str:
         """Return the file and line of a node."""
@@ -39,6 +42,13 @@ class SourceModule:
     def source(self) -> str:
         """The text of the module."""
         return self._source.decode(errors="replace")
+
+    def fills(self, name: str) -> bool:
+        """Whether a line of a program's own module, indented as in a function, changes the list or dict of a name."""
+        if name not in self._fills:
+            found = not self.is_foreign and re.search(_FILLS % re.escape(name), self.source, re.MULTILINE)
+            self._fills[name] = bool(found)
+        return self._fills[name]
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -62,13 +72,7 @@ class Modules:
     """Finds and parses the modules of one script."""
 
     def __init__(self, script: Path, module: str | None = None, search: Sequence[Path] = ()) -> None:
-        """Note where modules are searched.
-
-        Args:
-            script: the program.
-            module: its name, if it is started by `python -m`.
-            search: `sys.path` of the interpreter that will run it.
-        """
+        """Note where the modules of a program are searched; the arguments are as for `arguments_of`."""
         depth = 0 if module is None else module.count(".") + (script.name == "__main__.py")
         start = script.absolute().parents[depth]
         packages = (start, *start.parents)
@@ -111,11 +115,7 @@ class Modules:
     def find(self, name: str, importer: SourceModule, level: int = 0, *, foreign: bool = False) -> Path | None:
         """Return the file or the folder of a module; None if it is not in the repository.
 
-        Args:
-            name: dotted name, without the dots of a relative import.
-            importer: module that imports it.
-            level: number of these dots.
-            foreign: search installed packages, too.
+        `name` has no dots of a relative import, of which there are `level`; `foreign` searches installed packages, too.
         """
         parts = [part for part in name.split(".") if part]
         if level:
@@ -139,3 +139,31 @@ def module_file(root: Path, parts: Sequence[str]) -> Path | None:
         if path.is_file():
             return path
     return folder if folder.is_dir() and not folder.name.startswith(".") else None
+
+
+def bindings(statements: Iterable[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """Return the statements of a module by the names that they bind; branches count as if all were taken."""
+    found: dict[str, list[ast.stmt]] = {}
+    for statement in statements:
+        names: list[str] = []
+        match statement:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names = [name]
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names = [alias.asname or alias.name.split(".")[0] for alias in aliases]
+            case ast.Assign(targets=targets):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                names = [name]
+            case ast.If(body=body, orelse=orelse):
+                _merge(found, bindings([*body, *orelse]))
+            case ast.Try(body=body, handlers=handlers, orelse=orelse):
+                _merge(found, bindings([*body, *orelse]) or bindings([s for h in handlers for s in h.body]))
+        for name in names:
+            found.setdefault(name, []).append(statement)
+    return found
+
+
+def _merge(found: dict[str, list[ast.stmt]], more: Mapping[str, list[ast.stmt]]) -> None:
+    for name, statements in more.items():
+        found.setdefault(name, []).extend(statements)

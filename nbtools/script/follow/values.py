@@ -1,4 +1,4 @@
-"""What an expression of a script stands for, as far as its source tells: a literal, a part of it, or unknown."""
+"""Values of a script's expressions, derived from its source: a literal, a part of it, or unknown."""
 
 import ast
 import sys
@@ -12,7 +12,7 @@ Literal = None | bool | int | float | str | bytes | complex
 LITERALS = (type(None), bool, int, float, str, bytes, complex)
 
 
-@dataclass
+@dataclass(eq=False)
 class Scope:
     """Names of a module, a class body or a call."""
 
@@ -22,20 +22,27 @@ class Scope:
     owner: "Class | None" = None
     """The class whose method this is, for `super()`."""
     receiver: Any = None
+    shared: set[str] = field(default_factory=set)
+    """Names of the module that a `global` statement lets a function change."""
     pending: dict[str, list[ast.stmt]] = field(default_factory=dict)
     """Statements of an installed module that bind names, executed when one is needed."""
+
+    @property
+    def is_class_body(self) -> bool:
+        """Whether these are the names of a class."""
+        return self.owner is not None and self is self.owner.body
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that only the program knows."""
+    """A value that is known only at run time."""
 
     node: ast.AST | None = None
     scope: Scope | None = None
 
     @property
     def text(self) -> str:
-        """Its source text."""
+        """Source text of the expression."""
         return ast.unparse(self.node) if self.node is not None else ""
 
 

@@ -59,11 +59,7 @@ class LearningHistories:
 
 
 def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> LearningHistories:
-    """Open the folder that `config.dataset` names, or the cache, which is filled on first use.
-
-    Raises:
-        DataError: the folder is damaged or of another environment, or the cache cannot be written.
-    """
+    """Open the folder that `config.dataset` names, or the cache, filled on first use; DataError if it is damaged."""
     if config.dataset is not None:
         folder = data_files.dataset_path(config.dataset, worker.project.root)
         worker.ranks.from_main(lambda: _check_named(folder, config))

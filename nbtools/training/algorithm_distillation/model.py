@@ -26,7 +26,7 @@ from nbtools.recipes.algorithm_distillation import vocab_size
 from nbtools.recipes.gpt2 import gpt2_settings
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import IGNORED
-from nbtools.training.text import pretrained
+from nbtools.training.text import pretrained_models
 
 ACTIONS = ("right", "left", "down", "up", "stay")
 REGION_START, REGION_END = NUM_REWARDS + 1, NUM_REWARDS + 2
@@ -69,7 +69,7 @@ class ActionTransformer(nn.Module):
         return interval
 
     def forward(self, tokens_BT4: torch.Tensor, actions_BT: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the cross-entropies of all actions, in nats; those that are `IGNORED` add nothing."""
+        """Return the sum of the cross-entropies of all actions, in nats; `IGNORED` ones add nothing."""
         logits_BTA = self.model(inputs_embeds=self.embedded(tokens_BT4), use_cache=False).logits
         return nn.functional.cross_entropy(
             logits_BTA.float().flatten(0, 1), actions_BT.flatten(), ignore_index=IGNORED, reduction="sum"
@@ -125,18 +125,14 @@ def build_action_transformer(config: AlgorithmDistillationConfig, unseen_goals_G
 
 
 def open_action_transformer(folder: Path) -> ActionTransformer:
-    """Load what the model's `save_pretrained` wrote; nothing in the folder is executed.
-
-    Raises:
-        CheckpointError: it holds no such model, or is damaged.
-    """
+    """Load what `save_pretrained` wrote, executing nothing; CheckpointError if it holds no such model."""
     try:
         settings = GPT2Config.from_pretrained(folder, trust_remote_code=False)
         transformer = ActionTransformer(GPT2ForTokenClassification(settings))
         transformer.darkroom, transformer.unseen_goals_G2  # noqa: B018 - they may be missing
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"{folder}: holds no model of algorithm_distillation ({pretrained.first_line(error)})"
+            f"{folder}: holds no model of algorithm_distillation ({pretrained_models.first_line(error)})"
         ) from error
     checkpoint.load_weights(transformer.model, folder)
     return transformer

@@ -1,4 +1,4 @@
-"""Runs a trained Algorithm Distillation model in the Darkroom, with frozen weights, and draws what it does.
+"""Runs a trained Algorithm Distillation model in the Darkroom, with frozen weights, and draws its path.
 
 Shape suffixes: G goals, E episodes.
 """
@@ -13,7 +13,7 @@ import torch
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import goal_of
-from nbtools.recipes.predict import AlgorithmDistillationPredict, Input
+from nbtools.recipes.predict_settings import AlgorithmDistillationPredict, Input
 from nbtools.training.algorithm_distillation import rollout
 from nbtools.training.algorithm_distillation.model import open_action_transformer
 from nbtools.training.engine.optimizer import autocast

@@ -33,12 +33,12 @@ from nbtools.errors import ConfigError
 from nbtools.training.algorithm_distillation.model import ActionTransformer, open_action_transformer, with_markers
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import uniforms
-from nbtools.training.text.sampling import drawn
+from nbtools.training.text.causal_sampling import drawn
 
 NONE = 0
 """Id of an unknown last action or reward; known ones are counted from 1."""
 LAST = 4
-"""Number of last episodes of a rollout whose mean return says how well it ended."""
+"""Number of last episodes of a rollout whose mean return is reported as its final return."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class RolloutSettings:
     """Settings of rollouts; `keeps_context` and `hides_rewards` are ablations."""
 
     num_episodes: int = 40
-    """Episodes of each rollout."""
     seed: int = 0
-    """Seed of the random numbers."""
     context: int | None = None
     """Context length in steps; None for the model's."""
     keeps_context: bool = True
@@ -59,11 +57,7 @@ class RolloutSettings:
     """Rollouts per batch; affects only speed and memory."""
 
     def kept_steps(self, transformer: ActionTransformer, episode: int) -> int:
-        """Return how many steps may stay in the context before an episode: whole episodes, with room for one more.
-
-        Raises:
-            ConfigError: the context is longer than the model's, or too short for an episode, or a compressed one.
-        """
+        """Return how many steps of whole episodes, but one, may stay in the context; ConfigError if it does not fit."""
         horizon, interval = transformer.darkroom.horizon, transformer.compress_interval
         if interval is not None:
             if self.context is not None:
@@ -87,7 +81,7 @@ class Rollouts:
 
     goals_S2: Integers
     positions_SEK2: Integers
-    """Position after each step."""
+    """(column, row) after each step."""
     rewards_SEK: Integers
 
     @property
@@ -212,11 +206,7 @@ class Agent:
 
     @classmethod
     def open(cls, path: str | Path, device: str | torch.device = "cpu") -> "Agent":
-        """Open the newest checkpoint of a run's folder, a checkpoint's folder, or its `model/`.
-
-        Raises:
-            CheckpointError: there is none, it is damaged, or it is of another recipe.
-        """
+        """Open a run's newest checkpoint, a checkpoint, or its `model/`; CheckpointError if it fits no model."""
         transformer = open_action_transformer(checkpoint.model_folder(path))
         transformer.eval()
         transformer.to(device)
@@ -258,6 +248,6 @@ def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:
     for goal in goals_G2:
         if goal.min() < 0 or goal.max() >= darkroom.size:
             raise ConfigError(
-                f"goals: {tuple(goal.tolist())} is outside the room; columns and rows go from 0 to {darkroom.size - 1}"
+                f"goals: {tuple(goal.tolist())} is outside the grid; columns and rows go from 0 to {darkroom.size - 1}"
             )
     return goals_G2.astype(np.int64)

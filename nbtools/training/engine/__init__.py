@@ -1,1 +1,1 @@
-"""What every training loop uses: worker, plan, optimizer, checkpoints, sampler, flags."""
+"""Parts shared by all training loops: worker, plan, optimizer, checkpoints, sampler, flags."""

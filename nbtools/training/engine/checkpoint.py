@@ -30,7 +30,7 @@ from nbtools.rundir import json_files, rundir
 from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
 from nbtools.training.sharding.fsdp import own_part, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
-from nbtools.training.text import adapter, pretrained
+from nbtools.training.text import adapter, pretrained_models
 from nbtools.training.text.adapter import save_model, saved_weights
 
 State = dict[str, Any]
@@ -168,11 +168,14 @@ def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
 
 
 def write_models(
-    models: Mapping[str, PreTrainedModel], write_more: Callable[[Path], object], folder: Path, *, with_weights: bool
+    models: Mapping[str, PreTrainedModel],
+    write_more: Callable[[Path], object],
+    stored_types: Mapping[str, torch.dtype],
+    folder: Path,
 ) -> None:
-    """Write models, or their adapters, into subfolders of `folder`, or all but their weights."""
+    """Write models, or their adapters, into subfolders of `folder`; all but weights of those with a `stored_types`."""
     for part, model in models.items():
-        save_model(model, folder / part, with_weights=with_weights)
+        save_model(model, folder / part, stored_types.get(part))
     write_more(folder)
 
 
@@ -216,11 +219,7 @@ class _Target:
 
 
 def open_verified(path: Path) -> Checkpoint:
-    """Return the checkpoint in the folder `path` after verifying size and hash of every file.
-
-    Raises:
-        CheckpointError: there is none, or it is incomplete or damaged.
-    """
+    """Return the checkpoint in a folder after verifying all files; CheckpointError if it is not whole."""
     path = path.expanduser().resolve()
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; give one such as runs/ID/checkpoints/step-000200")
@@ -271,7 +270,7 @@ def open_model(folder: Path, load: Callable[[str], PreTrainedModel] | None = Non
         if not (isinstance(known, type) and issubclass(known, PreTrainedModel)):
             raise CheckpointError(f"{folder}: config.json names no model of transformers ({named[:80]!r})")
         labels: dict[str, Any] = {"num_labels": 1} if named.endswith("TokenClassification") else {}
-        model = pretrained.load_model(known, name, named, **labels)
+        model = pretrained_models.load_model(known, name, named, **labels)
     if base is not None:
         adapter.open_adapter(model, folder)
         load_weights(model, folder)
@@ -300,11 +299,7 @@ def load_state(checkpoint: Path, name: str = "state.pt") -> State:
 
 
 def load_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Load the weights that `save_pretrained` wrote to `folder` into `model`, which must have the same shape.
-
-    Raises:
-        CheckpointError: weights are missing, unknown or of another shape: another model, recipe or vocabulary.
-    """
+    """Load saved weights into a model; CheckpointError if they are missing, unknown or of another shape."""
     fill(model, stored_tensors(folder.glob("*.safetensors")), folder)
 
 

@@ -29,12 +29,12 @@ C = TypeVar("C", bound=TrainConfig)
 
 @dataclass(frozen=True)
 class Flags(Generic[C]):
-    """The parsed command line."""
+    """A config from a parsed command line."""
 
     config: C
     """The script's config with the flags applied."""
     overridden: tuple[str, ...] = ()
-    """Fields that a flag changed."""
+    """Names of the fields that a flag changed."""
     resume_from: Path | None = None
     """Checkpoint folder to resume from, or a file of weights."""
     notes: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
         switch, flag = (f"--{part.replace('_', '-')}" for part in (name, aliases.ENABLES[name]))
         is_given = any(argument.startswith(f"{flag}=") for argument in result)
         if is_on and not is_given and getattr(config, aliases.ENABLES[name]) is None:
-            raise ConfigError(f"{switch}: needs {flag} N, which is not there")
+            raise ConfigError(f"{switch}: needs {flag} N, which is missing")
         if is_given and not is_on:
             raise ConfigError(f"{switch} and {flag} differ; keep one")
         result += [] if is_on else [f"{flag}=None"]
@@ -166,7 +166,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
 
 
 def is_truth(cls: type[TrainConfig], name: str) -> bool:
-    """Whether a field is true or false, so that its flag needs no value."""
+    """Whether a field is a bool, so that its flag needs no value."""
     return name in cls.model_fields and cls.model_fields[name].annotation is bool
 
 

@@ -1,4 +1,4 @@
-"""Where a training starts from: from scratch, from a checkpoint, or from a file of weights of an older program."""
+"""The initial state of a training: from scratch, from a checkpoint, or from a file of weights of an older program."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,33 +16,32 @@ from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.process.ranks import Ranks
-from nbtools.training.sharding.saves import insert_stored
+from nbtools.training.sharding.sharded_checkpoint import insert_stored
 from nbtools.training.text.adapter import check_bases
 from nbtools.training.text.tokenizers import check_vocabulary
 
 _WEIGHTS_KEYS = ("model_state_dict", "state_dict", "model")
-"""Under which older programs put the weights beside optimizer and epoch."""
+"""Keys under which older programs store the weights, beside optimizer and epoch."""
 _DDP_PREFIX = "module."
 
 
 @dataclass
 class InitialState:
-    """What a training starts from; empty for a start from scratch, and then its methods change nothing."""
+    """The initial state of a training; empty for a start from scratch, in which case its methods change nothing."""
 
     state: State = field(default_factory=dict)
-    """What all ranks share."""
     rank_state: State = field(default_factory=dict)
-    """What this rank alone saved; empty for a rank that the earlier training did not have."""
+    """State of this rank only; empty for a rank that the earlier training did not have."""
     progress: Progress = field(default_factory=Progress)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Measured at the step of the checkpoint."""
+    """Metrics at the step of the checkpoint."""
     model: Path | None = None
     """Folder of the checkpoint that holds the model."""
     weights: Mapping[str, torch.Tensor] | None = None
     """Weights from a file, instead of a checkpoint."""
     weights_file: Path | None = None
     is_loaded: bool = False
-    """Whether the weights went into a model."""
+    """Whether a model has loaded the weights."""
 
     def release(self) -> None:
         """Drop states and weights, which a model, optimizers and random number generators hold from now on."""

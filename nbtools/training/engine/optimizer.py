@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
 from nbtools.training.sharding.fsdp import all_ranks_value, own_part
-from nbtools.training.sharding.saves import rows_like
+from nbtools.training.sharding.sharded_checkpoint import rows_like
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Of the operands under autocast, by precision."""
+"""Autocast dtype by precision."""
 COMPILER = "inductor"
 """Backend of torch.compile."""
 
@@ -55,11 +55,7 @@ def compile_forward(module: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def compile_errors() -> Iterator[None]:
-    """Add to an error of torch.compile how to train without it.
-
-    Raises:
-        ConfigError: the forward or the backward pass could not be compiled.
-    """
+    """Add to an error of torch.compile how to train without it, as a ConfigError."""
     try:
         yield
     except RuntimeError as error:

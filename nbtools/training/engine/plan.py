@@ -1,4 +1,4 @@
-"""The plan of a training: number of steps, order of samples, and what is due after each step."""
+"""The plan of a training: number of steps, order of samples, and the actions due after each step."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from nbtools.training.engine.sampler import SampleOrder
 
 @dataclass(frozen=True)
 class Due:
-    """What is due after an optimizer step."""
+    """Actions due after an optimizer step."""
 
     log: bool
     evaluation: bool
@@ -50,7 +50,7 @@ class Plan:
         return cls(config, schedule, progress.step + 1, min(total_steps, config.max_steps or total_steps), order)
 
     def advance(self, progress: Progress, *, stop: bool) -> Due:
-        """Count an optimizer step and return what is due after it."""
+        """Count an optimizer step and return the actions due after it."""
         ends_epoch = progress.advance(self.schedule.effective_batch, self.schedule.num_train_samples)
         step, config = progress.step, self.config
         is_last = step == self.total_steps

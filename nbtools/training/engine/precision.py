@@ -8,7 +8,7 @@ from nbtools.training.engine.optimizer import TYPES
 from nbtools.training.process.ranks import Ranks
 
 _WIDTHS = {"cpu": 256, "cuda": 4096}
-"""Of the square matrices that are multiplied: small ones leave most of a GPU idle."""
+"""Width of the square matrices that are multiplied: small ones leave most of a GPU idle."""
 _REPEATS = 4
 _TOLERATED = 1.25
 

@@ -20,11 +20,11 @@ from nbtools.errors import DataError, LaunchError, ProjectError
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import secret_values
+from nbtools.rundir.git_source import record_source
 from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
-from nbtools.rundir.source import record_source
 from nbtools.training.engine.flags import Flags
 from nbtools.training.process.device import is_under_torchrun, script_path
 from nbtools.training.process.ranks import Ranks
@@ -68,11 +68,7 @@ def _claim(files: RunDir, attempt: int) -> None:
 
 
 def check_shared(ranks: Ranks, files: RunDir) -> None:
-    """Check that every node sees the run directory that rank 0 made.
-
-    Raises:
-        DataError: a node does not; raised on every rank.
-    """
+    """Check that every node sees the run directory that rank 0 made; DataError on every rank if one does not."""
     if ranks.is_one_machine:
         return
     mark = files.ranks / f".shared-{os.urandom(8).hex()}"

@@ -1,4 +1,4 @@
-"""Sums since the last metric row: a loss, and what it is divided by."""
+"""Sums since the last metric row: a loss, and its divisor."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

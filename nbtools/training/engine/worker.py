@@ -1,4 +1,4 @@
-"""What a recipe's loop needs from its process: phases, stop requests, sums, metric rows, checkpoints.
+"""Services for a recipe's loop: phases, stop requests, sums, metric rows, checkpoints.
 
 The same code runs under torchrun, on GPUs (NCCL) and CPUs (gloo), and under plain `python` as one process. The loop
 belongs to the recipe; nothing here calls back into it.
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedModel
@@ -54,17 +55,17 @@ from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
-from nbtools.training.process.cluster import adopt_rank
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
-from nbtools.training.process.heartbeat import HeartbeatWriter
+from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.random_state import random_state, set_random_state
+from nbtools.training.process.rank_environment import adopt_rank
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
-from nbtools.training.process.step_clock import StepClock
+from nbtools.training.process.step_clock import ArrivalClock, StepClock
 from nbtools.training.sharding.fsdp import building, release, shard
-from nbtools.training.sharding.saves import ShardedSaves, copied
+from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import bases_of, cast_frozen, saved_weights
-from nbtools.training.text.pretrained import be_quiet
+from nbtools.training.text.pretrained_models import be_quiet
 
 C = TypeVar("C", bound=TrainConfig)
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class _Test:
     """The test at the end of a training, while it is measured."""
 
     checkpoint: Checkpoint | None
-    """What is tested; None for the last weights."""
+    """Tested checkpoint; None for the last weights."""
 
 
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
@@ -129,9 +130,12 @@ class Worker:
         """Last value of every metric."""
         self.stopped = False
         self.bases: dict[str, dict[str, Any]] | None = None
-        """What the adapter of the config is added to, by field; None without an adapter."""
+        """Frozen model under the adapter, by field of the config; None without an adapter."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._clock = StepClock(self.device)
+        # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
+        has_arrivals = self.world_size > 1 and flags.config.strategy == "ddp"
+        self._arrivals = ArrivalClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
         self._peak_samples_per_s = 0.0
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
         self._compiled = (0, 0, 0.0)
@@ -190,9 +194,12 @@ class Worker:
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 
     def build(self, compute: Callable[[], T]) -> T:
-        """Build models on every rank, rank 0 first; those that are sharded have all their weights after `wrap` only."""
+        """Build models on every rank, rank 0 first; those that are sharded have all their weights after `wrap` only.
+
+        Whole ones for GPUs are built one by one: each takes the host's memory until `wrap` moves it.
+        """
         if self.config.strategy == "ddp":
-            return self.ranks.in_turn(compute)
+            return self.ranks.in_turn(compute, one_by_one=self.device.type == "cuda")
         with building(is_main=self.is_main):
             return self.ranks.in_turn(compute)
 
@@ -224,9 +231,12 @@ class Worker:
         if self.world_size == 1:
             return module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(
+        parallel = DistributedDataParallel(
             module, device_ids=device_ids, gradient_as_bucket_view=True, find_unused_parameters=has_unused
         )
+        # Buffers are constants and equal by now, unless they are running statistics: no collective in a forward pass.
+        parallel.broadcast_buffers = any(isinstance(part, _BatchNorm) for part in module.modules())
+        return parallel
 
     def batches(self, dataset: Dataset[Any], order: Sampler[Any]) -> Iterator[tuple[torch.Tensor, ...]]:
         """Iterate over `dataset[epoch, indices]` in the given order, on this rank's device."""
@@ -272,12 +282,14 @@ class Worker:
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._peak_samples_per_s = rate / flops
         self._clock.start(self.progress.samples)
+        self._arrivals.restart()
 
     # --- the run directory and the log ------------------------------------------------------------
 
     def phase(self, name: str) -> None:
         """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self.heartbeat.enter(name, self.progress.step)
+        self._arrivals.enter(name)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
@@ -285,6 +297,7 @@ class Worker:
         self.phase(name)
         with self._clock.aside():
             yield
+        self._arrivals.restart()
 
     def samples_per_s(self) -> float:
         """Return samples of all ranks per second since the last call, without evaluation and checkpoints."""
@@ -308,10 +321,12 @@ class Worker:
         """Return each of the values added up over all ranks, in double precision."""
         if self.world_size > 1:
             self.phase("collective")
-        return self.ranks.sum(values)
+        sums = self.ranks.sum(values)
+        self._arrivals.restart()
+        return sums
 
     def advance(self, plan: Plan) -> Due:
-        """Count an optimizer step and return what is due after it; every rank calls it once per step."""
+        """Count an optimizer step and return the actions due after it; every rank calls it once per step."""
         return plan.advance(self.progress, stop=self.stop_agreed())
 
     def stop_agreed(self) -> bool:
@@ -348,14 +363,20 @@ class Worker:
             self._said = now
 
     def _step_metrics(self) -> dict[str, float]:
-        """Return waiting for data, model FLOPs utilization and peak memory for a row of training metrics."""
+        """Return waiting, model FLOPs utilization and peak memory for a row of training metrics."""
         if (taken := self._clock.take()) is None:
             return {}
-        data_wait, rate, peak_memory = taken
+        data_wait, rate, peak_memory, seconds = taken
         if self.world_size > 1:
             self.phase("collective")
-        data_wait, peak_memory = self.ranks.max([data_wait, peak_memory])
+        own_s = self._arrivals.take()
+        sums_s = [sum(own_s) if rank == self.rank else 0.0 for rank in range(self.world_size)]
+        data_wait, peak_memory, *latest_s = self.ranks.max([data_wait, peak_memory, *sums_s, *own_s])
+        self._arrivals.restart()
         row = {"train/data_wait": data_wait}
+        if own_s:
+            sums_s, latest_s = latest_s[: self.world_size], latest_s[self.world_size :]
+            row["train/peer_wait"] = min(1.0, (sum(latest_s) - sum(sums_s) / self.world_size) / seconds)
         if self._peak_samples_per_s:
             row["train/mfu"] = rate / self._peak_samples_per_s
         return {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
@@ -378,7 +399,7 @@ class Worker:
         if self.stopped or not plan.schedule.num_tested:
             return None
         if any(self.sum([self._vote.requested])):
-            self.say("the test is left out: a stop was requested after the last step")
+            self.say("the test is skipped: a stop was requested after the last step")
             return None
         with self.aside("checkpoint"):
             self._end_save()
@@ -442,9 +463,7 @@ class Worker:
         state = {**state, "recipe": recipe.key, "effective_batch": batch}
         best = {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better, "stage": stage}
         is_sharded = self.config.strategy == "fsdp"
-        write_model = functools.partial(checkpoint.write_models, models, write_more, with_weights=not is_sharded)
         options: dict[str, Any] = {
-            "write_model": write_model,
             "metrics": self._measured[1] if self._measured[0] == self.progress.step else {},
             "attempt": self.attempt,
             "keep_last": self.config.keep_last,
@@ -462,6 +481,8 @@ class Worker:
                     f"some weights are not finite after step {self.progress.step}: no checkpoint is written; resume "
                     "from the latest checkpoint, whose weights are finite, with a lower learning_rate"
                 )
+            types = {part: model.dtype for part, model in models.items() if is_sharded}
+            options["write_model"] = functools.partial(checkpoint.write_models, models, write_more, types)
             save = functools.partial(
                 checkpoint.save, self.files.checkpoints, dataclasses.replace(self.progress), **options
             )

@@ -21,7 +21,7 @@ from nbtools.data.llm_gan.stories import TOPICS, Story
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
-from nbtools.training.llm_gan.batch import GANData, Texts
+from nbtools.training.llm_gan.gan_data import GANData, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
 from nbtools.training.text import tokenizers

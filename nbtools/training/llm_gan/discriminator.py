@@ -16,7 +16,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2ForTokenClassification, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, discriminator_positions, model_settings
-from nbtools.training.text.sampling import at_rest
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
 from nbtools.training.llm_gan.discriminator import Pairs
-from nbtools.training.text.sampling import write
+from nbtools.training.text.causal_sampling import write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 

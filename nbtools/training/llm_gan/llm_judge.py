@@ -21,7 +21,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 from nbtools.recipes import LLMGANConfig, gpt2
 from nbtools.recipes.llm_gan import NUM_MARKS, discriminator_positions
-from nbtools.training.llm_gan.batch import GANData
 from nbtools.training.llm_gan.dataset import (
     ASKED,
     BEGIN,
@@ -34,8 +33,9 @@ from nbtools.training.llm_gan.dataset import (
     template_pieces,
 )
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
+from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import load_discriminator
-from nbtools.training.text.sampling import at_rest, write
+from nbtools.training.text.causal_sampling import at_rest, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 _BOXED = re.compile(r"\\\s*boxed\s*\{\s*([^{}]*?)\s*\}")
@@ -229,11 +229,7 @@ def _are_same(reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
 
 
 def build_llm_judge(config: LLMGANConfig, data: GANData) -> LLMJudge:
-    """Load the pretrained judge, or build a GPT-2 of the config's size.
-
-    Raises:
-        ConfigError: it cannot be loaded, is too short, or does not fit the generator.
-    """
+    """Load the pretrained judge, or build a GPT-2 of the config's size; ConfigError if it cannot be loaded or used."""
     alphabet, tokenizer = data.alphabet, data.tokenizer
     assert tokenizer is not None and alphabet.eos_id is not None, "the Markov chain has no vocabulary for verdicts"
     question = Question.of(config, tokenizer, alphabet.eos_id)

@@ -24,14 +24,14 @@ class _Counts:
     """Counts of each token after each context. The empty context is 0."""
 
     keys_K: Keys
-    """Context x vocabulary + token, ascending."""
+    """context * vocab_size + token, ascending."""
     counts_K: Keys
     contexts_C: Keys
-    """Ascending."""
+    """Contexts, ascending."""
     totals_C: Keys
-    """Tokens that followed."""
+    """Number of tokens that followed each context."""
     kinds_C: Keys
-    """Different tokens that followed."""
+    """Number of distinct tokens that followed each context."""
 
     @classmethod
     def of(cls, keys: Keys, vocab_size: int) -> "_Counts":
@@ -104,7 +104,7 @@ class NGrams:
 
 
 class Copies:
-    """Which n-grams of a text occur in the training texts.
+    """Search for n-grams of a text in the training texts.
 
     Their share is the copy rate, one minus the novelty of McCoy et al. (2023, arXiv 2111.09509), who compare it with
     that of held-out human texts. N-grams are compared by 64-bit hashes; those of the training texts take at most 8

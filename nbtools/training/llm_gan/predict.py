@@ -12,13 +12,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.predict import Input, LLMGANPredict
+from nbtools.recipes.predict_settings import Input, LLMGANPredict
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.engine.optimizer import autocast
 from nbtools.training.engine.sampler import uniforms
-from nbtools.training.llm_gan.batch import as_text, markov_alphabet, markov_prompts
 from nbtools.training.llm_gan.dataset import alphabet_of, prompt_rows, prompt_template
-from nbtools.training.text.sampling import write
+from nbtools.training.llm_gan.gan_data import as_text, markov_alphabet, markov_prompts
+from nbtools.training.text.causal_sampling import write
 from nbtools.training.text.tokenizers import encode_all, load_tokenizer
 
 

@@ -13,17 +13,13 @@ from transformers import (
 from nbtools.errors import ConfigError, shown
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import num_positions
-from nbtools.training.text import pretrained, tokenizers
+from nbtools.training.text import pretrained_models, tokenizers
 from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenizers import separator_of
 
 
 def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the pretrained generator, and check that the judge's is the same.
-
-    Raises:
-        ConfigError: one of them cannot be loaded, or they differ; both models are named.
-    """
+    """Load the tokenizer of the pretrained generator; ConfigError if the judge's cannot be loaded, or differs."""
     assert config.model_name is not None
     tokenizer = tokenizers.load_tokenizer(config.model_name)
     if config.judge_name not in (None, config.model_name):
@@ -59,7 +55,7 @@ def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     """Load the pretrained generator, on rank 0 first; ConfigError if it cannot be loaded or is too short."""
     assert config.model_name is not None
     _check_positions("model_name", config.model_name, config)
-    model = pretrained.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+    model = pretrained_models.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
     add_adapter(model, config)
     return model
 
@@ -84,16 +80,16 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
             f"{sizes[0]:,}: it cannot read all of the generator's tokens; choose a judge of the same family"
         )
     if config.judging == "verdicts":
-        model = pretrained.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
+        model = pretrained_models.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
     else:
         kind = "a model with one score per token"
-        model = pretrained.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+        model = pretrained_models.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
     add_adapter(model, config, option=option, has_heads=config.judging == "scores")
     return model
 
 
 def num_rows(option: str, name: str) -> int:
-    """Return the vocabulary size of a pretrained model, of which its tokenizer may use a part; or raise ConfigError."""
+    """Return the vocabulary size of a pretrained model, which may exceed its tokenizer's; or raise ConfigError."""
     return int(getattr(_model_config(option, name), "vocab_size", 0))
 
 
@@ -102,7 +98,7 @@ def _model_config(option: str, name: str) -> Any:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{option}={name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
+            f"{option}={name!r}: cannot be loaded ({pretrained_models.first_line(error)}); give a folder written by "
             "save_pretrained, or a hub id"
         ) from error
 

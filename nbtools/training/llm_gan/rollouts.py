@@ -130,7 +130,7 @@ def texts_at_once(config: LLMGANConfig) -> int:
 
 @contextlib.contextmanager
 def generating(config: LLMGANConfig, device: torch.device) -> Iterator[None]:
-    """Set autocast where texts are written and judged; ConfigError if the GPU has too little memory for so many."""
+    """Context with autocast for writing and judging texts; ConfigError if the GPU runs out of memory."""
     try:
         # Not the context of a training pass: autocast caches the weights it casts, and these have no gradients.
         with autocast(device, config.precision):

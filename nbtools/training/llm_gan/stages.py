@@ -10,7 +10,7 @@ from nbtools.training.engine.optimizer import learning_rate
 
 
 class Stage(StrEnum):
-    """The stage of a step."""
+    """Stage of an adversarial training."""
 
     GENERATOR = "generator warm-up"
     DISCRIMINATOR = "judge warm-up"
@@ -43,11 +43,9 @@ class Stages:
         return range({Stage.GENERATOR: 0, Stage.DISCRIMINATOR: 1, Stage.ADVERSARIAL: self._config.judge_steps}[stage])
 
     def trains_generator(self, stage: Stage) -> bool:
-        """Whether a stage trains the generator."""
         return stage is Stage.GENERATOR or (stage is Stage.ADVERSARIAL and not self._config.freeze_generator)
 
     def discriminator_learning_rate(self, stage: Stage) -> float:
-        """Return the discriminator's learning rate."""
         config = self._config
         return config.judge_learning_rate if stage is Stage.ADVERSARIAL else config.warmup_learning_rate
 
@@ -90,5 +88,4 @@ class Stages:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
         return {"game_since": self.adversarial_since, "judge_accuracy": self.judge_accuracy}

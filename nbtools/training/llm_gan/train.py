@@ -30,16 +30,16 @@ from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, uniforms
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker, run
-from nbtools.training.llm_gan.batch import GANData, TextDataset, as_text, markov_data
 from nbtools.training.llm_gan.dataset import text_data
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
+from nbtools.training.llm_gan.gan_data import GANData, TextDataset, as_text, markov_data
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.llm_judge import build_llm_judge
 from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
 from nbtools.training.llm_gan.rollouts import GANRollouts, generating, texts_at_once
 from nbtools.training.llm_gan.stages import Stage, Stages
-from nbtools.training.text.sampling import at_rest
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.vocabulary import Floats, Tokens
 
 _NUM_SHOWN = 8
@@ -264,11 +264,7 @@ def build_models(config: LLMGANConfig, data: GANData) -> tuple[Generator, Discri
 
 
 def load_models(initial_state: InitialState, data: GANData, generator: Generator, discriminator: Discriminator) -> None:
-    """Load both models' weights from a checkpoint, or the generator's from a file of weights.
-
-    Raises:
-        CheckpointError: the weights or the vocabulary are those of other models.
-    """
+    """Load both models' weights, or a file of the generator's; CheckpointError if they are of other models."""
     if initial_state.model is None:
         initial_state.load_weights(generator.model)
         return

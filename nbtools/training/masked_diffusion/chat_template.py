@@ -1,4 +1,4 @@
-"""Prompts and answers as the chat template of a tokenizer writes them, and whose special tokens are whose."""
+"""Prompts and answers in a tokenizer's chat template, with its special tokens kept apart from those in texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nbtools.data.masked_diffusion.pairs import Message, Pair
 from nbtools.errors import DataError, shown
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.text.disk_buffer import Counts
-from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import SpecialTokens, has_backend
 from nbtools.training.text.tokenizers import separator_of
 
@@ -20,7 +20,7 @@ _PROBE = "0f3c"
 def read_as(
     found: list[Pair], tokenizer: PreTrainedTokenizerBase, config: MaskedDiffusionConfig, counts: Counts
 ) -> tuple[SpecialTokens | None, corpus.SpecialTokens]:
-    """Return what tells a template's special tokens from those of a text, and how `encode_all` reads its texts."""
+    """Return the special tokens to sign in a template's output, or None, and the mode of `encode_all`."""
     if config.model_name is None:
         return None, "text"
     special = SpecialTokens(tokenizer)
@@ -36,15 +36,15 @@ def read_as(
             f"row {first.line}: holds a special token, which this slow tokenizer cannot read as text within its chat "
             "template; remove it, or set special_tokens='tokens'"
         )
-    return None, "tokens"  # only the template has any
+    return None, "tokens"  # only the template has special tokens
 
 
 def always_written(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what a chat template writes behind every conversation to ask for an answer, asked to or not.
+    """Return the prompt for an answer that a chat template appends even with `add_generation_prompt=False`.
 
-    The templates of LLaDA and of the first Llama 3 do so. What is written around no message, or before an answer that
-    is the only message, ends with it, and so does what is written behind an answer; the end of its turn does not, since
-    the beginning of a text is another token.
+    The templates of LLaDA and of the first Llama 3 do so. The output for no message ends with that prompt; so do the
+    text before an answer that is the only message, and the text after an answer. The end of a turn is not confused
+    with it: the beginning of a text is a different token.
 
     Raises:
         DataError: it cannot be told from the end of a turn.
@@ -104,7 +104,7 @@ def render_pair(
         raise DataError(f"{where} refuses it: {first_line(error)}; change the messages or the template") from error
     answer = whole.removeprefix(prompt)
     if answer == whole or wanted.strip() not in answer:
-        raise DataError(f"{where} does not write an answer behind what it writes to ask for one; change the template")
+        raise DataError(f"{where} does not write an answer directly after the generation prompt; change the template")
     answer = answer.removesuffix(always)
     end = str(tokenizer.convert_ids_to_tokens(separator_of(tokenizer)))
     answer = answer.rstrip().removesuffix(end) if answer.rstrip().endswith(end) else answer

@@ -31,7 +31,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.masked_diffusion.chat_template import always_written, read_as, render_pair
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
 
@@ -49,11 +49,11 @@ class DiffusionText:
     evaluation: Sequences | RaggedPairs
     test: Sequences | RaggedPairs
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
+    """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
 
     @property
     def has_pairs(self) -> bool:
-        """Whether it is prompts and answers rather than text."""
+        """Whether the data are prompts and answers, not text."""
         return isinstance(self.train, RaggedPairs) or isinstance(self.train.tokens_NT, PaddedRows)
 
     @property
@@ -108,7 +108,7 @@ def prepare(
 def cached_text(
     cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
 ) -> Path:
-    """As `prepare`, into a folder named after a hash of the content, which later runs reuse; on rank 0 only."""
+    """Call `prepare` for a folder named by a hash of the content, which later runs reuse; on rank 0 only."""
     tokenizer = config.model_name or config.tokenizer
     made = _pretrained_tokenizer(config)  # an error before the text is read
     third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
@@ -147,7 +147,7 @@ def _spooled(
     say: Callable[[str], None],
     test_fraction: float = 0.0,
 ) -> Iterator[disk_buffer.Spool]:
-    """Read a text once into a buffer in `folder`; say how far that is, and what is left out."""
+    """Read a text once into a buffer in `folder`; print the progress, and counts of what is left out."""
     left_out = corpus.LeftOut()
     with disk_buffer.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,11 +162,7 @@ def _spooled(
 
 
 def open_text(folder: Path, sequence_length: int) -> DiffusionText:
-    """Open a prepared folder as memory-mapped rows of `sequence_length` tokens.
-
-    Raises:
-        DataError: `nbtools prepare` did not write it, or it is damaged.
-    """
+    """Open a prepared folder as memory-mapped rows of `sequence_length` tokens; DataError if it is none, or damaged."""
     metadata = prepared.read_prepared_metadata(folder)
     tokenizer = _saved_tokenizer(folder)
     counts = {prepared.TRAIN: metadata.num_train_tokens, prepared.VALIDATION: metadata.num_val_tokens}
@@ -378,7 +374,7 @@ def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
 
 
 def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
-    """Open the folder that `cached_pairs` wrote, padded as the config says."""
+    """Open the folder that `cached_pairs` wrote, with the padding of the config."""
     tokenizer = _saved_tokenizer(folder)
     parts: list[Sequences | RaggedPairs] = []
     for name in _PARTS:

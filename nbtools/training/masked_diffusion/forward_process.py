@@ -46,14 +46,14 @@ Booleans = npt.NDArray[np.bool_]
 _MULTIPLE = 8
 """Batches of pairs are padded to a multiple of this, which suits the matrix units of GPUs."""
 _MOST_PACKED = 1000
-"""Batches that are packed to tell how much is padding."""
+"""Number of batches that are packed to measure the share of padding."""
 _EVALUATION_SEED = 0
 """Independent of the config: runs with different seeds are evaluated on the same masks."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How sequences are masked in training."""
+    """The masking of sequences in training."""
 
     mask_id: int
     pad_id: int
@@ -81,7 +81,7 @@ class Noise:
     def pair_masks(
         self, starts_B: Integers, lengths_B: Integers, samples_B: Samples, epoch: int, length: int
     ) -> tuple[Booleans, npt.NDArray[np.float64]]:
-        """As `masks`, of sequences of any length in rows of `length`, which changes neither masks nor weights."""
+        """Return the masks and weights of `masks` for sequences of any length in rows of `length` tokens."""
         uniforms_BT = uniforms(self.seed, "mask", epoch, samples_B, length)
         time_B = uniforms(self.seed, "time", epoch, samples_B, 1)[:, 0]
         return _masked(uniforms_BT, time_B, starts_B, lengths_B)
@@ -121,7 +121,7 @@ class NoisedTraining(Dataset[Any]):
 
 
 class NoisedPairs(Dataset[Any]):
-    """As `NoisedTraining`, of pairs, each batch as long as its longest pair.
+    """A dataset of noised batches like `NoisedTraining`, for pairs; each batch is as long as its longest pair.
 
     Args:
         longest: largest number of tokens of a pair with its padding.
@@ -227,11 +227,11 @@ class EvaluationMasks:
     """Held-out sequences with a fixed number of masked tokens each, spread over all numbers that are possible."""
 
     rows_D: npt.NDArray[np.int64]
-    """Which sequence each draw masks; sequences come several times if there are fewer than draws."""
+    """Index of the sequence of each draw; with fewer sequences than draws, sequences repeat."""
     counts_D: npt.NDArray[np.int64]
-    """Masked tokens of each draw."""
+    """Number of masked tokens of each draw."""
     shares_D: npt.NDArray[np.float64]
-    """The same as a share of its maskable tokens."""
+    """`counts_D` as a share of the maskable tokens."""
 
     @classmethod
     def of(cls, sequences: Sequences | RaggedPairs, num_draws: int) -> "EvaluationMasks":

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 from transformers.utils.hub import cached_file
 
 from nbtools.errors import ConfigError
-from nbtools.training.text import pretrained
+from nbtools.training.text import pretrained_models
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     "block_type": ("llama",),
@@ -42,7 +42,7 @@ _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.jso
 
 
 class LLaDAConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Settings under LLaDA's names; those that change nothing here are kept for other programs."""
+    """Settings under LLaDA's names; those without effect here are kept for other programs."""
 
     model_type = "llada"
     attribute_map = {
@@ -92,7 +92,7 @@ class LLaDAConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values, each of which serves as many heads of queries."""
+        """Number of key-value heads; each is shared by the same number of query heads."""
         return self.n_kv_heads or (1 if self.multi_query_attention else self.n_heads)
 
 
@@ -154,7 +154,7 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     config: LLaDAConfig
     companions: dict[str, bytes]
-    """Files of the folder or hub id that it was loaded from, which LLaDA's own code needs beside the weights."""
+    """Files beside the weights of the loaded folder or hub id, which LLaDA's own code needs."""
     config_class = LLaDAConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
@@ -245,7 +245,9 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
     for whole, part in ((config.d_model, config.n_heads), (config.n_heads, config.num_kv_heads)):
         if whole % part:
             raise ConfigError(f"model_name={model_name!r}: {whole} cannot be divided by {part} in its config.json")
-    model: Any = pretrained.load_model(LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True)
+    model: Any = pretrained_models.load_model(
+        LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True
+    )
     found = getattr(model, "loading_info", dict.fromkeys(_FOUND, ()))
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ConfigError(
@@ -264,7 +266,7 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
 
 
 def _companions(model_name: str, config: LLaDAConfig) -> dict[str, bytes]:
-    """Read the files beside the weights now: the folder may be gone when a checkpoint is written."""
+    """Read the files beside the weights now: the folder may not exist when a checkpoint is written."""
     code = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
     names = {*_COMPANIONS, *(f"{module}.py" for module in re.findall(r"(\w+)\.\w+", code))}
     names |= {path.name for path in Path(model_name).glob("*.py")}

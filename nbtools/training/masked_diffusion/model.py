@@ -30,7 +30,7 @@ from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.masked_diffusion.llada import LLaDAModelLM, load_llada
 from nbtools.training.process.step_clock import training_flops
-from nbtools.training.text import pretrained
+from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenizers import MASK, separator_of
 
@@ -104,7 +104,7 @@ class Denoiser(nn.Module):
         if isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM):
             return False
         label_K = torch.tensor([0 if self.mask_id else 1])
-        return pretrained.has_unused_weights(
+        return pretrained_models.has_unused_weights(
             self, lambda ones: self.losses(ones, ones[0, :1], label_K, ones[0, :0]).sum()
         )
 
@@ -151,7 +151,7 @@ def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizer
         trust_remote_code=config.trust_remote_code,
         dropout=None if config.keep_model_dropout else config.dropout,
     )
-    pretrained.check_length(model, config.model_name, config.sequence_length)
+    pretrained_models.check_length(model, config.model_name, config.sequence_length)
     if config.pad_to == "packed" and not isinstance(model, ModernBertForMaskedLM | LLaDAModelLM):
         raise ConfigError(
             f"pad_to='packed': {config.model_name} is a {type(model).__name__}, which may let pairs of a row attend "
@@ -201,8 +201,8 @@ def load_pretrained(model_name: str, *, trust_remote_code: bool, dropout: float 
         if "trust_remote_code" in str(error) and not trust_remote_code:
             raise ConfigError(remote_code_refused(model_name)) from None
         raise ConfigError(
-            f"model_name={model_name!r}: cannot be loaded ({pretrained.first_line(error)}); give a folder written by "
-            "save_pretrained, or a hub id"
+            f"model_name={model_name!r}: cannot be loaded ({pretrained_models.first_line(error)}); give a folder "
+            "written by save_pretrained, or a hub id"
         ) from error
     if known:
         return load_llada(model_name, dropout=dropout)
@@ -210,4 +210,6 @@ def load_pretrained(model_name: str, *, trust_remote_code: bool, dropout: float 
     has_own_class = trust_remote_code and brought and "AutoModelForMaskedLM" not in brought
     auto_class = AutoModel if has_own_class else AutoModelForMaskedLM
     kind = "a masked language model"
-    return pretrained.load_model(auto_class, model_name, kind, trust_remote_code=trust_remote_code, dropout=dropout)
+    return pretrained_models.load_model(
+        auto_class, model_name, kind, trust_remote_code=trust_remote_code, dropout=dropout
+    )

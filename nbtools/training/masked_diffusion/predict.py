@@ -17,7 +17,7 @@ import torch
 from nbtools.data.masked_diffusion.pairs import Pair
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.recipes.predict import Input, MaskedDiffusionPredict
+from nbtools.recipes.predict_settings import Input, MaskedDiffusionPredict
 from nbtools.training.engine.optimizer import autocast
 from nbtools.training.masked_diffusion.chat_template import render_pair
 from nbtools.training.masked_diffusion.model import open_denoiser
@@ -40,7 +40,7 @@ class Predictor:
         self.num_parameters = self.denoiser.model.num_parameters()
 
     def predict(self, inputs: Sequence[Input], settings: MaskedDiffusionPredict) -> Iterator[dict[str, Any]]:
-        """Yield for each prompt what follows it, `text`, and with `num_frames` the states on the way, `frames`."""
+        """Yield for each prompt its continuation, `text`, and with `num_frames` the intermediate states, `frames`."""
         for start in range(0, len(inputs), _AT_ONCE):
             rows: dict[int, dict[str, Any]] = {}
             prompts: dict[int, Sequence[int]] = {}
@@ -67,12 +67,12 @@ class Predictor:
             if has_backend(self.tokenizer) and reads == "text":
                 special = SpecialTokens(self.tokenizer)
             else:
-                reads = "tokens"  # the template has some
+                reads = "tokens"  # the template has special tokens
             prompt, _ = render_pair(self.tokenizer, Pair(prompt, "", 1), "", special)
         return list(next(encode_all([prompt], self.tokenizer, "model", reads)))
 
     def _unmasking(self, prompt_length: int, settings: MaskedDiffusionPredict) -> Unmasking:
-        """Return the sampling behind a prompt of so many tokens; ConfigError if there is no room for it."""
+        """Return the sampling settings for a prompt of `prompt_length` tokens; ConfigError if it leaves no room."""
         longest, block = self.config.sequence_length, settings.sample_block_length
         room = longest - prompt_length
         length = settings.sample_length or min(room, 64) // (block or 1) * (block or 1)

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.recipes.predict import MaskedDiffusionPredict
+from nbtools.recipes.predict_settings import MaskedDiffusionPredict
 from nbtools.training.text.tokenizers import separator_of
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -29,17 +29,16 @@ class Unmasking:
     """Settings of sampling; the constructor raises ConfigError for invalid combinations."""
 
     length: int
-    """Tokens to sample."""
     steps: int
     """Evaluations of the model, over all blocks (twice as many with guidance)."""
     block_length: int
     """Tokens of a block; `length` for one block."""
     temperature: float = 0.0
-    """Of the softmax; 0 takes the most likely token."""
+    """Softmax temperature; 0 takes the most likely token."""
     guidance: float = 0.0
     """Scale s of classifier-free guidance; 0 for none."""
     remasking: Literal["low_confidence", "random"] = "low_confidence"
-    """Which predictions are kept: the most confident ones, or random ones."""
+    """Choice of the predictions that are kept: the most confident ones, or random ones."""
     suppressed_ids: tuple[int, ...] = ()
     """Tokens that are never sampled, such as EOS, which instruction-tuned models predict too often."""
     last_ids: tuple[int, ...] = ()
@@ -65,7 +64,6 @@ class Unmasking:
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks."""
         return self.length // self.block_length
 
     @property

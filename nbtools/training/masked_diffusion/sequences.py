@@ -40,11 +40,11 @@ class RaggedPairs:
     """Prompts and answers behind one another, each with one end-of-text token behind its answer."""
 
     tokens: Tokens
-    """Of all pairs in a row, in one flat file."""
+    """Tokens of all pairs, concatenated in one flat file."""
     offsets: Integers
-    """Where each pair begins in `tokens`, and where the last one ends."""
+    """Start of each pair in `tokens`, and the end of the last one; shape (N + 1,)."""
     starts_N: Integers
-    """Tokens of each prompt."""
+    """Number of tokens of each prompt."""
     eos_id: int
 
     def __len__(self) -> int:

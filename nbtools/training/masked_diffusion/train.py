@@ -208,11 +208,7 @@ def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[i
 
 
 def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
-    """Tokenize the data on rank 0, or reuse the result of an earlier run, and open it on every rank.
-
-    Raises:
-        DataError: the data is missing or malformed, or was prepared for another tokenizer.
-    """
+    """Tokenize the data on rank 0, or reuse an earlier run's, and open it; DataError if it is missing or malformed."""
     cache = worker.files.path.parent / ".cache"
     path = None if config.dataset is None else data_files.dataset_path(config.dataset, worker.project.root)
     if path is not None and prepared.is_prepared(path):
@@ -231,7 +227,7 @@ def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: Diffusio
         worker.say(f"note: the text is that of the prepared folder: clean={metadata.clean!r}, not {config.clean!r}")
     if bool(metadata.num_test_tokens) != bool(config.test_fraction):
         has = "has a test part" if metadata.num_test_tokens else "has no test part"
-        worker.say(f"note: the prepared folder {has}, whatever test_fraction={config.test_fraction} says")
+        worker.say(f"note: the prepared folder {has}; test_fraction={config.test_fraction} has no effect")
     if config.model_name is not None:
         tokenizer = load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
         if tokenizer.get_vocab() != text.tokenizer.get_vocab():

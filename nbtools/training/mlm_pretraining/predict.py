@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.predict import Input, MLMPretrainingPredict
+from nbtools.recipes.predict_settings import Input, MLMPretrainingPredict
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.mlm_pretraining.train import MaskedLM
 
@@ -43,7 +43,7 @@ class Predictor:
             yield from (rows[place] for place in range(len(texts)))
 
     def _encoded(self, text: str) -> list[int] | str:
-        """Return the tokens of a text, or why there are none to predict."""
+        """Return the tokens of a text, or the reason why none can be predicted."""
         tokens: list[int] = self.tokenizer(text, add_special_tokens=self.has_template, verbose=False)["input_ids"]
         if self.tokenizer.mask_token_id not in tokens:
             return f"holds no mask; write {_MASK} for each missing token"

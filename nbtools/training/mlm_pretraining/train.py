@@ -29,7 +29,7 @@ from nbtools.training.mlm_pretraining.masking import (
     unigram_log_probabilities,
 )
 from nbtools.training.process.step_clock import training_flops
-from nbtools.training.text import pretrained
+from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
 
@@ -114,7 +114,7 @@ class MaskedLM(nn.Module):
         """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
         if isinstance(self.model, ModernBertForMaskedLM):
             return False
-        return pretrained.has_unused_weights(self, lambda ones: self(ones, ones[:, :1], ones[:, :1]))
+        return pretrained_models.has_unused_weights(self, lambda ones: self(ones, ones[:, :1], ones[:, :1]))
 
     def flops(self, num_tokens: int, masking: Masking) -> float:
         """Return the FLOPs of a training step on one sequence."""
@@ -198,13 +198,13 @@ def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrained
     """
     if config.model_name is None:
         return ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, len(text.tokenizer))))
-    model = pretrained.load_model(
+    model = pretrained_models.load_model(
         AutoModelForMaskedLM,
         config.model_name,
         "a masked language model",
         dropout=None if config.keep_model_dropout else config.dropout,
     )
-    pretrained.check_length(model, config.model_name, config.sequence_length)
+    pretrained_models.check_length(model, config.model_name, config.sequence_length)
     if len(text.tokenizer) > model.config.vocab_size:
         raise ConfigError(f"model_name={config.model_name!r}: its tokenizer has more words than the model")
     add_adapter(model, config)

@@ -18,20 +18,22 @@ import torch
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, shown
-from nbtools.project import expanded
-from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.project import expanded, file_digest
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in, verify_files
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import discard, hidden_name, write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import Profile
-from nbtools.training.outputs.tensorboard import Events
+from nbtools.training.outputs.tensorboard_writer import Events
 from nbtools.training.outputs.wandb import WandbRun
-from nbtools.training.sharding.saves import consolidate
+from nbtools.training.sharding.sharded_checkpoint import consolidate
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
 """Lists the files in a `save_dir` that nbtools wrote and may replace."""
+_ORIGIN = ".model.json"
+"""The checkpoint whose shards are merged in `model/`, and the size and SHA-256 of what was written."""
 UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
 """Environment variable that skips the picture, which takes a second at the end of a training."""
 _PLOT_TIMEOUT_S = 45.0
@@ -110,11 +112,7 @@ class Outputs:
 
 
 def checked_save_dir(save_dir: str, root: Path) -> Path:
-    """Make the folder of `save_dir`, which starts from the project's root if it is relative, and return it.
-
-    Raises:
-        ConfigError: it cannot be written, or holds other files with the names of the outputs.
-    """
+    """Make the folder of `save_dir`, from the project's root if relative; ConfigError if it cannot take the outputs."""
     folder = root / expanded(save_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,19 +202,32 @@ def _is_taken(path: Path, folder: Path, ours: set[str]) -> bool:
 
 def _hand_over(saved: Checkpoint, target: Path) -> None:
     """Mirror the model of a checkpoint to `target`; shards become whole weights there."""
-    if saved.manifest.get("strategy") == "fsdp":
-        whole = hidden_name(target)
-        try:
-            consolidate(saved.path / MODEL, whole)
-            _mirror(whole, target)
-        finally:
-            discard(whole)
-    else:
+    if saved.manifest.get("strategy") != "fsdp":
         _mirror(saved.path / MODEL, target)
+        return
+    whole, record = hidden_name(target), target.with_name(_ORIGIN)
+    record.unlink(missing_ok=True)
+    try:
+        claims = {f"{MODEL}/{name}": claim for name, claim in consolidate(saved.path / MODEL, whole).items()}
+        _mirror(whole, target)
+    finally:
+        discard(whole)
+    others = {name: claim for name, claim in saved.manifest["files"].items() if (target.parent / name).is_file()}
+    write_json(record, {"manifest": file_digest(saved.path / "manifest.json"), "files": {**others, **claims}})
+
+
+def whole_model(saved: Checkpoint) -> Path | None:
+    """Return `outputs/model` of the run if a checkpoint's shards are merged there, and no file has changed since."""
+    record = RunDir(saved.path.parent.parent).outputs / _ORIGIN
+    with contextlib.suppress(OSError, NbtoolsError):
+        origin = read_json(record) or {}
+        if origin.get("manifest") == file_digest(saved.path / "manifest.json"):
+            verify_files(record, origin["files"])
+            return record.with_name(MODEL)
+    return None
 
 
 def _mirror(source: Path, target: Path) -> None:
-    """Mirror the files of `source` to `target`."""
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for relative in sorted(wanted):
         _place(source / relative, target / relative, link=True)

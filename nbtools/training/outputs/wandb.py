@@ -12,7 +12,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 
 RECORD = "run.json"
-"""Holds the id and the name in W&B, beside its own files."""
+"""File with the id and the name in W&B, beside W&B's own files."""
 _STEP = "train/global_step"
 """The metric that W&B draws the others over, as the Trainer of transformers calls it; its own steps only go up."""
 _SETTINGS = {
@@ -42,7 +42,6 @@ class WandbRun:
             self._fail(error)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one row."""
         if self._run is not None:
             try:
                 self._run.log({**values, _STEP: step})
@@ -62,7 +61,7 @@ class WandbRun:
         self._run = None
         why = " ".join(str(error).split())[:300] or type(error).__name__
         step = "pip install wandb" if isinstance(error, ImportError) else "WANDB_MODE=offline writes them to files"
-        self._warn(f"no more metrics to Weights & Biases: {why}; next time: {step}")
+        self._warn(f"metrics are no longer sent to Weights & Biases: {why}; next time: {step}")
 
 
 def _started(files: RunDir, config: TrainConfig) -> Any:

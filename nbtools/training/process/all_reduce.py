@@ -23,6 +23,7 @@ def _main(backend: str = "gloo") -> None:
         raise RuntimeError(f"{backend}: the sum over {world_size} ranks is {total[0].item()} instead of {expected}")
     if rank == 0:
         print(f"{backend}: {world_size} ranks agree, {1000 * (time.perf_counter() - began):.0f} ms", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

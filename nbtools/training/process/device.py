@@ -14,7 +14,7 @@ from nbtools.failures.known_errors import is_echo
 from nbtools.machine import devices
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.process import launchers, random_state
-from nbtools.training.process.cluster import STARTER
+from nbtools.training.process.rank_environment import STARTER
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool) -> None:
@@ -44,11 +44,7 @@ def stay_on_this_machine() -> None:
 
 
 def choose_device(local_rank: int) -> torch.device:
-    """Return this rank's device.
-
-    Raises:
-        LaunchError: more ranks than visible GPUs, or torch cannot use the GPUs of this machine.
-    """
+    """Return this rank's device; LaunchError if there is no GPU for it, or torch cannot use this machine's."""
     if launchers.wants_cpu(os.environ):
         return torch.device("cpu")
     if torch.cuda.is_available():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
 from nbtools.script.compat.aliases import TRUTHS
-from nbtools.training.process.cluster import STARTER
+from nbtools.training.process.rank_environment import STARTER
 
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
 _SHARDED = {

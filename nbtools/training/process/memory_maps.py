@@ -1,4 +1,4 @@
-"""Memory maps in what is sent to a process that starts afresh: it opens the file again instead of getting a copy.
+"""Pickling of memory maps for a spawned process: it opens the file instead of receiving a copy.
 
 Loader workers under spawn and forkserver (Python 3.14's default) get their dataset as a pickle.
 """

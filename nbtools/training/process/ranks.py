@@ -1,6 +1,7 @@
 """The ranks of a training: their process groups, and exchange of values that are small or take long to compute."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from nbtools.training.process.device import choose_device, stay_on_this_machine
 T = TypeVar("T")
 
 _LONGEST_WAIT_FOR_MAIN = timedelta(hours=24)
+_LAST_TENSORS_S = 0.02
+"""Time for gloo's threads to release the tensors of the last collective: Python aborts if one does while it ends."""
 
 
 class Ranks:
@@ -41,7 +44,7 @@ class Ranks:
         """Messages of a few bytes between CPUs, which do not wait for the GPUs; None for a single process."""
         self.saving: dist.ProcessGroup | None = None
         """Messages of the threads that write checkpoints; None where rank 0 writes them."""
-        self._patient: dist.ProcessGroup | None = None
+        self._long_timeout_group: dist.ProcessGroup | None = None
         if self.world_size > 1:
             stay_on_this_machine()
             on_gpu = self.device.type == "cuda"
@@ -50,7 +53,7 @@ class Ranks:
             dist.init_process_group(self.backend, timeout=collective_timeout, device_id=device_id)
             self.control = dist.new_group(backend="gloo", timeout=collective_timeout)
             # Rank 0 may tokenize for hours while the others wait.
-            self._patient = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
+            self._long_timeout_group = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
             if shards:
                 self.saving = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT_FOR_MAIN)
         elif shards and not dist.is_initialized():
@@ -69,22 +72,31 @@ class Ranks:
                 outcome[0] = compute()
             except NbtoolsError as error:
                 outcome[1] = error
-        if self._patient is not None:
-            dist.broadcast_object_list(outcome, src=0, group=self._patient)
+        if self._long_timeout_group is not None:
+            dist.broadcast_object_list(outcome, src=0, group=self._long_timeout_group)
         if outcome[1] is not None:
             raise outcome[1]
         value: T = outcome[0]
         return value
 
-    def in_turn(self, compute: Callable[[], T]) -> T:
-        """Compute a value on every rank: rank 0 first, then one of each other node; the rest then find downloads."""
+    def in_turn(self, compute: Callable[[], T], *, one_by_one: bool = False) -> T:
+        """Compute a value on every rank: rank 0 first, then one of each other node; the rest then find downloads.
+
+        With `one_by_one` the rest of a node compute one after the other, for a value that takes the node's memory.
+        """
         computed: list[T] = []
         self.from_main(lambda: computed.append(compute()))
         if not self.is_one_machine:  # caches may be on the node
             if self.local_rank == 0 and not computed:
                 computed.append(compute())
-            dist.barrier(group=self._patient)
-        return computed[0] if computed else compute()
+            dist.barrier(group=self._long_timeout_group)
+        token, is_last = torch.zeros(1), self.local_rank + 1 == int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if one_by_one and self.local_rank > 1:
+            dist.recv(token, self.rank - 1, group=self._long_timeout_group)
+        value = computed[0] if computed else compute()
+        if one_by_one and self.local_rank and not is_last:
+            dist.send(token, self.rank + 1, group=self._long_timeout_group)
+        return value
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's value on rank 0, an empty list on the others."""
@@ -109,11 +121,11 @@ class Ranks:
         return [float(value) for value in largest]
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks have reached this call."""
         if self.control is not None:
             dist.barrier(group=self.control)
 
     def close(self) -> None:
-        """Leave the process groups."""
         if dist.is_initialized():
+            time.sleep(_LAST_TENSORS_S)
             dist.destroy_process_group()

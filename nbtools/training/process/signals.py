@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_agent() -> None:
-    """Let the kernel kill this rank when torchrun's agent dies, which no other process does (Linux only).
+    """Let the kernel kill this rank when torchrun's agent ends (Linux only); no other process would.
 
     Only under torchrun: a background process of a shell must outlive that shell.
     """
@@ -27,7 +27,7 @@ def die_with_agent() -> None:
         return
     _die_with_parent()
     if os.getppid() != PARENT_PID:  # it died before the call
-        raise SystemExit("torchrun's agent is gone")
+        raise SystemExit("torchrun's agent has ended")
 
 
 def loader_worker_init() -> Callable[[int], None]:

@@ -1,8 +1,9 @@
-"""Time, memory and FLOPs of the steps of this process: throughput, waiting for data, use of the GPU."""
+"""Time, memory and FLOPs of the steps of this process: throughput, waiting for data and for other ranks, GPU use."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,9 +11,9 @@ from transformers import PreTrainedModel
 
 _GB = 1e9
 _PASSES = 3
+"""Matrix products per weight: one forward, two backward (gradients of inputs and of weights)."""
 _OF_FROZEN = 2 / 3
-"""Share of these passes that a frozen weight takes part in: it has no gradient."""
-"""Forward, and backward for inputs and for weights: three times the products of the forward pass."""
+"""Share of `_PASSES` for a frozen weight, which has no gradient."""
 
 
 def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: float) -> float:
@@ -43,46 +44,90 @@ def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: flo
     return 2.0 * _PASSES * (num_tokens * weights_of_encoder + num_predicted * weights_of_head + attention)
 
 
+class ArrivalClock:
+    """Times this rank from each all-reduce of gradients to its arrival at the next: the start of that backward pass.
+
+    The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU the
+    times are those of its stream, which the host runs ahead of.
+    """
+
+    def __init__(self, device: torch.device, num_passes: int) -> None:
+        """Expect an all-reduce in each `num_passes`-th backward pass; in none if that is 0."""
+        self._on_gpu, self._num_passes, self._num_left = device.type == "cuda", num_passes, num_passes
+        self._start: Any = None
+        self._found: list[tuple[Any, Any]] = []
+
+    def enter(self, phase: str) -> None:
+        """Note that a phase begins; "backward" is a backward pass."""
+        if phase != "backward":
+            self._start = self._start or self._now()
+            return
+        self._num_left -= 1
+        if not self._num_left:
+            self._found.append((self._start, self._now()))
+            self._start, self._num_left = None, self._num_passes
+
+    def restart(self) -> None:
+        """Begin at the end of another collective, or of what is aside."""
+        self._start = self._now()
+
+    def take(self) -> list[float]:
+        """Return the seconds before each arrival since the last call: as many on all ranks."""
+        found, self._found = self._found, []
+        if not self._on_gpu:
+            return [end - start for start, end in found]
+        for _, end in found[-1:]:
+            end.synchronize()  # returns at once: the loss has been read, which the GPU computes later
+        return [start.elapsed_time(end) / 1000 for start, end in found]
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
 class StepClock:
     """Measures steps without the phases aside, such as evaluations and checkpoints."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._aside_s = self._waited_s = 0.0
-        self._last_row: tuple[float, float] | None = None
+        self._last_row: tuple[float, float, float] | None = None
         self.start(0)
 
     def start(self, samples: int) -> None:
-        """Begin to measure, where so many samples of all ranks are done."""
+        """Begin to measure after `samples` samples of all ranks."""
         self._since, self._samples, self._waited_s = time.monotonic() - self._aside_s, samples, 0.0
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave out what runs within."""
+        """Exclude the time of a `with` block from the measurement."""
         started = time.monotonic()
         yield
         self._aside_s += time.monotonic() - started
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count what runs within as waiting for data."""
+        """Count the time of a `with` block as waiting for data."""
         started = time.monotonic()
         yield
         self._waited_s += time.monotonic() - started
 
     def samples_per_s(self, samples: int) -> float:
-        """Return the samples of all ranks per second since the last call, where so many are done."""
+        """Return the samples of all ranks per second since the last call, given their total number."""
         seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
         rate = (samples - self._samples) / seconds
-        self._last_row = self._waited_s / seconds, rate
+        self._last_row = self._waited_s / seconds, rate, seconds
         self.start(samples)
         return rate
 
-    def take(self) -> tuple[float, float, float] | None:
-        """Return what `samples_per_s` measured last, once: share of waiting, samples per second, peak memory in GB.
+    def take(self) -> tuple[float, float, float, float] | None:
+        """Return share of waiting, samples per second, peak memory in GB and seconds of `samples_per_s`, once.
 
         The peak is that of torch's allocations since the start of the process, 0 on a CPU.
         """
         last, self._last_row = self._last_row, None
         peak = torch.cuda.max_memory_allocated(self._device) / _GB if self._device.type == "cuda" else 0.0
-        return None if last is None else (*last, peak)
+        return None if last is None else (last[0], last[1], peak, last[2])

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from nbtools.errors import ConfigError
 
 _M_MMAP_THRESHOLD = -3
-"""Of glibc's malloc.h: from this size on, memory is the system's; given once, it no longer adapts."""
+"""Option of glibc's mallopt: from this size on, blocks come from mmap; once set, it no longer adapts."""
 
 
 def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | None, num_ranks: int) -> None:
@@ -79,7 +79,7 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
 
 
 def _give_back_freed_memory() -> None:
-    """Let the C library return freed tensors to the system, as far as it is glibc.
+    """Let glibc return freed tensors to the system; another C library is left as it is.
 
     It would keep those below 32 MB for itself once a tensor of that size was freed. Gathered weights are freed block by
     block, and two ranks of a model of 84 M weights grew by 400 MB in each of the first steps.
@@ -136,11 +136,7 @@ def is_building() -> bool:
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a model: the members of lists of equal layers in its `transformers` models, outermost first.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Return the members of lists of equal layers in `transformers` models, outermost first; ConfigError if none."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     blocks: list[nn.Module] = []
     for model in models[:1]:  # the outermost one; others are its parts
@@ -190,7 +186,7 @@ def _set_gathered(value: bool, module: Any, *_: Any) -> None:
 
 
 def release(module: nn.Module) -> None:
-    """Free what the last forward pass has gathered; the weights of `module` and its parts are then this rank's."""
+    """Free the weights that the last forward pass gathered; `module` then holds this rank's rows only."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
@@ -202,7 +198,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def true_on_all(flag: torch.Tensor, model: nn.Module) -> bool:
-    """Return a flag of this rank; if `model` is sharded, whether it is true on all ranks, each of which calls this."""
+    """Return a flag of this rank; if `model` is sharded, whether it is true on all ranks, which must all call this."""
     if is_sharded(model):
         flag = flag.int()
         dist.all_reduce(flag, dist.ReduceOp.MIN)

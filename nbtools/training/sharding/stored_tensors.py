@@ -1,7 +1,7 @@
 """Tensors in safetensors files, whole or divided by rows over several files: a rank reads and writes its own rows only.
 
 Divided files are laid out as those of `torch.distributed.checkpoint.HuggingFaceStorageWriter`, whose reader takes them:
-the header tells the place of each part in its tensor. Nothing is unpickled.
+the header has the place of each part in its tensor. Nothing is unpickled.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class StoredRows:
 
     values: torch.Tensor
     first: int = 0
-    """Place of the first one in the whole tensor."""
+    """Index of the first row in the whole tensor."""
 
 
 class _Part(NamedTuple):
@@ -49,7 +49,7 @@ class _Part(NamedTuple):
 
 
 class StoredTensor:
-    """A tensor in one file or several; indexing it by a range of rows, or by `...`, reads what is asked for."""
+    """A tensor in one file or several; an index, a range of rows or `...`, reads those rows only."""
 
     def __init__(self, name: str, shape: tuple[int, ...], parts: list[_Part]) -> None:
         self.name = name
@@ -83,11 +83,7 @@ def _opened(path: Path) -> Any:
 
 
 def stored_tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
-    """Return the tensors in safetensors files, by name; only headers are read.
-
-    Raises:
-        CheckpointError: a file cannot be read, or a part of a tensor is missing.
-    """
+    """Return tensors in safetensors files, read from headers; CheckpointError if a part is missing or unreadable."""
     shapes: dict[str, tuple[int, ...]] = {}
     parts: dict[str, list[_Part]] = {}
     for path in files:

@@ -23,6 +23,7 @@ from transformers.utils.hub import cached_file
 from nbtools.data.hub import cached_commit
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.project import expanded
+from nbtools.recipes.lora import DEFAULT_TARGETS
 from nbtools.training.sharding.fsdp import is_building, leaves_out_weights
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -31,13 +32,6 @@ _PREFIX = "base_model.model."
 """Before the names of all weights that peft saves."""
 _BASES = ("model_name", "judge_name")
 """Fields that name a pretrained model."""
-_TARGETS: dict[str, tuple[str, ...]] = {
-    "llada": ("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"),
-    "canine": ("query", "value"),  # as peft has for BERT
-    "distilbert": ("q_lin", "v_lin"),
-    "modernbert": ("Wqkv",),
-}
-"""Layers with an adapter, by architecture, where peft has none."""
 
 
 # --- adding ---------------------------------------------------------------------------------------
@@ -67,7 +61,7 @@ def add_adapter(model: PreTrainedModel, config: Any, *, option: str = "model_nam
         )
     lora_config = _peft().LoraConfig
     model_type = str(model.config.model_type)
-    known = {**_peft().utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING, **_TARGETS}.get(model_type)
+    known = {**_peft().utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING, **DEFAULT_TARGETS}.get(model_type)
     layers = _layers(model, heads)
     names = sorted({layer.rpartition(".")[2] for layer in layers})
     if config.lora_targets is None and not isinstance(known, list | tuple):
@@ -189,22 +183,28 @@ def saved_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {_PREFIX + name.replace(f".{_NAME}.", "."): weight for name, weight in trained.items()}
 
 
-def save_model(model: PreTrainedModel, folder: Path, *, with_weights: bool = True) -> None:
-    """Write a model into a folder that `from_pretrained` loads, or its adapter and heads alone; or all but weights."""
+def save_model(model: PreTrainedModel, folder: Path, stored_type: torch.dtype | None = None) -> None:
+    """Write a model into a folder that `from_pretrained` loads, or its adapter and heads alone.
+
+    With `stored_type`, that of weights which are in shards, all but weights, also during a forward pass.
+    """
     if not has_adapter(model):
-        model.save_pretrained(folder, state_dict=None if with_weights else {})
-        if not with_weights:
+        model.save_pretrained(folder, state_dict=None if stored_type is None else {})
+        if stored_type is not None:
             (folder / "model.safetensors").unlink(missing_ok=True)  # of no weights
+            config = copy.copy(model.config)
+            config.dtype = stored_type  # gathered weights may be of 16 bits
+            config.save_pretrained(folder)
         return
     folder.mkdir(exist_ok=True)
     config = copy.copy(model.config)
-    config.architectures = [type(model).__name__]
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]  # as `save_pretrained` does
     config.save_pretrained(folder)
     adapter = copy.copy(model.peft_config[_NAME])
     for name in ("target_modules", "exclude_modules"):  # sets, whose order differs between processes
         setattr(adapter, name, sorted(getattr(adapter, name) or ()) or None)
     adapter.save_pretrained(str(folder))
-    if not with_weights:
+    if stored_type is not None:
         return
     weights = {name: weight.detach().cpu().contiguous() for name, weight in saved_weights(model).items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
@@ -272,11 +272,7 @@ def _sha256(path: Path) -> str:
 
 
 def check_bases(path: Path, saved: Mapping[str, Any] | None, own: Mapping[str, Any] | None) -> None:
-    """Check that a checkpoint's adapter was trained on the same weights, wherever they are now.
-
-    Raises:
-        CheckpointError: they differ, or only one of the two has an adapter.
-    """
+    """Check that a checkpoint's adapter belongs to the same weights, wherever they are; CheckpointError if not."""
     if (saved is None) != (own is None):
         kinds = ("an adapter alone", "all weights of a model")
         has, needs = kinds if own is None else kinds[::-1]

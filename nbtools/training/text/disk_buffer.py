@@ -58,7 +58,7 @@ def content_name(content: Iterable[object]) -> str:
 def with_progress(
     texts: Iterable[str], say: Callable[[str], None], what: str, total: int | None = None
 ) -> Iterator[str]:
-    """Yield texts, and say every ten seconds how much is done, at which rate, and with `total` how long the rest takes.
+    """Yield texts, and print every ten seconds the progress, the rate, and with `total` the remaining time.
 
     Args:
         what: such as "tokenizing".
@@ -77,11 +77,11 @@ def with_progress(
 
 
 class Tokenized(NamedTuple):
-    """What a training reads."""
+    """A folder of token ids for a training."""
 
     folder: Path
     commits: Mapping[str, str] = {}
-    """Of the dataset of the hub that the folder was made from, by its name; empty if unknown, or for own files."""
+    """Commit of each dataset of the hub in the folder, by its name; empty if unknown, or for local files."""
 
 
 def downloaded_once(
@@ -124,7 +124,7 @@ class Spool:
     def __init__(self, documents: Iterable[str], folder: Path, test_fraction: float = 0.0) -> None:
         self._test_fraction = test_fraction
         self.lengths_N = array("q")
-        """Lengths in characters."""
+        """Length of each document in characters."""
         self._sizes_N = array("q")  # in bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `__exit__`
         with contextlib.ExitStack() as stack:
@@ -196,7 +196,7 @@ class WordCounts:
             run.close()
 
     def add(self, words: Iterable[str]) -> None:
-        """Count words."""
+        """Add words to the counts."""
         self._counts.update(words)
         if len(self._counts) > _MOST_WORDS:
             self._runs.append(self._written(sorted(self._counts.items())))
@@ -259,7 +259,7 @@ class Counts:
             yield text
 
     def of(self, pieces: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Yield the pieces, counted."""
+        """Yield the pieces, and count their tokens and unknown tokens."""
         for piece in pieces:
             self.tokens += len(piece)
             self.unknown += 0 if self.unknown_id is None else int(np.count_nonzero(piece == self.unknown_id))
@@ -281,7 +281,7 @@ def unknown_note(unknown: int, tokens: int) -> list[str]:
     if not unknown:
         return []
     share = f"{unknown:,} of {tokens:,} tokens ({unknown / tokens:.2%})"
-    return [f"{share} are not in the vocabulary and become its unknown token; a larger vocab_size has more"]
+    return [f"{share} are not in the vocabulary and become its unknown token; raise vocab_size to keep more"]
 
 
 def special_note(special: int) -> list[str]:

@@ -33,7 +33,7 @@ class SpecialTokens:
         return self._pattern.sub(lambda found: f"{_SIGN}{self._numbers[found[0]]};", text)
 
     def signed(self, rendered: str) -> str:
-        """Return what a chat template wrote around `hidden` texts, for `text_backend` to encode.
+        """Return the chat template's output around `hidden` texts, for `text_backend` to encode.
 
         The template's own special tokens get a sign before them; those of the texts stand in their places again.
         """
@@ -67,7 +67,7 @@ class SpecialTokens:
 
 
 def named_in_cache(config: MLMPretrainingConfig | MaskedDiffusionConfig) -> list[str]:
-    """Return what the name of cached tokens says; names from before there was a choice stay."""
+    """Return the part of a cache's name for this setting; caches from before the setting keep their names."""
     return ["text"] if config.model_name is not None and config.special_tokens == "text" else []
 
 

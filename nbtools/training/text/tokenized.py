@@ -32,7 +32,7 @@ class TokenizedText:
     eval_NT: "Tokens | TemplateRows"
     test_NT: "Tokens | TemplateRows"
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Of the dataset of the hub, by its name; empty if unknown, or for own files."""
+    """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -88,7 +88,7 @@ def tokenize(
         return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
-    request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # once the only one
+    request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # the only one in older caches
     request += [*_third(config), *named_in_cache(config), *filter(None, [split_options(downloaded.dataset)[1]])]
     if config.model_name is not None:  # the tokenizer of a local model may change
         made = masking_tokenizer(config.model_name)

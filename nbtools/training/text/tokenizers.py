@@ -22,7 +22,7 @@ from nbtools.data import corpus
 from nbtools.errors import CheckpointError, ConfigError, shown
 from nbtools.recipes.modernbert import SPECIAL_TOKENS
 from nbtools.training.text.disk_buffer import Counts, Spool, WordCounts
-from nbtools.training.text.pretrained import first_line
+from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import SpecialTokens, has_backend
 
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
@@ -32,7 +32,7 @@ _NAMES = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token
 _MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
 """Names of mask tokens in tokenizers that do not set `mask_token`; the third is LLaDA's."""
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
-_PARALLELISM, _OFF = "TOKENIZERS_PARALLELISM", "No"  # spelled so only here: any other value is the user's
+_PARALLELISM, _OFF = "TOKENIZERS_PARALLELISM", "No"  # this spelling is nbtools' only; any other value is the user's
 _BATCH_CHARACTERS = 2**20
 Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
 
@@ -85,11 +85,7 @@ def train_tokenizer(
 
 
 def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local folder or hub id; sets its mask token by known names if it is not set.
-
-    Raises:
-        ConfigError: there is none, or it has no end-of-text token.
-    """
+    """Load a tokenizer, and set its mask token by known names; ConfigError if there is none, or no end of text."""
     try:
         is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
     except (OSError, ValueError):  # too long for a path, or with NUL
@@ -110,11 +106,7 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
 
 
 def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a masked language model from a local folder or hub id.
-
-    Raises:
-        ConfigError: there is none, or it has no mask token, no separator or no fast version.
-    """
+    """Load a masked language model's tokenizer; ConfigError if there is none, no mask, separator or fast version."""
     tokenizer = _from_pretrained(model_name, trust_remote_code=False)
     if tokenizer.mask_token_id is None:
         raise ConfigError(f"model_name={model_name!r}: its tokenizer has no mask token; choose a masked language model")

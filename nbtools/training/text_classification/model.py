@@ -25,8 +25,8 @@ from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import TextClassificationConfig
 from nbtools.training.engine import checkpoint
-from nbtools.training.text import adapter, pretrained
-from nbtools.training.text_classification.incremental import IncrementalDecoder
+from nbtools.training.text import adapter, pretrained_models
+from nbtools.training.text_classification.incremental_decoder import IncrementalDecoder
 
 
 class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -194,10 +194,10 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
     if config.model_name is None:
         classifier = TextClassifier(CanineConfig(**canine_settings(config), **heads))
     else:
-        canine = pretrained.load_model(CanineModel, config.model_name, "a CANINE")
+        canine = pretrained_models.load_model(CanineModel, config.model_name, "a CANINE")
         if not isinstance(canine, CanineModel) or canine.config.model_type != "canine":
             raise ConfigError(f"model_name={config.model_name!r}: is a {canine.config.model_type}; give a CANINE")
-        pretrained.check_length(canine, config.model_name, config.sequence_length)
+        pretrained_models.check_length(canine, config.model_name, config.sequence_length)
         if canine.config.hidden_size % config.num_decoder_heads:
             raise ConfigError(
                 f"num_decoder_heads={config.num_decoder_heads}: must divide the width of {config.model_name}, "
@@ -234,18 +234,16 @@ def canine_settings(config: TextClassificationConfig) -> dict[str, Any]:
 
 
 def open_classifier(folder: Path) -> TextClassifier:
-    """Load what `TextClassifier.save_pretrained` wrote; nothing in the folder is executed.
-
-    Raises:
-        CheckpointError: it holds no text classifier, or is damaged.
-    """
+    """Load what `save_pretrained` wrote, executing nothing; CheckpointError if it holds no text classifier."""
     try:
         config = CanineConfig.from_pretrained(folder, trust_remote_code=False)
         base = adapter.base_name(folder)
-        canine: Any = None if base is None else pretrained.load_model(CanineModel, base, "the base of an adapter")
+        canine: Any = (
+            None if base is None else pretrained_models.load_model(CanineModel, base, "the base of an adapter")
+        )
         classifier = TextClassifier(config, canine)
     except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
+        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained_models.first_line(error)})") from error
     if base is not None:
         adapter.open_adapter(classifier, folder)
     checkpoint.load_weights(classifier, folder)
@@ -257,6 +255,6 @@ def check_codes(system: CodeSystem, folder: Path) -> None:
     try:
         saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)
     except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained.first_line(error)})") from error
+        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained_models.first_line(error)})") from error
     if difference := system.difference(saved):
         raise CheckpointError(f"{folder}: its codes are of other data ({difference}); resume with the data of its run")

@@ -1,4 +1,9 @@
-"""Assigns codes to texts, for `nbtools predict`: texts of equal width share forward passes."""
+"""Assigns codes to texts, for `nbtools predict` and from Python, on any torch device:
+
+    Predictor("runs/ID").predict([{"text": "smed og husmand", "lang": "da"}], TextClassificationPredict())
+
+yields `{"codes": ["61115", "83110"], "probability": 0.93, "candidates": …}`. Nothing in a checkpoint is executed.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,21 +11,32 @@ from typing import Any
 
 import torch
 
-from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG
+from nbtools.data.corpus import Clean
+from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_text
 from nbtools.recipes import TextClassificationConfig
-from nbtools.recipes.predict import Input, TextClassificationPredict
-from nbtools.training.text_classification import predictor
+from nbtools.recipes.predict_settings import Input, TextClassificationPredict
+from nbtools.training.engine import checkpoint
+from nbtools.training.text_classification.dataset import encoded_batches
+from nbtools.training.text_classification.model import open_classifier
 
 _AT_ONCE = 2048
 """Texts among which those of equal width are found."""
 
 
 class Predictor:
-    """A loaded text classifier."""
+    """A loaded text classifier: the newest of a run's folder, of a checkpoint's folder, or of its `model/`.
 
-    def __init__(self, folder: Path, config: TextClassificationConfig, device: torch.device) -> None:
-        self.loaded = predictor.Predictor.open(folder, device)
-        self.num_parameters = self.loaded.classifier.num_parameters()
+    Raises:
+        CheckpointError: there is none, it is damaged, or it is of another recipe.
+    """
+
+    def __init__(
+        self, folder: str | Path, config: TextClassificationConfig | None = None, device: str | torch.device = "cpu"
+    ) -> None:
+        self.classifier = open_classifier(checkpoint.model_folder(folder))
+        self.classifier.eval()  # type: ignore[no-untyped-call]
+        self.classifier.to(device)  # type: ignore[arg-type]
+        self.num_parameters = self.classifier.num_parameters()
 
     def predict(self, inputs: Sequence[Input], settings: TextClassificationPredict) -> Iterator[dict[str, Any]]:
         """Yield for each text its `codes`, their joint `probability`, and `candidates`: codes, each by itself.
@@ -30,21 +46,46 @@ class Predictor:
         given = [{"text": each} if isinstance(each, str) else each for each in inputs]
         for start in range(0, len(given), _AT_ONCE):
             window = given[start : start + _AT_ONCE]
-            full = [place for place, each in enumerate(window) if not self.loaded.is_empty(each["text"])]
+            full = [place for place, each in enumerate(window) if not self._is_empty(each["text"])]
             langs = [self._lang(window[place].get("lang") or settings.lang) for place in full]
             texts = [window[place]["text"] for place in full]
-            rows = dict(
-                zip(full, self.loaded.decoded(texts, langs, settings.predict_batch_size, settings.top_k), strict=True)
-            )
+            rows = dict(zip(full, self._decoded(texts, langs, settings), strict=True))
             for place in range(len(window)):
-                if place not in rows:
-                    yield {"error": "holds no text"}
-                    continue
-                codes, probability, alone = rows[place]
-                candidates = [{"code": code, "probability": p} for code, p in alone]
-                yield {"codes": list(codes), "probability": probability, "candidates": candidates}
+                yield rows.get(place, {"error": "holds no text"})
+
+    @property
+    def _clean(self) -> Clean:
+        """Cleaning of texts as in the training; older models have no value."""
+        return "none" if getattr(self.classifier.config, "clean", "light") == "none" else "light"
+
+    def _is_empty(self, text: str) -> bool:
+        """Whether a text is empty after cleaning."""
+        return not text.strip() or (self._clean == "light" and not clean_text(text))
 
     def _lang(self, name: str | None) -> str:
         """Return a language as the training read it."""
         name = (name or "").strip()
-        return (name.lower()[:8] if self.loaded.clean == "light" else name) or UNKNOWN_LANG
+        return (name.lower()[:8] if self._clean == "light" else name) or UNKNOWN_LANG
+
+    def _decoded(
+        self, texts: Sequence[str], langs: Sequence[str], settings: TextClassificationPredict
+    ) -> list[dict[str, Any]]:
+        """Return what is yielded for each text; texts of equal width share forward passes."""
+        found: list[Any] = [None] * len(texts)
+        codes, top_k = self.classifier.system.codes, settings.top_k
+        longest = self.classifier.config.sequence_length
+        with torch.inference_mode():
+            for places, inputs_BT in encoded_batches(texts, langs, longest, settings.predict_batch_size, self._clean):
+                memory_BTH, mask_BT, pooled_BH = self.classifier.encode(inputs_BT.to(self.classifier.device))
+                classes_BK, probability_B = self.classifier.decode(memory_BTH, mask_BT)
+                best = self.classifier.flat(pooled_BH).float().sigmoid().topk(min(top_k, len(codes)))
+                rows = zip(classes_BK.tolist(), probability_B.tolist(), *(each.tolist() for each in best), strict=True)
+                for place, (classes_K, probability, p_N, numbers_N) in zip(places.tolist(), rows, strict=True):
+                    found[place] = {
+                        "codes": sorted(codes[each] for each in classes_K if each >= 0),
+                        "probability": probability,
+                        "candidates": [
+                            {"code": codes[number], "probability": p} for number, p in zip(numbers_N, p_N, strict=True)
+                        ],
+                    }
+        return found

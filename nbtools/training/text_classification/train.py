@@ -170,7 +170,7 @@ class Evaluation:
                 encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
                 inputs_BT = padded(encoded, widest).to(worker.device)
                 all_labels_BK = labels(table, rows_B, classifier.system.max_codes).to(worker.device)
-                # The losses are of the codes that the model has; a code that it has not is an error in all scores.
+                # The losses contain only the model's codes; an unknown code counts as an error in all scores.
                 labels_BK = torch.where(all_labels_BK < len(classifier.system.codes), all_labels_BK, -1)
                 unseen_BU = self._unseen(all_labels_BK)
                 with autocast(worker.device, config.precision):

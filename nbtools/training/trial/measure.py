@@ -1,4 +1,4 @@
-"""Optimizer steps of a recipe's own training, measured; nothing is evaluated or saved."""
+"""Optimizer steps of a recipe's own training, measured, and the largest batch that fits; nothing is saved."""
 
 import contextlib
 import dataclasses
@@ -23,11 +23,12 @@ from nbtools.training.engine.plan import Due, Plan
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
 from nbtools.training.process.signals import StopRequest
-from nbtools.training.trial.largest_batch import largest_batch, note_on
 
 _MEASURED_S = 1.0
 _MOST_STEPS = 20
 _SEARCHED_S = 60.0
+_PRECISION = 8
+"""The largest batch size is known to its eighth."""
 _EPOCHS = 1000
 """Enough for all steps of a trial, however few an epoch has."""
 
@@ -40,15 +41,15 @@ class Steps:
     step_s: list[float]
     """Duration of each step; the first one contains the warm-up."""
     peak_bytes: int | None
-    """Of torch's allocations on a GPU; on the CPU, of the process above what the imports take; None if unknown."""
+    """Peak of torch's allocations on a GPU; on the CPU, of the process without the imports' memory; None if unknown."""
     reserved_bytes: int | None
-    """What torch took of a GPU's memory for them; None on the CPU."""
+    """GPU memory reserved by torch; None on the CPU."""
     record: Mapping[str, Any]
-    """Content of config.json."""
+    """Content of the trial's config.json."""
 
 
 class StepsDone(Exception):
-    """Enough steps are measured."""
+    """Ends the training loop once enough steps are measured."""
 
 
 class TrialWorker(Worker):
@@ -73,11 +74,7 @@ class TrialWorker(Worker):
         self._mark()
 
     def advance(self, plan: Plan) -> Due:
-        """Count a step; only metric rows are ever due.
-
-        Raises:
-            StepsDone: enough steps are measured.
-        """
+        """Count a step; only metric rows are ever due; StepsDone if enough steps are measured."""
         due = super().advance(plan)
         self._mark()
         later = self.step_s[1:]
@@ -121,7 +118,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
         num_samples = int(some.record["derived"]["num_train_samples"])
         return max(some.batch_size, num_samples // per_sample)
 
-    fits(config.batch_size)  # whatever it takes
+    fits(config.batch_size)  # without a time limit
     deadline = time.monotonic() + _SEARCHED_S
     largest, smallest_failed = largest_batch(config.batch_size, fits, limit, lambda: time.monotonic() < deadline)
     note = note_on(largest, smallest_failed, limit() if largest else 0, _SEARCHED_S)
@@ -146,7 +143,7 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
         if cause_of(f"{type(error).__name__}: {error}") is not GPU_MEMORY:
             raise
         print(f"{config.batch_size} does not fit: {error}", flush=True)
-    gc.collect()  # here, where the error and with it the frames of the training are gone
+    gc.collect()  # after the error and the frames of the training are freed
     torch.cuda.empty_cache()
     if config.compile:
         torch.compiler.reset()  # after a few compilations of one function, torch would run it uncompiled
@@ -154,11 +151,7 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
 
 
 def run_steps(config: TrainConfig, measured_s: float) -> Steps:
-    """Run the recipe's training until enough steps are measured.
-
-    Raises:
-        Exception: what the training raises.
-    """
+    """Run the recipe's training until enough steps are measured; raises what it raises."""
     train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
     peak = _Peak()
     worker = TrialWorker(Flags(config), measured_s)
@@ -207,3 +200,47 @@ def _answer(steps: Steps) -> dict[str, Any]:
         **{name: derived[name] for name in names},
         **{name: environment[name] for name in ("device", "device_name", "threads", "precision")},
     }
+
+
+# --- the largest batch ----------------------------------------------------------------------------
+
+
+def largest_batch(
+    first: int, fits: Callable[[int], bool], limit: Callable[[], int], goes_on: Callable[[], bool]
+) -> tuple[int, int | None]:
+    """Double or halve from `first`, then halve the interval until the largest that fits is known to an eighth.
+
+    Args:
+        fits: tries a batch size.
+        limit: the largest batch size that makes sense; called once one fits.
+        goes_on: whether there is time for another try.
+
+    Returns:
+        The largest batch size that fits, 0 if none was found, and the smallest that does not; None if none was found.
+    """
+    good, bad, size = 0, None, first
+    while goes_on():
+        if fits(size):
+            good = size
+        else:
+            bad = size
+        if bad is None:
+            if good >= limit():
+                break
+            size = min(2 * good, limit())
+        elif bad - good <= max(1, good // _PRECISION):
+            break
+        else:
+            size = (good + bad) // 2
+    return good, bad
+
+
+def note_on(largest: int, smallest_failed: int | None, limit: int, searched_s: float) -> str:
+    """Return a sentence on a result of `largest_batch`."""
+    over = f"the search ended after {searched_s:.0f} s"
+    if not largest:
+        return "not even one sample fits" if smallest_failed == 1 else f"{smallest_failed} does not fit; {over}"
+    if smallest_failed is None:
+        return "the training data has no more samples for a step" if largest >= limit else f"more may fit: {over}"
+    exact = smallest_failed - largest <= max(1, largest // _PRECISION)
+    return f"{smallest_failed} does not fit" + ("" if exact else f"; {over}")

@@ -87,9 +87,9 @@ def test_prepare_from_old_splits_the_text_of_a_data_dir_folder_again(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (VOCABULARY, "[]", "holds no object"),
+        (VOCABULARY, "[]", "is not a JSON object"),
         (VOCABULARY, "{", "cannot be read"),
-        (VOCABULARY, '{"the": 3}', "its token 'the' is no character"),
+        (VOCABULARY, '{"the": 3}', "its token 'the' is not a character"),
         (VOCABULARY, '{"a": 3}', "is not in vocab.json"),
         (TRAIN, "x", "cannot be read"),
         (METADATA, None, "is no data_dir folder of an older program"),

@@ -90,7 +90,7 @@ def test_data_without_a_code_is_refused() -> None:
 )
 def test_a_damaged_description_of_a_system_is_refused(change: dict[str, object]) -> None:
     content = CodeSystem.of("generic", ["a", "b"], 2).to_json()
-    with pytest.raises(DataError, match="no code system"):
+    with pytest.raises(DataError, match="not a code system"):
         CodeSystem.from_json({**content, **change})
 
 

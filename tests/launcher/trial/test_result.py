@@ -42,7 +42,7 @@ def test_the_duration_is_that_of_all_steps_of_the_launch(world_size: int, total_
     assert result.samples_per_s == 32
     assert result.total_steps == total_steps
     assert result.duration_s == total_steps * 0.5
-    said = "evaluations and checkpoints are not in it"
+    said = "evaluations and checkpoints are not included"
     if world_size > 1:
         said = f"one of {world_size} processes was measured alone; their communication, {said}"
     assert result.assumption == said
@@ -78,7 +78,7 @@ def test_on_the_cpu_memory_is_that_of_the_process() -> None:
     result = TrialResult.of(answer, config, 1, "", None)
     assert result.device == "CPU, 4 threads"
     assert lines(result)["peak memory"] == (
-        "30.0 GiB above what the imports take; the largest batch: it is searched on GPUs only"
+        "30.0 GiB without the imports; the largest batch: it is searched on GPUs only"
     )
     assert lines(TrialResult.of({**answer, "peak_bytes": None}, config, 1, "", None))["peak memory"].startswith(
         "not known"

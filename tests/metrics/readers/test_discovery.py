@@ -14,16 +14,19 @@ import pytest
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
+from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points, Reader
 from nbtools.metrics.readers.printed.log import LogMetrics
-from nbtools.metrics.readers.tabular import TableFile, TrainerState
+from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
 from nbtools.run.run import Run, curve_sources, silent_s
 from nbtools.run.state import RunState
+
+from capabilities import ANOTHER_UID, require
 
 EVENTS = """
 import sys
@@ -79,8 +82,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if "CI" not in os.environ:
-        pytest.importorskip("wandb")
+    require("wandb")
     folder = tmp_path_factory.mktemp("wandb")
     child(WANDB, folder)
     return next(folder.glob("wandb/offline-run-*/run-*.wandb"))
@@ -154,9 +156,8 @@ def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path
 
 
 @pytest.mark.slow
+@pytest.mark.needs("wandb")
 def test_a_large_record_costs_linear_time_and_one_beyond_the_limit_is_skipped(tmp_path: Path) -> None:
-    if "CI" not in os.environ:
-        pytest.importorskip("wandb")
     child(LARGE, tmp_path)
     reader = WandbFile(next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")))
     began = time.thread_time()
@@ -166,22 +167,37 @@ def test_a_large_record_costs_linear_time_and_one_beyond_the_limit_is_skipped(tm
     assert reader.note == "a record of more than 64 MB"
 
 
+def test_a_file_that_was_replaced_or_cut_is_read_from_its_beginning(
+    events: Path, wandb_file: Path, tmp_path: Path, cwd: Path
+) -> None:
+    for source, steps, cut in ((events, 100, 2_000), (wandb_file, 300, 50_000)):
+        data, path = source.read_bytes(), cwd / source.name
+        path.write_bytes(data)
+        metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
+
+        def look() -> int:
+            return len(metrics.history(str(cwd), (), time.time() - 10, None).get("train/loss", ()))  # noqa: B023
+
+        assert look() == steps
+        os.truncate(path, cut)
+        num_left = look()
+        assert 0 < num_left < steps
+        with path.open("ab") as file:
+            file.write(data[cut:])
+        assert look() == steps
+        (cwd / "new").write_bytes(data[:cut])
+        (cwd / "new").rename(path)
+        assert look() == num_left
+        (cwd / "new").write_bytes(data[: cut * 4 // 5])
+        (cwd / "new").rename(path)
+        assert look() < num_left
+        (cwd / "new").write_bytes(data)
+        (cwd / "new").rename(path)
+        assert look() == steps
+        path.unlink()
+
+
 # --- tables -------------------------------------------------------------------------------------
-
-
-def test_a_csv_that_is_rewritten_with_a_new_column_is_read_again(tmp_path: Path) -> None:
-    """As Lightning's CSVLogger does; cells of rows without a metric are empty."""
-    path = tmp_path / "metrics.csv"
-    path.write_text("epoch,step,train_loss\n0,9,0.5\n0,19,0.4\n")
-    reader, history = TableFile(path), History()
-    for name, columns in reader.poll().items():
-        history.add(name, *columns)
-    path.write_text("epoch,step,train_loss,val_loss\n0,9,0.5,\n0,19,0.4,\n0,19,,0.45\n1,29,0.3,\n")
-    for name, columns in reader.poll().items():
-        history.add(name, *columns)
-    assert history["train/loss"].steps.tolist() == [9, 19, 29]
-    assert history["train/loss"].values.tolist() == [0.5, 0.4, 0.3]
-    assert history["eval/loss"].steps.tolist() == [19]
 
 
 def test_a_csv_of_epochs_with_padded_columns_is_read(tmp_path: Path) -> None:
@@ -249,6 +265,143 @@ def test_files_below_the_working_directory_and_in_named_folders_are_found(tmp_pa
     history, notes = found(tmp_path, ("--output_dir", str(tmp_path / "elsewhere")))
     assert (history["train/loss"].steps.tolist(), history["eval/loss"].steps.tolist()) == ([1], [5])
     assert notes == [f"{tmp_path / 'elsewhere/results.csv'}: eval/loss", f"{cwd / 'a/b/log.jsonl'}: train/loss"]
+
+
+ROWS = {
+    "detectron2/metrics.json": '{"data_time": 0.1, "eta_seconds": 9, "iteration": 19, "total_loss": 2.5, "lr": 0.1}\n',
+    "mmengine/vis_data/scalars.json": '{"lr": 0.02, "data_time": 0.5, "loss": 2.5, "iter": 19, "step": 19}\n',
+    "mmcv/none.log.json": '{"env_info": "sys.platform: linux"}\n'
+    '{"mode": "train", "epoch": 1, "iter": 19, "lr": 0.02, "loss": 2.5}\n',
+    "detr/log.txt": json.dumps({"train_loss": 2.5, "test_bbox": [0.1] * 900, "epoch": 19, "n_parameters": 41}) + "\n",
+    "keras/training.log": "epoch,accuracy,loss,val_accuracy,val_loss\n19,0.5,2.5,0.4,2.6\n",
+    "fairseq/scores.tsv": "step\tloss\n19\t2.5\n",
+    "own/rows.ndjson": row(19, 2.5),
+}
+OTHERS = {
+    "config.json": json.dumps({"epochs": 3, "step": 5, "loss": "mse"}, indent=2),
+    "summary.json": '{"_step": 19, "loss": 1.0}',
+    "args.json": '{"epochs": 3, "batch_size": 4}\n',
+    "train.log": "2026-01-31 INFO epoch, step, loss\nstep 1, loss 2.0\n",
+    "prose.txt": "Each epoch, step, and loss\nis named here.\n",
+    "array.json": '[{"step": 1, "loss": 2.0}]\n',
+    "wandb/latest-run/files/output.log": row(1, 2.0),
+    "binary.txt": "\x00\xff{step\n" * 9,
+    "empty.log": "",
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_found_in_files_of_other_names(tmp_path: Path, cwd: Path, name: str) -> None:
+    (cwd / name).parent.mkdir(parents=True)
+    (cwd / name).write_text(ROWS[name])
+    history, notes = found(tmp_path)
+    (losses,) = (series for metric, series in history.items() if metric in ("train/loss", "train/total_loss"))
+    assert (losses.steps.tolist(), losses.values.tolist()) == ([19], [2.5])
+    assert notes[0].startswith(f"{cwd / name}: train/")
+
+
+def test_files_of_such_names_without_rows_are_passed_over_without_a_word(tmp_path: Path, cwd: Path) -> None:
+    for name, text in OTHERS.items():
+        (cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (cwd / name).write_text(text)
+    history, notes = found(tmp_path, ("--output_dir", str(tmp_path)))
+    assert not history
+    assert len(notes) == 1 and notes[0].startswith("no metrics yet")
+
+
+def test_the_beginning_of_a_file_is_read_once_and_again_until_it_tells(
+    tmp_path: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(discovery, "holds_rows", lambda path: (opened.append(Path(path).name), holds_rows(path))[1])
+    monkeypatch.setattr(discovery, "_LOOK_EVERY_S", (0.0, 0.0))
+    monkeypatch.setattr(discovery, "_SNIFF_S", 9.0)
+    (cwd / "prose.txt").write_text("This is no table.\n")
+    (cwd / "log.txt").write_text('{"epoch": 0, "train')
+    metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
+    look = lambda: metrics.history(str(cwd), (), time.time() - 10, None)  # noqa: E731
+    assert not look() and not look()
+    assert sorted(opened) == ["log.txt", "prose.txt"]
+    with (cwd / "log.txt").open("a") as file:
+        file.write('_loss": 2.5}\n')
+    assert look()["train/loss"].values.tolist() == [2.5]
+    look()
+    assert sorted(opened) == ["log.txt", "log.txt", "prose.txt"]
+
+
+def test_usual_names_are_found_in_a_folder_of_too_many_files(tmp_path: Path, cwd: Path) -> None:
+    for number in range(2_100):
+        (cwd / f"{number}.png").touch()
+    history, notes = found(tmp_path)
+    assert not history and f"{cwd}: too many entries; name a folder with --output_dir" in notes
+    (cwd / "results.csv").write_text("step,val_loss\n5,1.5\n")
+    (cwd / "log.txt").write_text(row(1, 2.0))
+    history, notes = found(tmp_path)
+    assert sorted(history) == ["eval/loss", "train/loss"]
+    assert not any("too many" in note for note in notes)
+
+
+@pytest.mark.needs("another user")
+def test_files_of_another_user_are_not_read(tmp_path: Path, cwd: Path) -> None:
+    for name, text in (("log.jsonl", row(1, 2.0)), ("log.txt", row(1, 2.0)), ("results.csv", "step,val_loss\n1,2.0\n")):
+        (cwd / name).write_text(text)
+        os.chown(cwd / name, ANOTHER_UID, -1)
+    history, notes = found(tmp_path)
+    assert not history and len(notes) == 1
+    os.chown(cwd / "results.csv", os.getuid(), -1)
+    assert [*found(tmp_path)[0]] == ["eval/loss"]
+
+
+LIVE = """
+import sys, time
+{imports}
+for number in range(int(sys.argv[2])):
+    {write}
+    print(time.time(), flush=True)
+    time.sleep(0.1)
+"""
+LIVE_EVENTS = LIVE.format(
+    imports="""
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+def event(step, **value):
+    return Event(wall_time=time.time(), step=step, summary=Summary(value=[Summary.Value(**value)]))
+
+writer = EventFileWriter(sys.argv[1])
+""",
+    write="writer.add_event(event(number, tag='loss', simple_value=1.0)); writer.flush()",
+)
+LIVE_WANDB = LIVE.format(
+    imports="""
+import wandb
+settings = wandb.Settings(silent=True, x_disable_stats=True)
+run = wandb.init(mode="offline", project="p", dir=sys.argv[1], settings=settings)
+""",
+    write="run.log({'loss': 1.0}, step=number)",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "within_s"),
+    [(LIVE_EVENTS, 2.0), pytest.param(LIVE_WANDB, 5.0, marks=pytest.mark.needs("wandb"))],
+    ids=["TensorBoard", "W&B"],
+)
+def test_rows_of_a_writer_that_goes_on_are_seen_soon(tmp_path: Path, cwd: Path, program: str, within_s: float) -> None:
+    """The first row, of a file that was not there at the look before, and one that follows."""
+    metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
+    began, num_rows, seen = time.time(), 15, list[float]()
+    words = [sys.executable, "-c", program, str(cwd), str(num_rows)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as writer:
+        while len(seen) < num_rows and time.time() < began + 60:
+            history = metrics.history(str(cwd), (), began - 1, None)
+            seen += [time.time()] * (len(history["train/loss"] if history else ()) - len(seen))
+            time.sleep(0.25)
+        assert writer.stdout is not None
+        written = [float(line) for line in writer.stdout.read().split()]
+    delays = [then - when for then, when in zip(seen, written, strict=True)]
+    assert max(delays) <= within_s, delays
 
 
 def test_old_files_links_pipes_and_other_runs_are_passed_over(tmp_path: Path, cwd: Path) -> None:

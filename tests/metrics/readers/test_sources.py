@@ -15,16 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtools.failures.stop_conditions import StopConditions
 from nbtools.launcher.launch import launch
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.print_rows import new_rows
 from nbtools.metrics.readers.printed.log import LogMetrics
-from nbtools.metrics.readers.rows import new_rows
 from nbtools.metrics.readers.tabular import TableFile
+from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
+from nbtools.run.run import Run, curve_sources, newest_metrics
 from nbtools.run.state import RunState
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 Found = Callable[[], tuple[History, list[str]]]
 
@@ -197,6 +202,74 @@ def test_rows_that_a_restart_replaced_are_new_for_the_conditions_of_a_stop() -> 
     assert steps_of(new_rows(history(3.0, 2.0, 1.0, 1.0), seen)) == [0, 1, 2, 3]
     assert steps_of(new_rows(history(3.0, 2.0, math.nan), seen)) == [2]
     assert steps_of(new_rows(history(3.0, 2.0, math.nan, 1.0), seen)) == [3]
+
+
+# --- rows in metrics.jsonl ------------------------------------------------------------------------
+
+
+def test_a_row_in_metrics_jsonl_hides_no_curve_of_other_sources(project: Project) -> None:
+    """Also for the list of runs and the conditions of a stop; of one metric the source with the most points counts."""
+    (cwd := project.root / "work").mkdir()
+    files = RunDir.create(project.runs, "own")
+    launched = {"name": "own", "time": time.time() - 10, "cwd": str(cwd), "args": []}
+    write_json(files.launch, launched)
+    files.log.write_text("step 1 loss 3.0\nstep 2 loss 2.0\n")
+    run = Run(files.path)
+    assert [*run.history] == ["train/loss"]
+    write(cwd / "log.csv", range(1, 4), 0.5, column="val_loss")
+    with MetricWriter(files.metrics) as writer:
+        writer.write(0, {"train/num_samples": 7.0, "train/loss": 9.0})
+    assert run.history["train/loss"].values.tolist() == [3.0, 2.0], "it was seen before the row"
+    fresh = Run(files.path)
+    assert fresh.step == 3
+    assert newest_metrics(fresh) == {"train/num_samples": 7.0, "train/loss": 2.0, "eval/loss": 0.5}
+    assert curve_sources(fresh)[:3] == [
+        f"{files.metrics}: train/num_samples",
+        "printed lines: train/loss",
+        f"{cwd / 'log.csv'}: eval/loss",
+    ]
+    assert curve_sources(fresh)[3] == f"also found, but not drawn: {files.metrics} (train/loss)"
+    conditions = StopConditions(files, {"nan": True})
+    try:
+        deadline = time.monotonic() + 60
+        found, text = None, "step 3 loss nan\n"
+        while found is None and time.monotonic() < deadline:
+            found = conditions.look()
+            if text and conditions._finite_step:
+                with files.log.open("a") as log:
+                    log.write(text)
+                text = ""
+            time.sleep(0.05)
+    finally:
+        conditions.close()
+    assert found is not None and found["step"] == 3
+
+
+# --- other ranks ----------------------------------------------------------------------------------
+
+
+def test_lines_that_the_last_rank_alone_prints_are_read_from_its_log(tmp_path: Path, cwd: Path, found: Found) -> None:
+    """As of Megatron, whose ranks print with print_rank_last; the first agent was restarted."""
+    (tmp_path / "rank0.log").write_text("> building the model\n")
+    logs = {}
+    for agent, rank, text in (
+        ("x_a", 1, "iteration 1/ 9 | lm loss: 7.0 |\n"),
+        ("x_a", 10, "".join(f" iteration {step}/ 500 | lm loss: 3.0E+00 |\n" for step in range(1, 101))),
+        ("x_b", 10, "".join(f" iteration {step}/ 500 | lm loss: 2.0E+00 |\n" for step in range(81, 151))),
+    ):
+        logs[agent] = tmp_path / f"ranks/{agent}/attempt_0/{rank}/stdout.log"
+        logs[agent].parent.mkdir(parents=True)
+        logs[agent].write_text(text)
+        os.utime(logs[agent], (time.time() - 50 * (agent == "x_a"),) * 2)
+    metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
+    history = metrics.history(str(cwd), (), time.time() - 100, time.time())
+    (name,) = history
+    assert runs_of(history[name]) == [(1, 80, 3.0), (81, 150, 2.0)]
+    assert metrics.notes()[:2] == [f"{log}: {name}" for log in logs.values()]
+    assert metrics.total_steps == 500
+    with (tmp_path / "rank0.log").open("a") as file:
+        file.write("step 1 loss 9.0\n")
+    assert [*found()[0]] == ["train/loss"], "rank 0 prints metrics itself"
 
 
 # --- files that are not read --------------------------------------------------------------------

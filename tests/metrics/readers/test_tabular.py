@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -185,6 +186,26 @@ def test_a_metric_of_any_name_beside_a_step_is_read_from_lightnings_logger(tmp_p
     assert curves(Path(logger.log_dir) / "metrics.csv")["train/kl"][0] == list(range(10))
 
 
+@pytest.mark.needs("lightning")
+def test_lightnings_logger_writes_its_file_again_once_it_has_a_new_column(tmp_path: Path) -> None:
+    from lightning.pytorch.loggers import CSVLogger
+
+    logger, history = CSVLogger(tmp_path), History()
+    reader = TableFile(Path(logger.log_dir) / "metrics.csv")
+    headers = []
+    for step in range(30):
+        logger.log_metrics({"train_loss": 1 / (step + 1), "epoch": step // 10}, step)
+        if step % 10 == 9:
+            if step > 10:
+                logger.log_metrics({"val_loss": 0.5, "epoch": step // 10}, step)
+            logger.save()
+            headers.append(reader.path.read_text().splitlines()[0])
+            extend(history, reader.poll())
+    assert "val_loss" in headers[1] and "val_loss" not in headers[0]
+    assert history["train/loss"].values.tolist() == [1 / (step + 1) for step in range(30)]
+    assert history["eval/loss"].steps.tolist() == [19, 29]
+
+
 @pytest.mark.parametrize(
     "counter", ["_step", "total_steps", "env_steps", "global step", "Step", "train/global_step", "time/total_timesteps"]
 )
@@ -242,3 +263,37 @@ def test_jsonl_without_a_counter_is_left_with_a_reason(tmp_path: Path) -> None:
     reader = TableFile(write_jsonl(tmp_path / "log.jsonl", [{"prompt": "x", "completion": "y"}] * 3))
     assert reader.poll() == {}
     assert reader.note == "no row has a counter, such as `step`, and a metric"
+
+
+def test_a_large_file_without_a_counter_is_given_up_after_some_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    parse = tabular._parsed
+    monkeypatch.setattr(tabular, "_parsed", lambda text: (parsed.append(text), parse(text))[1])
+    reader = TableFile(write_jsonl(tmp_path / "samples.jsonl", [{"prompt": "x", "loss": 1.0}] * 5_000))
+    assert reader.poll() == reader.poll() == {}
+    assert reader.note == "no row has a counter, such as `step`, and a metric"
+    assert len(parsed) == 1_000
+    with reader.path.open("a") as file:
+        file.write('{"step": 1, "loss": 0.5}\n')
+    assert reader.poll() == {}
+
+
+def test_of_a_file_that_takes_too_long_the_ends_of_blocks_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"step": step, "loss": 0.5, "text": "x" * 1_000} for step in range(10_000)]
+    reader = TableFile(write_jsonl(tmp_path / "log.jsonl", rows))
+    monkeypatch.setattr(tabular, "_FIRST_LOOK_S", 1e-3)
+    steps = reader.poll()["train/loss"][0]
+    assert steps[0] == 0 and steps[-1] == 9_999 and 4_000 < len(steps) < 5_000
+    assert reader.note == "6 MB of its rows: they are written too fast, or too many"
+
+
+def test_a_state_beyond_the_limit_is_left_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    path.touch()
+    os.truncate(path, (256 << 20) + 1)
+    reader = TrainerState(path)
+    assert (reader.poll(), reader.note) == ({}, "it has more than 256 MB")

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from PIL import Image
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare, meaning_of
+from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
-from nbtools.notebook.comparison.reading import CurveReader
-from nbtools.notebook.comparison.report import report, scaling_of
+from nbtools.notebook.comparison.report import report
+from nbtools.notebook.comparison.scaling_card import scaling_of
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import columns_of
 from nbtools.project import Project
@@ -27,6 +30,7 @@ from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 MakeRun = Callable[..., Run]
@@ -171,6 +175,24 @@ def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
     assert "Scaling" not in words
 
 
+@pytest.mark.promise("source")
+def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_alone(
+    make: MakeRun, opened: Callable[..., ComparisonPanel]
+) -> None:
+    runs = make("a", {"lr": 1}), make("b", {"lr": 1}), make("c", {"lr": 1})
+    for run, line, diff in zip(runs, ("x < 1", "x < 2", "x < 1"), ("", "-old\n+<b>new</b>\n", ""), strict=True):
+        run.files.script.write_text(f"first\n{line}\n")
+        run.files.source.write_text(diff)
+        code = {"commit": "a" * 40, "lines": 2 * bool(diff), "sha256": "b" * 64 if diff else None}
+        write_json(run.files.launch, {**run.info, "code": code})
+    panel = opened(*(Run(run.dir) for run in runs))
+    assert panel._tables.count("<details") == 1, "c has the script of a"
+    told = plain_text(panel._tables)
+    assert "Script of b against that of a @@ -1,2 +1,2 @@ first -x &lt; 1 +x &lt; 2" in told
+    assert "new" not in panel._tables, "a saved notebook keeps the tables"
+    assert plain_text(panel._code.value) == "Uncommitted changes of b (2 lines) -old +&lt;b&gt;new&lt;/b&gt;"
+
+
 def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
     evil = "<img src=x onerror=alert(1)>"
     a, b = make("a", {"note": evil}), make("b", {"note": "x", evil: 1})
@@ -183,17 +205,17 @@ def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
 
 
 def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
-    runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25})]
+    runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25, "train/peer_wait": 0.125})]
     found = compare_runs(runs)
     curves = [curves_of(run.history) for run in runs]
     one, two = scaling_of(found.nproc, curves)
     assert one is not None and two is not None
     assert (one.rate, one.unit, one.efficiency, one.data_wait) == (8.0, "samples/s", 1.0, None)
-    assert (two.rate, two.efficiency, two.data_wait) == (16.0, 1.0, 0.25)
+    assert one.peer_wait is None
+    assert (two.rate, two.efficiency, two.data_wait, two.peer_wait) == (16.0, 1.0, 0.25, 0.125)
     words = plain_text(report(found, curves))
-    assert "Scaling run processes throughput efficiency waiting for data" in words
-    assert "one 1 8 samples/s 100% not recorded" in words and "two 2 16 samples/s 100% 25%" in words
-    assert "processes wait for each other is not measured" in words
+    assert "Scaling run processes throughput efficiency waiting for data for other processes" in words
+    assert "one 1 8 samples/s 100% not recorded –" in words and "two 2 16 samples/s 100% 25% 12%" in words
 
 
 def test_without_samples_scaling_counts_steps() -> None:
@@ -223,7 +245,7 @@ def test_a_saved_notebook_keeps_a_constant_text_the_picture_and_the_tables(
 ) -> None:
     panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
     assert repr(panel) == "<comparison of 2 runs>"
-    outputs = [data for data, _, _ in panel._outputs(["1", "2", "3", "4"])]
+    outputs = [data for data, _ in panel._outputs()]
     assert [data["text/plain"] for data in outputs] == ["<comparison of 2 runs>", "", "", ""]
     assert outputs[1]["image/png"].startswith(b"\x89PNG") and "What differs" in outputs[3]["text/html"]
 
@@ -269,16 +291,10 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
         return next(chart["series"][-1] for chart in panel._charts.canvas.spec["charts"] if chart["open"])
 
     assert tell(ready=True, width=900)["per_column"] > 40
-    with panel._lock:
-        coarse = tell(zoom=[10_000, 10_100])
-        assert not coarse["is_exact"] and coarse["per_column"] > 2 and "rows are being read" in panel._note.value
-        closer = panel._reader._closer
-        assert closer is not None and closer.wait(60) == 0
-        panel.refresh()
-        exact = next(chart["series"][-1] for chart in panel._charts.canvas.spec["charts"] if chart["open"])
-        assert exact["is_exact"] and exact["n"] >= 101 and "being read" not in panel._note.value
-        tell(zoom=None)
-        assert not panel._reader.is_asked and panel._reader.closer() == panel._reader.curves
+    exact = tell(zoom=[10_000, 10_100])
+    assert exact["is_exact"] and exact["n"] >= 101
+    assert panel._reader.runs[1]._own.num_rows == 0, "the other rows are not in this process"
+    assert not tell(zoom=None)["is_exact"]
 
 
 def test_wait_returns_once_all_is_read(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
@@ -291,7 +307,7 @@ def test_displayed_outputs_are_renewed(
 ) -> None:
     published: list[tuple[Any, bool]] = []
     monkeypatch.setattr(
-        "nbtools.notebook.comparison.comparison._publish",
+        "nbtools.notebook.widgets._publish",
         lambda data, metadata, transient, update=False: published.append((data, update)),
     )
     monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
@@ -299,10 +315,38 @@ def test_displayed_outputs_are_renewed(
     panel._ipython_display_()
     assert [update for _, update in published] == [False] * 4
     panel._store()
-    assert [list(data) for data, update in published if update] == [
-        ["image/png", "text/plain"],
-        ["text/html", "text/plain"],
-    ]
+    both = [["image/png", "text/plain"], ["text/html", "text/plain"]]
+    assert [list(data) for data, update in published if update] == both
+
+
+def test_beside_a_canvas_the_tables_of_active_runs_are_renewed_more_often_than_the_picture(
+    make: MakeRun, opened: Callable[..., ComparisonPanel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[list[str]] = []
+    monkeypatch.setattr("nbtools.notebook.widgets._publish", lambda data, *_, **__: published.append(list(data)))
+    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
+    runs = make("a", {"lr": 1}), make("b", {"lr": 2})
+    runs[1].files.exit.unlink(missing_ok=True)
+    runs[1].files.finished.unlink(missing_ok=True)
+    lock = acquire_lock(runs[1].files.lock)
+    assert lock is not None
+    panel = opened(*runs)
+    with panel._lock:
+        panel._charts.canvas._handle_custom_msg({"ready": True, "width": 900}, [])
+        panel._ipython_display_()
+        now = [1e6]
+        clock = SimpleNamespace(monotonic=lambda: now[0])
+        monkeypatch.setattr("nbtools.notebook.comparison.comparison.time", clock)
+        panel._store()
+        told = []
+        for _ in range(14):
+            now[0] += 5
+            published.clear()
+            panel._store()
+            told.append("".join(sorted(data[0][0] for data in published)))
+        monkeypatch.undo()
+    os.close(lock)
+    assert told == ["", "t", "", "t", "", "t", "", "t", "", "t", "", "it", "", "t"]
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
-from nbtools.notebook.comparison.report import scaling_of
 from nbtools.notebook.comparison.scaling import scaling
+from nbtools.notebook.comparison.scaling_card import scaling_of
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -26,6 +26,7 @@ def script(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.
     return str(write_script(tiny_config(), "tiny", Launch(gpus=())))
 
 
+@pytest.mark.slow
 def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> None:
     panel = scaling(script, (2, 1, 64), steps=6)
     one, two = panel.comparison.runs
@@ -45,6 +46,7 @@ def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> N
     first, second = scaling_of(panel.comparison.nproc, panel._reader.curves)
     assert first is not None and second is not None
     assert first.unit == "samples/s" and first.efficiency == 1.0 and first.data_wait is not None
+    assert first.peer_wait is None and 0 <= (second.peer_wait or 0) <= 1 and second.peer_wait is not None
     assert second.rate and second.efficiency == pytest.approx(second.rate / 2 / (first.rate or 0))
     words = re.sub(r"<[^>]*>", " ", panel._tables)
     assert "Scaling" in words and "linear scaling" in words

@@ -88,7 +88,7 @@ def rows_of(form: FormBody) -> ArgumentRows:
 
 
 def values(form: FormBody) -> dict[str, Any]:
-    return {name: line.value for name, line in rows_of(form).fields.items()}
+    return {name: line.value for name, line in rows_of(form).own.rows.items()}
 
 
 def line_of(form: FormBody, name: str) -> FieldRow:
@@ -101,18 +101,25 @@ def note(form: FormBody) -> str:
     return str(rows_of(form)._note.value)
 
 
+def mistakes(form: FormBody) -> list[str]:
+    """The links of the bar; while there is any, neither button can be clicked."""
+    found = [link.description for link in form._view.bar._list.children]
+    assert form._view.write.disabled is form._view.launch.disabled is bool(found)
+    return found
+
+
 def test_rows_show_what_the_words_say_and_nothing_is_executed(show: Show) -> None:
     form = show(TRAIN, ("--lr", "0.5", "--fp16", "--layers", "1", "4", "--unknown=x"))
     given = {"lr": 0.5, "optimizer": "adamw", "steps": 3, "fp16": True, "layers": (1, 4), "hf_token": None}
     assert values(form) == given
     assert "6 arguments of train.py (argparse)" in note(form)
-    assert "kept in args as they are: --unknown=x" in note(form)
+    assert rows_of(form).own.rest._input.value == "--unknown=x"
     assert not Path("executed").exists()
 
 
 def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show) -> None:
     form = show(TRAIN, ("--lr", "0.5", "--unknown=x"))
-    rows = rows_of(form).fields
+    rows = rows_of(form).own.rows
     rows["steps"].type_in("7")
     rows["fp16"]._input.value = True
     rows["optimizer"]._input.value = "sgd"
@@ -127,10 +134,10 @@ def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show)
 
 def test_an_edited_row_leaves_words_that_equal_a_default_as_they_are(show: Show) -> None:
     form = show(TRAIN, ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3"))
-    rows_of(form).fields["steps"].type_in("7")
+    rows_of(form).own.rows["steps"].type_in("7")
     words = ("--optimizer=adamw", "--unknown", "3", "--lr", "1e-3", "--steps", "7")
     assert form.content.args == words  # type: ignore[union-attr]
-    rows_of(form).fields["lr"].type_in("0.5")
+    rows_of(form).own.rows["lr"].type_in("0.5")
     assert form.content.args == (*words[:4], "0.5", *words[5:])  # type: ignore[union-attr]
 
 
@@ -144,27 +151,35 @@ def test_typed_words_change_the_rows(show: Show) -> None:
     }
 
 
-def test_a_wrong_value_is_marked_and_leaves_the_words(show: Show) -> None:
+def test_a_wrong_value_is_a_mistake_and_valid_rows_are_taken_over(show: Show) -> None:
     form = show(TRAIN, ("--lr", "0.5"))
-    row = rows_of(form).fields["steps"]
+    row = rows_of(form).own.rows["steps"]
     row.type_in("many")
-    assert form.content.args == ("--lr", "0.5")  # type: ignore[union-attr]
-    assert "is not a whole number" in row.widget.children[1].value
-    assert "not taken over: 1 wrong value" in note(form)
+    rows_of(form).own.rows["optimizer"]._input.value = "sgd"
+    wrong = "argument steps: 'many' is not a whole number such as 1_000"
+    assert mistakes(form) == [wrong]
+    assert wrong.partition(": ")[2] in row.widget.children[1].value.replace("&#x27;", "'")
+    for act in (lambda: form.content, form.write, form.launch):
+        with pytest.raises(ConfigError, match="argument steps: 'many' is not a whole number"):
+            act()
+    assert line_of(form, "args").value == ("--lr", "0.5", "--optimizer", "sgd")
+    line_of(form, "nnodes").type_in("many")
+    assert [text.partition(":")[0] for text in mistakes(form)] == ["nnodes", "argument steps"]
+    line_of(form, "nnodes").type_in("1")
     row.type_in("4")
-    assert form.content.args == ("--lr", "0.5", "--steps", "4")  # type: ignore[union-attr]
-    assert "not taken over" not in note(form)
+    words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "4")
+    assert (form.content.args, mistakes(form)) == (words, [])  # type: ignore[union-attr]
     assert "<mark>default: 3</mark>" in row.widget.children[1].value
 
 
 def test_a_help_names_the_line_of_the_source_and_the_type(show: Show) -> None:
-    described = rows_of(show(TRAIN)).fields["lr"].widget.children[1].value
+    described = rows_of(show(TRAIN)).own.rows["lr"].widget.children[1].value
     assert "float" in described and "step size (train.py:8)" in described
 
 
 def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None:
     form = show(TRAIN)
-    row = rows_of(form).fields["hf_token"]
+    row = rows_of(form).own.rows["hf_token"]
     assert isinstance(row._input, ipywidgets.Password)
     row.type_in(TOKEN)
     line = line_of(form, "args")
@@ -224,31 +239,51 @@ def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: 
 
     assert leaked() == []
     assert "key (default: ***)" in shown()
-    rows.fields["api_key"].type_in("another")
-    assert "default: ***" in rows.fields["api_key"].widget.children[1].value
-    rows.fields["data"].type_in("https://u:hunter33@h/x")
+    rows.own.rows["api_key"].type_in("another")
+    assert "default: ***" in rows.own.rows["api_key"].widget.children[1].value
+    rows.own.rows["data"].type_in("https://u:hunter33@h/x")
     assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
-    assert isinstance(rows.fields["data"]._input, ipywidgets.Password)
-    rows._ask.click()
-    wait_until(lambda: rows._shown in rows._asked.values())
-    assert "os.environ.get" in rows.fields["auth_token"]._input.placeholder
+    assert isinstance(rows.own.rows["data"]._input, ipywidgets.Password)
+    rows._run.click()
+    wait_until(lambda: rows.own.shown in rows._asked.values() and "auth_token" in rows.own.rows)
+    assert "os.environ.get" in rows.own.rows["auth_token"]._input.placeholder
     assert leaked() == []
+
+
+def test_a_secret_is_never_the_value_of_a_plain_text_field(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain: list[str] = []
+
+    def note(widget: ipywidgets.Text, change: Any) -> None:
+        if not isinstance(widget, ipywidgets.Password):
+            plain.append(str(change["new"]))
+
+    setup = ipywidgets.Text.__init__
+
+    def watched(self: ipywidgets.Text, *args: Any, **more: Any) -> None:
+        setup(self, *args, **more)
+        self.observe(lambda change: note(self, change), names="value")
+
+    monkeypatch.setattr(ipywidgets.Text, "__init__", watched)
+    rows_of(show(SECRETS, ("file.csv", "--db", "postgres://u:hunter22@h/x", "--headers", "a", "Bearer 0a1b2c3d4e5f")))
+    assert "file.csv" in plain
+    assert not [text for text in plain if "hunter22" in text or "0a1b2c" in text]
 
 
 def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
     form = show(SECRETS, ("--unknown", "a", "b", "--db", "postgres://u:hunter22@h/x"))
-    rows_of(form).fields["data"].type_in("-x")
-    assert "would be read differently" in note(form) and "hunter22" not in note(form)
+    rows_of(form).own.rows["data"].type_in("-x")
+    [mistake] = mistakes(form)
+    assert mistake.startswith("args: ") and "would be read differently" in mistake and "hunter22" not in mistake
 
 
 def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
     form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"))
     rows = rows_of(form)
-    assert rows._command.value == ("train",)
-    by_flag = {name.rpartition(".")[2]: line for name, line in rows.fields.items()}
+    assert rows.own.command.value == ("train",)
+    by_flag = {name.rpartition(".")[2]: line for name, line in rows.own.rows.items()}
     assert by_flag["lr"].value == 0.5
     assert by_flag["lr"].widget.layout.display == "" and by_flag["split"].widget.layout.display == "none"
-    rows._command.value = ("score",)
+    rows.own.command.value = ("score",)
     by_flag["split"].type_in("dev")
     assert form.content.args == ("--seed", "1", "score", "--split", "dev")  # type: ignore[union-attr]
 
@@ -256,23 +291,24 @@ def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
 def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
     form = show(COMMANDS, ("--seed", "1"))
     rows = rows_of(form)
-    assert rows._command.value == ()
-    assert {line.widget.layout.display for name, line in rows.fields.items() if name != "seed"} == {"none"}
-    rows.fields["seed"].type_in("2")
+    assert rows.own.command.value == ()
+    assert {line.widget.layout.display for name, line in rows.own.rows.items() if name != "seed"} == {"none"}
+    rows.own.rows["seed"].type_in("2")
     assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
-    rows._command.value = ("train",)
+    rows.own.command.value = ("train",)
     assert form.content.args == ("--seed", "2", "train")  # type: ignore[union-attr]
-    rows._command.value = ()
+    rows.own.command.value = ()
     assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
 
 
 def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
     form = show(COMMANDS.replace('dest="command"', 'dest="command", required=True'), ("--seed", "1"))
     rows = rows_of(form)
-    rows.fields["seed"].type_in("2")
-    assert "a sub-command is missing; choose one of train, score" in note(form)
-    assert form.content.args == ("--seed", "1")  # type: ignore[union-attr]
-    rows._command.value = ("score",)
+    wrong = ["sub-command: a sub-command is missing; choose one of train, score"]
+    assert mistakes(form) == wrong
+    rows.own.rows["seed"].type_in("2")
+    assert mistakes(form) == wrong
+    rows.own.command.value = ("score",)
     assert form.content.args == ("--seed", "2", "score")  # type: ignore[union-attr]
 
 
@@ -281,16 +317,23 @@ def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) ->
     rows = rows_of(form)
     assert "perhaps not all" in note(form)
     rows._ask.click()
-    wait_until(lambda: all(name in rows.fields and rows.fields[name]._input.value for name in ("alpha", "beta")))
+    why, run, cancel = rows._asks.children
+    assert rows._asks.layout.display == "" and "The code above the parser is executed" in why.value
+    cancel.click()
+    assert rows._asks.layout.display == "none" and rows._asked == {}
+    rows._ask.click()
+    run.click()
+    assert rows._asks.layout.display == "none"
+    wait_until(lambda: all(name in rows.own.rows and rows.own.rows[name]._input.value for name in ("alpha", "beta")))
     assert values(form) == {"alpha": 0.25, "beta": 0.5}
-    rows.fields["beta"].type_in("1")
+    rows.own.rows["beta"].type_in("1")
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
 
 
 def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
     form = show(f"{LOOP.replace('args =', 'missing_name; args =')}")
     rows = rows_of(form)
-    rows._ask.click()
+    rows._run.click()
     wait_until(lambda: "missing_name" in note(form))
     assert not rows._ask.disabled
 
@@ -298,7 +341,7 @@ def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
 def test_a_list_is_written_as_words_of_a_shell(show: Show) -> None:
     source = TRAIN.replace('"--hf-token"', '"--prompts", nargs="+"')
     form = show(source, ("--prompts", "Hello, world", "second", "--layers", "1", "4"))
-    rows = rows_of(form).fields
+    rows = rows_of(form).own.rows
     assert (rows["prompts"]._input.value, rows["layers"]._input.value) == ("'Hello, world' second", "1 4")
     assert "str, none, several as in a shell" in rows["prompts"].widget.children[1].value
     rows["prompts"].type_in("'Hello, world' second a.txt")
@@ -313,7 +356,7 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     form = show(TRAIN)
     Path("other.py").write_text(COMMANDS)
     line_of(form, "script").type_in("other.py")
-    wait_until(lambda: any(name.endswith("split") for name in rows_of(form).fields))
+    wait_until(lambda: any(name.endswith("split") for name in rows_of(form).own.rows))
     line_of(form, "script").type_in("absent.py")
     assert rows_of(form).widget.layout.display == "none"
     Path("broken.py").write_text("def :\n")
@@ -364,7 +407,7 @@ args = parser.parse_args()
 
 def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
     form = show(TRUTHS, ("yes", "--go", "1"))
-    rows = rows_of(form).fields
+    rows = rows_of(form).own.rows
     assert values(form) == {"ready": True, "cuda": None, "amp": None, "cache": None, "log": None, "go": True}
     assert rows["cuda"]._input.label == "not set (torch.cuda.is_available())"
     for name, value in {"cuda": True, "amp": False, "cache": True, "log": False}.items():
@@ -372,14 +415,173 @@ def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
     words = ("yes", "--go", "1", "--cuda", "--no-amp", "--cache", "yes", "--no-log")
     assert form.content.args == words  # type: ignore[union-attr]
     rows["cuda"]._input.value = False  # no word turns it off
-    assert "the flag stands for True; the other value is torch.cuda.is_available()" in note(form)
-    assert form.content.args == words  # type: ignore[union-attr]
+    [mistake] = mistakes(form)
+    assert "the flag stands for True; the other value is torch.cuda.is_available()" in mistake
+    assert line_of(form, "args").value == words
 
 
 def test_a_required_truth_value_is_missing_until_it_is_chosen(show: Show) -> None:
     form = show(TRUTHS)
-    rows = rows_of(form).fields
+    rows = rows_of(form).own.rows
     rows["ready"]._input.value = False
-    assert "--go is missing" in note(form)
+    assert mistakes(form) == ["argument go: --go is missing (train.py:12); give it a value"]
     rows["go"]._input.value = True
     assert form.content.args == ("", "--go", "True")  # type: ignore[union-attr]
+
+
+REQUIRED = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("--model", required=True)
+parser.add_argument("--steps", type=int, default=3)
+either = parser.add_mutually_exclusive_group()
+either.add_argument("--fast", action="store_true")
+either.add_argument("--exact", action="store_true")
+args = parser.parse_args()
+"""
+
+
+def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> None:
+    form = show(REQUIRED)
+    rows = rows_of(form).own.rows
+    missing = ["argument data: data is missing (train.py:5); give it a value"]
+    missing += ["argument model: --model is missing (train.py:6); give it a value"]
+    assert mistakes(form) == missing
+    rows["data"].type_in("texts/")
+    rows["steps"].type_in("9")
+    assert line_of(form, "args").value == ("texts/", "--steps", "9")
+    assert mistakes(form) == missing[1:]
+    rows["model"].type_in("tiny")
+    for name in ("fast", "exact"):
+        rows[name]._input.value = True
+    assert mistakes(form) == [
+        "argument exact: --fast and --exact exclude each other (one group at train.py:8); leave one at its default"
+    ]
+    form._view.bar._links[0].click()
+    assert form._view.bar._said.value == ""
+    line_of(form, "args").type_in("texts/ --model tiny --steps many")
+    assert mistakes(form) == ["argument steps: --steps many: is no value that it takes"]
+    rows["steps"].type_in("4")
+    assert (form.content.args, mistakes(form)) == (("texts/", "--model", "tiny", "--steps", "4"), [])  # type: ignore[union-attr]
+    rows["data"].type_in("")
+    assert mistakes(form) == missing[:1]
+    line_of(form, "args").type_in("--unknown texts/")  # which may be the data
+    assert mistakes(form) == missing[1:]
+    line_of(form, "args").type_in("@more.txt")
+    assert mistakes(form) == []  # argparse may read the others from the file
+
+
+def test_other_words_have_a_row_of_their_own(show: Show) -> None:
+    form = show(TRAIN, ("--unknown", "1", "--lr", "0.5"))
+    rest = rows_of(form).own.rest
+    assert rest._input.value == "--unknown 1"
+    rest.type_in("--unknown 2 'a b'")
+    assert form.content.args == ("--unknown", "2", "a b", "--lr", "0.5")  # type: ignore[union-attr]
+    rest.type_in("--steps 9")  # known: it moves to its row
+    assert (rest._input.value, values(form)["steps"]) == ("", 9)
+    rest.type_in("'open")
+    assert mistakes(form) == ["other words of args: No closing quotation"]
+    rest.type_in("")
+    assert (form.content.args, mistakes(form)) == (("--steps", "9", "--lr", "0.5"), [])  # type: ignore[union-attr]
+
+
+def test_one_box_finds_settings_of_the_launch_and_arguments(show: Show) -> None:
+    form = show(TRAIN)
+    sections, rows = form._view.sections, rows_of(form).own.rows
+    sections.find.value = "step size"
+    shown = [line.field.name for line in [*sections.rows, *rows.values()] if line.widget.layout.display == ""]
+    assert (shown, sections._none.value) == (["lr"], "")
+    sections.find.value = "processes"
+    assert rows["lr"].widget.layout.display == "none" and line_of(form, "nproc_per_node").widget.layout.display == ""
+    sections.find.value = "absent"
+    assert "no setting matches" in sections._none.value
+    sections.find.value = ""
+    assert rows["lr"].widget.layout.display == ""
+
+
+def test_a_module_elsewhere_in_the_project_is_a_mistake_of_the_working_directory(show: Show, tmp_path: Path) -> None:
+    form = show(TRAIN)
+    assert f"<br>starts in {tmp_path}<br>" in note(form)
+    for folder in ("pkg", "notebooks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "pkg" / "fit.py").write_text(COMMANDS)
+    line_of(form, "script").type_in("")
+    line_of(form, "module").type_in("pkg.fit")
+    wait_until(lambda: "seed" in rows_of(form).own.rows)
+    line_of(form, "cwd").type_in("notebooks")
+    wait_until(lambda: [link for link in form._view.bar._list.children if link.description.startswith("module")])
+    [link] = form._view.bar._list.children
+    assert f"{tmp_path} has it: set cwd=" in link.description
+    assert rows_of(form).widget.layout.display == "none" and not form._view.write.disabled
+
+
+def test_a_form_in_the_folder_of_a_notebook_reads_the_program_from_there(
+    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = show(TRAIN)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    line_of(form, "cwd").type_in("")
+    wait_until(lambda: f"starts in {tmp_path / 'notebooks'}<br>" in note(form))
+
+
+CONFIG = """
+import argparse
+import yaml
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", default="base.yaml")
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+config = yaml.safe_load(open(args.config))
+"""
+BASE = "optim:\n  lr: 0.1\n  layers: [2, 3]\nsteps: 3\nname: small\n"
+
+
+def test_the_keys_of_a_config_are_rows_whose_changes_stand_in_the_launcher_script(show: Show) -> None:
+    Path("base.yaml").write_text(BASE)
+    form = show(CONFIG)
+    rows = rows_of(form)
+    keys = rows.config.rows
+    shown = {name: line.value for name, line in keys.items()}
+    assert shown == {"optim.lr": 0.1, "optim.layers": (2, 3), "steps": 3, "name": "small"}
+    assert "float</i> (base.yaml:2)" in keys["optim.lr"].widget.children[1].value
+    assert "4 keys of base.yaml; a run gets a copy" in note(form)
+    keys["optim.lr"].type_in("0.5")
+    keys["optim.layers"].type_in("4 5 6")
+    rows.own.rows["seed"].type_in("7")
+    program = form.content
+    assert isinstance(program, Program)
+    assert program.args == ("--config", "base.yaml", "--seed", "7")
+    assert (program.config_file, program.config_values) == ("base.yaml", ("optim.lr=0.5", "optim.layers=[4,5,6]"))
+    assert "<mark>default: 0.1</mark>" in keys["optim.lr"].widget.children[1].value
+    keys["steps"].type_in("many")
+    assert mistakes(form) == ["key steps: 'many' is not a whole number such as 1_000"]
+    keys["steps"].type_in("3")
+    path = form.write()
+    again = FormBody(None, "demo", None, read_script(path).program, Launch(gpus=()))
+    wait_until(lambda: rows_of(again).widget.layout.display == "")
+    assert rows_of(again).config.rows["optim.layers"].value == (4, 5, 6)
+    form._view.sections.find.value = "steps"
+    assert keys["steps"].widget.layout.display == "" and keys["name"].widget.layout.display == "none"
+
+
+def test_another_config_has_its_own_keys_and_none_of_the_changed_values(show: Show) -> None:
+    Path("base.yaml").write_text(BASE)
+    Path("large.json").write_text('{"width": 512}')
+    form = show(CONFIG, ("--config=base.yaml",))
+    rows = rows_of(form)
+    rows.config.rows["steps"].type_in("9")
+    assert form.content.args == ("--config=base.yaml",)  # type: ignore[union-attr]
+    rows.own.rows["config"].type_in("large.json")
+    assert list(rows.config.rows) == ["width"]
+    program = form.content
+    assert isinstance(program, Program)
+    assert (program.args, program.config_file, program.config_values) == (("--config", "large.json"), None, ())
+    rows.config.rows["width"].type_in("256")
+    rows.config.rows["width"].type_in("512")
+    assert form.content.config_file is None  # type: ignore[union-attr]
+    rows.own.rows["config"].type_in("absent.yaml")
+    assert rows.config.widget.layout.display == "none" and mistakes(form) == []

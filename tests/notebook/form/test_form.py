@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -17,6 +18,7 @@ import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
+from nbtools.machine.devices import Device
 from nbtools.notebook.form import layout, summary
 from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
 from nbtools.project import Project
@@ -794,6 +796,32 @@ def test_file_and_column_may_be_called_like_an_option(form: nt.ConfigForm, proje
     assert hub.split_options(str(form.config.dataset)) == (name, {})
 
 
+def test_file_chosen_while_a_thread_shows_other_rows_is_kept(
+    form: nt.ConfigForm, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "rows.csv").write_text("id,body\n" + "1,some longer words for the model\n" * 9)
+    control(form, "Look again").click()
+    picker = form._body._view.data
+    assert picker is not None
+    showing, chosen = threading.Event(), threading.Event()
+    offer = picker.row.offer
+
+    def slow_offer(choices: tuple[Any, ...] | None) -> None:
+        showing.set()
+        chosen.wait(0.5)
+        offer(choices)
+
+    monkeypatch.setattr(picker.row, "offer", slow_offer)
+    thread = threading.Thread(target=form._body._refresh)
+    thread.start()
+    assert showing.wait(10)
+    control(form, "file").value = "rows.csv"
+    chosen.set()
+    thread.join()
+    eventually(lambda: control(form, "column").value == "body")
+    assert form.config.dataset == "rows.csv,column=body"
+
+
 def test_file_that_cannot_be_read_says_so_and_holds_the_launch_back(
     classifier: nt.ConfigForm, project: Project
 ) -> None:
@@ -832,6 +860,21 @@ def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
     shown = text(form)
     assert re.search(rf"{plan.total_steps:,}\s+optimizer steps\s+{plan.steps_per_epoch:,} per epoch", shown)
     assert f"{num_trainable_parameters(form.config):,}" in shown
+
+
+def test_summary_tells_the_memory_of_strategies_and_adapters_and_what_fits(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
+    figures = "ddp 138.7 GiB, fsdp 71.4 GiB, ddp with LoRA 21.0 GiB, fsdp with LoRA 14.2 GiB"
+    tiles = summary.Summary(project.root, lambda: None)
+    small = Device(0, "GPU-0", "a GPU", 24 * 2**30, 0, (), "0", (9, 0))
+    fits = "; a GPU has 24.0 GiB: set adapter=&#x27;lora&#x27;, with which a process takes about 14.2 GiB"
+    for found, expected in (([], figures), ([small, replace(small, index=1)], figures + fits)):
+        monkeypatch.setattr(summary, "devices", lambda found=found: found)
+        tiles.show(config, launch.replace(nproc_per_node=2), [])
+        assert f"bf16; about per process: {expected}&nbsp;" in tiles.widget.value
+        assert "<b>about 8,015,581,184</b>" in tiles.widget.value
 
 
 def test_summary_counts_again_after_an_error_that_is_not_one_of_the_data(

@@ -262,7 +262,7 @@ def test_a_finished_run_gives_a_static_picture(folder: Folder, show: Callable[..
     panel = show(folder)
     bundle, metadata = panel._repr_mimebundle_()
     assert bundle["image/png"][:4] == b"\x89PNG"
-    assert "SUCCEEDED" in bundle["text/plain"]
+    assert bundle["text/plain"] == "a panel of a run" and "SUCCEEDED" in repr(panel)
     assert "step 100 of 100" in bundle["text/html"]
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert metadata["image/png"]["width"] == 900
@@ -478,10 +478,11 @@ def test_waiting_for_data_and_the_use_of_the_gpu_are_told_beside_the_bar_and_tak
     assert charts == ["loss"]
     facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
     assert "3% of the time waiting for data" in html.progress(facts, None, None, "RUNNING")
+    folder.rows(1, 3, "train/peer_wait", 0.12)
     folder.rows(1, 3, "train/mfu", 0.412)
     folder.rows(1, 3, "system/peak_memory_gb", 12.34)
     facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
-    assert "waiting for data · MFU 41% · peak 12.3 GB" in html.progress(facts, None, None, "RUNNING")
+    assert "data · 12% for other processes · MFU 41% · peak 12.3 GB" in html.progress(facts, None, None, "RUNNING")
 
 
 def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: Folder) -> None:
@@ -1074,7 +1075,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     above, picture, shown, controls = notebook.cells[1].outputs
     assert shown.data == {"text/plain": ""}, "nothing: this run has no media"
     assert "Succeeded" in above.data["text/html"]
-    assert "SUCCEEDED" in above.data["text/plain"]
+    assert above.data["text/plain"] == "a panel of a run", "the same in each execution"
     assert set(picture.data) == {"image/png", "text/plain"}
     assert picture.metadata["image/png"]["width"] == 900
     assert "application/vnd.jupyter.widget-view+json" in controls.data
@@ -1212,6 +1213,20 @@ def test_a_page_that_is_left_has_the_picture_of_that_moment(folder: Folder, show
     assert panel._png == left, "once, not for every row of a page in the background"
 
 
+def test_a_save_in_the_page_renews_the_stored_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.rows(1, 20)
+    panel = show(folder, refresh_s=60.0)
+    panel._displays.append(("words", "picture", "samples", "widgets"))
+    tell(panel, ready=True, width=900)
+    panel.refresh()
+    first = panel._png
+    folder.rows(21, 40)
+    panel.refresh()
+    assert panel._png == first, "while the page draws, once a minute"
+    panel._widgets.page._handle_custom_msg({"saving": True}, [])
+    until(lambda: panel._png != first)
+
+
 def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 20)
     folder.end()
@@ -1304,7 +1319,9 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
     sources = [
         "from nbtools.notebook.panel import panel as module\nmodule.STORE_EVERY_S = 0.2",
         f"panel = module.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
-        "import time\nwhile not (panel._stored_at and panel._is_stored): time.sleep(0.05)",
+        "import time\ndef is_stored():\n    with panel._lock:\n"
+        "        return panel._stored_at and panel._is_stored and 'step 20 of 100' in panel._words()\n"
+        "while not is_stored(): time.sleep(0.05)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False).execute()

@@ -34,12 +34,13 @@ def playground(run: Run) -> Iterator[Playground]:
 
 def published(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     outputs: list[dict[str, Any]] = []
-    monkeypatch.setattr("nbtools.notebook.playground.playground._publish", lambda data, *_, **__: outputs.append(data))
+    monkeypatch.setattr("nbtools.notebook.widgets._publish", lambda data, *_, **__: outputs.append(data))
     playground._ipython_display_()
     return outputs
 
 
 @pytest.mark.promise("playground")
+@pytest.mark.slow
 def test_given_inputs_are_answered_and_stored_and_the_command_says_the_same(
     playground: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """The canvas's side in the kernel: what is sent to the page, and what its messages do. A browser draws it elsewhere."""
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,17 @@ def test_the_canvas_sends_one_consistent_state() -> None:
     canvas.show(charts(View(history(30))), alt="curves of x")
     assert len(sent) == 1 and sent[0].keys() == {"spec", "data", "version"}
     assert sent[0]["spec"]["alt"] == "curves of x"
+
+
+def test_an_axis_of_the_clock_tells_the_zone_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "IST-5:30")
+    time.tzset()
+    try:
+        told = [packed(charts(View(history(50), x=x)))[0]["x"]["ahead"] for x in ("time", "step")]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert told == [19_800, 0]
 
 
 def test_a_page_without_an_open_chart_says_so_and_names_the_filter() -> None:

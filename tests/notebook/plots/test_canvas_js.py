@@ -5,32 +5,24 @@ import io
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import nbtools.notebook.panel
+
 from canvas_page import ADDRESS, CANVAS, PALETTE, CanvasPage, Spec, loss_curve, run_of
 
 pytestmark = pytest.mark.browser
+PAGE = Path(nbtools.notebook.panel.__file__).with_name("page.js")
 MOST_LINES = 700
 FORBIDDEN = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "fetch(", "http")
 Open = Callable[..., CanvasPage]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium: install it with `apt-get install chromium` (or google-chrome)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
@@ -38,8 +30,9 @@ def show(browser: Any) -> Iterator[Open]:
     """Open a page that shows a spec; at the end nothing went wrong in it and nothing was fetched."""
     opened: list[tuple[Any, CanvasPage]] = []
 
-    def start(spec: Spec, width: int = 900, scheme: str = "light", **more: Any) -> CanvasPage:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def start(spec: Spec, width: int = 900, scheme: str = "light", zone: str = "UTC", **more: Any) -> CanvasPage:
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id=zone)
         context.set_default_timeout(20_000)
         opened.append((context, CanvasPage(context.new_page())))
         return opened[-1][1].start(spec, **more)
@@ -90,14 +83,19 @@ def has_colour(image: Any, colour: str) -> Any:
 # --- the file -------------------------------------------------------------------------------------
 
 
-def test_the_module_is_short_and_names_nothing_that_could_run_or_fetch() -> None:
-    lines = CANVAS.read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("path", [CANVAS, PAGE], ids=lambda path: path.name)
+def test_a_module_is_short_and_names_nothing_that_could_run_or_fetch(path: Path, tmp_path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= MOST_LINES
     assert [f"{number}: {len(line)}" for number, line in enumerate(lines, 1) if len(line) > 120] == []
     assert [f"{n}: {word}" for n, line in enumerate(lines, 1) for word in FORBIDDEN if word in line] == []
     assert not re.search(r"\bvar\b|==[^=]", re.sub(r"[=!]==|=>|[<>]=", "", "\n".join(lines)))
-    styles = CANVAS.with_suffix(".css").read_text(encoding="utf-8")
+    styles = path.with_suffix(".css").read_text(encoding="utf-8")
     assert "@import" not in styles and "url(" not in styles
+    if (node := shutil.which("node")) is not None:
+        (module := tmp_path / "checked.mjs").write_text("\n".join(lines))
+        checked = subprocess.run([node, "--check", module], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stderr
 
 
 # --- drawing --------------------------------------------------------------------------------------
@@ -476,6 +474,18 @@ def test_units_of_the_axis_are_written_out(show: Open) -> None:
     assert canvas.data("tip").startswith("one, 1 h 0 min 0 s: ")
     buttons = canvas.page.locator(".nbt-kinds button:visible")
     assert buttons.all_inner_texts() == ["step", "relative"]
+
+
+def test_times_of_the_clock_are_in_the_zone_of_the_kernel_and_its_ticks(show: Open) -> None:
+    noon = 1_767_268_800.0  # of 1 January 2026 in UTC
+    axis = {"kind": "time", "unit": "clock", "label": "time", "ahead": 5400, "is_zoomed": True}
+    spec = Spec(noon, noon + 100, **axis)
+    times = noon + np.arange(101)
+    spec.chart("one", spec.series("a", times, times - noon), spec.series("b", times[[0, 100]], [0.0, 9.0]))
+    canvas = show(spec, zone="Asia/Tokyo")
+    point(canvas, 0.04)
+    assert "1 Jan, 13:30:04" in canvas.data("tip") and "at 1 Jan, 13:30:00" in canvas.data("tip")
+    assert canvas.page.locator(".nbt-chip").inner_text() == "zoomed 1 Jan, 13:30:00–1 Jan, 13:31:40 ✕"
 
 
 @pytest.mark.parametrize(

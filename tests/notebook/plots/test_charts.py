@@ -56,6 +56,31 @@ def test_every_metric_has_a_chart_and_the_unusual_ones_are_closed_and_named() ->
     assert not any(chart.series for chart in closed)
 
 
+def test_times_speeds_and_memory_leave_the_open_charts_to_metrics() -> None:
+    costs = (
+        "time_s",
+        "data",
+        "batch_cost",
+        "iter_time",
+        "gpu_mem",
+        "ips",
+        "wps",
+        "ups",
+        "time_elapsed",
+        "max_memory_gb",
+    )
+    names = [f"train/{name}" for name in (*costs, "loss", "learning_rate", "loss_cls", "cost", "timestep_embedding")]
+    made = history({"step": i, "time": i, **dict.fromkeys(names, 1.0 + i)} for i in (1, 2))
+    found = charts(View(made)).charts
+    assert [chart.key for chart in found if chart.is_open] == ["loss", "learning_rate", "loss_cls", "cost"]
+    assert {chart.key for chart in found[5:]} == {*costs}
+
+
+def test_a_run_with_nothing_but_times_shows_them() -> None:
+    made = history({"step": i, "time": i, "train/iter_time": 1.0 + i} for i in (1, 2))
+    assert opened(View(made)) == ["iter_time"]
+
+
 def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
     made = noisy(5)
     made.has_steps = False

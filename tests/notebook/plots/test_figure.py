@@ -171,6 +171,18 @@ def test_clock_ticks_are_round_times_of_the_day_and_dates() -> None:
     assert labels == ["15:00", "18:00", "21:00", "Mar 02", "03:00", "06:00", "09:00"]
 
 
+def test_clock_ticks_stay_evenly_spaced_across_a_change_to_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0")
+    time.tzset()
+    try:
+        change = 1_774_746_000.0  # 29 March 2026
+        found = clock_ticks(change - 7000, change + 7300, 4)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [label for _, label in found] == ["02:00", "03:00", "04:00", "05:00"]
+
+
 def test_time_ticks_are_round_times() -> None:
     assert [label for _, label in time_ticks(0, 200, 6)] == ["0", "1m", "2m", "3m"]
     assert [label for _, label in time_ticks(0, 5 * 3600, 6)] == ["0", "1h", "2h", "3h", "4h", "5h"]

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nbtools as nt
 from nbtools.launcher.supervisor import Supervisor
 from nbtools.metrics.history import History
 from nbtools.notebook.panel import tab_html
 from nbtools.notebook.plots.charts import charts_of, page_sizes
 from nbtools.notebook.plots.system import SystemReader
 from nbtools.notebook.plots.view import View
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 
 def history() -> History:
@@ -86,6 +89,17 @@ def test_the_line_of_small_curves_shows_each_quantity() -> None:
     assert "<b>43%</b>" in shown and "<b>5%</b>" in shown and "GPU 1" in shown
     assert "Nothing has been measured yet" in tab_html.machine({})
     assert "<script" not in tab_html.machine({"system/<script> GB": [float("1e300")]})
+
+
+@pytest.mark.promise("source")
+def test_the_config_tab_shows_the_uncommitted_changes_escaped_and_cut(tmp_path: Path) -> None:
+    files = RunDir.create(tmp_path / "runs", "toy")
+    write_json(files.launch, {"name": "toy", "code": {"commit": "a" * 40, "lines": 2500, "sha256": "b" * 64}})
+    assert "Uncommitted" not in tab_html.config(nt.Run(files))
+    files.source.write_text("+<script>alert(1)</script>\n" * 2500)
+    shown = tab_html.config(nt.Run(files))
+    assert "Uncommitted changes (2,500 lines)" in shown and shown.count("&lt;script&gt;") == 2000
+    assert "<script" not in shown and f"500 more lines: nbtools show {files.path.name} --diff" in shown
 
 
 def test_what_the_supervisor_writes_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

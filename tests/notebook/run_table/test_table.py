@@ -1,5 +1,6 @@
 """The table of runs without a browser: what it shows, and that nothing is deleted before it was asked twice."""
 
+import shutil
 import sys
 import threading
 import time
@@ -57,10 +58,45 @@ def test_the_table_reads_the_rows_on_screen_and_turns_pages(table: RunTable, mad
     table._next.click()
     until(lambda: table._thread is None)
     assert [row.id for row in table._shown] == [run.id for run in made[2::-1]]
-    table._order.value = "best"
-    assert table._shown[0].id == made[0].id
     table._text.value = "nothing"
     assert table._shown == [] and "no runs" in table._place.value
+
+
+@pytest.mark.promise("runs-table")
+@pytest.mark.parametrize("order", ["best", "last"])
+def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
+    project: Project, made: list[RunDir], order: str
+) -> None:
+    for number, run in enumerate(made[:5]):
+        run.metrics.write_text(f'{{"step": 1, "eval/accuracy": 0.{number + 1}}}\n')
+    made[5].metrics.write_text('{"step": 1, "train/loss": "NaN"}\n')
+    table = RunTable(nt.runs(project))
+    until(lambda: table._thread is None)
+    with table._lock:
+        table._order.value = order
+        assert f", {order} of 12 read" in table._place.value
+    until(lambda: table._thread is None)
+    in_order = [*made[6:], *made[4::-1], made[5]]
+    assert [row.id for row in table._shown] == [run.id for run in in_order[:NUM_ROWS]]
+    assert "read" not in table._place.value
+    table._next.click()
+    assert [row.id for row in table._shown] == [run.id for run in in_order[NUM_ROWS:]]
+
+
+@pytest.mark.promise("runs-table")
+def test_a_look_for_new_runs_keeps_the_choice_of_runs(project: Project, made: list[RunDir]) -> None:
+    tables = [RunTable(runs) for runs in (nt.runs(project, name="base*"), nt.runs(project)[2:])]
+    label(made[0], name="other")
+    shutil.rmtree(made[1].path)
+    for name in ("base2", "second"):
+        later = RunDir.create(project.runs, name)
+        write_json(later.launch, {"name": name, "time": 1.9e9})
+    for table in tables:
+        table._reload.click()
+        table._state.value = "Lost"
+    assert [[row.name for row in table._shown] for table in tables] == [["base2"], ["second", "base2"]]
+    assert [len(table._rows) for table in tables] == [len(made), len(made) - 1]
+    assert all(made[0].id in table._rows and made[1].id not in table._rows for table in tables), "renamed; removed"
 
 
 @pytest.mark.promise("runs-table")
@@ -93,6 +129,35 @@ def test_labels_are_saved_and_wrong_ones_are_explained(table: RunTable, made: li
     assert read_labels(made[-1]).name == "good"
 
 
+SAVES = """import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pathlib.Path("checkpoint-5").mkdir(exist_ok=True)
+pathlib.Path("checkpoint-5/trainer_state.json").write_text('{"global_step": 5}')
+print(sys.argv[1:], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.promise("runs-table")
+def test_a_run_is_stopped_and_resumed_from_the_table(project: Project) -> None:
+    project.scripts.mkdir(exist_ok=True)
+    (project.scripts / "save.py").write_text(SAVES)
+    program = nt.Program(script="scripts/save.py", resume=("--from", "{checkpoint}"), cwd=str(project.root))
+    run = nt.launch(program, gpus=(), torchrun=False)
+    until(lambda: "[]" in run.log())
+    table = RunTable(nt.runs(project))
+    for name in ("Stop", "Resume", "Stop"):
+        table._lines[0]._tick.value = True
+        {"Stop": table._stop, "Resume": table._resume}[name].click()
+        until(lambda: not table._is_acting)
+        assert ("stopped" if name == "Stop" else f"Resumed {run.id} as ") in table._said.value
+        if name == "Resume":
+            until(lambda: "checkpoint-5" in nt.runs(project)[0].log())
+            table._lines[1]._tick.value = False
+    assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
+    table.close()
+
+
 def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) -> None:
     hostile = "<img src=x onerror=alert(1)>'"
     label(made[-1], tags=["<i>"], note=hostile)
@@ -105,11 +170,11 @@ def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) ->
 def test_the_stored_table_has_fifty_rows_at_most_and_a_constant_text(
     project: Project, table: RunTable, made: list[RunDir]
 ) -> None:
-    stored, live = table._outputs()
+    (stored, _), (live, _) = table._outputs()
     assert (stored["text/plain"], live["text/plain"]) == ("a table of runs", "")
     assert "<script" not in stored["text/html"]
-    table._rows = table._rows * 10
-    assert table._outputs()[0]["text/html"].count("min-height:38px") == 50
+    table._rows = {f"{name} {number}": row for name, row in table._rows.items() for number in range(10)}
+    assert table._outputs()[0][0]["text/html"].count("min-height:38px") == 50
 
 
 def test_a_long_active_run_is_not_read_whole_every_few_seconds(project: Project, made: list[RunDir]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import command_words
+from nbtools.script.arguments.command_line import parse_words
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
@@ -151,7 +151,7 @@ def test_a_default_that_asking_may_change_is_known_only_to_the_program(
         assert (fields[name].default, fields[name].types[0]) == (None, str)
         assert fields[name].default_text.replace("'", '"') == text
         assert fields[name].help.replace("'", '"') == f"(default: {text})"
-    assert command_words(found, {"device": "cpu", "wandb_mode": "disabled"}) == [
+    assert parse_words(found, ()).edited({"device": "cpu", "wandb_mode": "disabled"}) == [
         "--device",
         "cpu",
         "--wandb_mode",
@@ -273,3 +273,34 @@ def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., Script
     before = dict(os.environ)
     asked(PARSER + PARSES)
     assert dict(os.environ) == before
+
+
+COMPUTED = {
+    "typer": "import typer\napp = typer.Typer()\n@app.command()\ndef main(device: str = DEVICE, n: int = 3,\n"
+    "         hf_token: str = typer.Option(TOKEN, '--hf-token')):\n    pass\napp()\n",
+    "click": "import click\n@click.command()\n@click.option('--device', default=DEVICE)\n"
+    "@click.option('--n', default=3)\n@click.option('--hf-token', default=TOKEN)\n"
+    "def main(**given):\n    pass\nmain()\n",
+    "absl": "from absl import app, flags\nflags.DEFINE_string('device', DEVICE, '')\nflags.DEFINE_integer('n', 3, '')\n"
+    "flags.DEFINE_string('hf_token', TOKEN, '')\napp.run(print)\n",
+    "argparse": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--device', default=DEVICE)\n"
+    "p.add_argument('--n', type=int, default=3)\np.add_argument('--hf_token', default=TOKEN)\np.parse_args()\n",
+}
+
+
+@pytest.mark.parametrize("library", COMPUTED)
+def test_a_default_that_the_program_computes_when_asked_is_no_value(
+    library: str, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library != "argparse":
+        pytest.importorskip(library)
+    monkeypatch.setenv("MADE_UP", "hf_0123456789abcdef")
+    head = "import os\nDEVICE = 'cuda' if os.path.exists('/gpu') else 'cpu'\nTOKEN = os.environ['MADE_UP']\n"
+    found = asked(head + COMPUTED[library])
+    device, n, token = (argument.field for argument in found.arguments)
+    assert (device.default, device.default_text) == (None, "'cuda' if os.path.exists('/gpu') else 'cpu'")
+    assert device.help.endswith("When asked, the program computed 'cpu'.")
+    assert (n.default, n.default_text, token.default) == (3, "", None)
+    assert "0123456789" not in repr(token)
+    assert found.written(found.arguments[0], None) == []
+    assert found.written(found.arguments[0], "cpu")[0].startswith("--device")

@@ -2,9 +2,9 @@
 
 import argparse
 import contextlib
+import enum
 import importlib.util
 import io
-import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import command_words, parse_words
-from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.arguments.command_line import parse_words
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
 
+from capabilities import require
+
 ZOO = Path(__file__).parent / "zoo"
-NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_characters="\0\r\n", exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=8
@@ -126,7 +127,7 @@ def check_argparse(
         members = [a.field.name for a in script.arguments if a.exclusive == group and a.field.name in values]
         for other in members[1:]:
             del values[other]
-    words = command_words(script, values, command)
+    words = parse_words(script, ()).edited(values, command)
     namespace = vars(parser.parse_args(words))
     for key, value in values.items():
         got = namespace[key.rpartition(".")[2]]
@@ -215,7 +216,7 @@ def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
     @settings(max_examples=40, deadline=None)
     @given(all_values(script, (), words_.filter(lambda text: text != "None")))
     def check(values: dict[str, Any]) -> None:
-        words = command_words(script, values)
+        words = parse_words(script, ()).edited(values)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
@@ -236,7 +237,7 @@ def check_library(
     @settings(max_examples=examples, deadline=None)
     @given(all_values(script, command, strings))
     def check(values: dict[str, Any]) -> None:
-        words = command_words(script, values, command)
+        words = parse_words(script, ()).edited(values, command)
         result = real(words)
         for key, value in values.items():
             assert plain(nested(result, key.removeprefix(".".join((*command, ""))))) == plain(value), words
@@ -284,6 +285,7 @@ def test_the_real_absl_reads_what_words_writes() -> None:
     from absl import flags
 
     script = ask(ZOO / "absl_app.py", sys.executable)
+    optimizer = enum.Enum("Optimizer", ["SGD", "LARS"])
 
     def real(words: list[str]) -> dict[str, Any]:
         holder = flags.FlagValues()
@@ -294,15 +296,16 @@ def test_the_real_absl_reads_what_words_writes() -> None:
         flags.DEFINE_enum("mode", "train", ["train", "eval"], "", flag_values=holder)
         flags.DEFINE_list("splits", ["train", "test"], "", flag_values=holder)
         flags.DEFINE_multi_integer("seed", [0], "", flag_values=holder)
+        flags.DEFINE_enum_class("optimizer", optimizer.LARS, optimizer, "", flag_values=holder)
         holder(["program", *words])
-        return dict(holder.flag_values_dict())
+        return {**holder.flag_values_dict(), "optimizer": holder["optimizer"].value.name.lower()}
 
     @settings(max_examples=40, deadline=None)
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values["num_steps"] = abs(values.get("num_steps", 1)) + 1
         values["seed"] = tuple(item for item in values.get("seed", (1,)) if item) or (3,)
-        words = command_words(script, values)
+        words = parse_words(script, ()).edited(values)
         result = real(words)
         assert {key: plain(result[key]) for key in values} == values, words
         assert {**values, **parse_words(script, words).values} == values
@@ -310,14 +313,9 @@ def test_the_real_absl_reads_what_words_writes() -> None:
     check()
 
 
-def needs(name: str) -> Any:
-    """A package of the extra `zoo`: a missing one fails in CI."""
-    return importlib.import_module(name) if NO_SKIP else pytest.importorskip(name)
-
-
 @pytest.mark.slow
 def test_the_real_hydra_reads_what_words_writes() -> None:
-    hydra = needs("hydra")
+    hydra = require("hydra")
     script = ask(ZOO / "hydra_app.py", sys.executable)
 
     def real(words: list[str]) -> Any:
@@ -330,7 +328,7 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
         values.pop("out", None)  # an interpolation
         values = {key: value for key, value in values.items() if not isinstance(value, str) or "$" not in value}
         values.setdefault("data_dir", "x")
-        words = command_words(script, values)
+        words = parse_words(script, ()).edited(values)
         config = real(words)
         for key, value in values.items():
             if key != "optimizer":
@@ -341,7 +339,7 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
 
 
 def test_the_real_jsonargparse_reads_what_words_writes() -> None:
-    jsonargparse = needs("jsonargparse")
+    jsonargparse = require("jsonargparse")
     namespace = runpy.run_path(str(ZOO / "litgpt.py"))
 
     def setup(**kwargs: Any) -> dict[str, Any]:
@@ -358,7 +356,7 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     @given(all_values(script, (), words_.filter(lambda text: text.lower() not in ("null", "true", "false"))))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)
-        words = command_words(script, values)
+        words = parse_words(script, ()).edited(values)
         result = parser.parse_args(words)
         for key, value in values.items():
             assert plain(nested(result, key)) == plain(value), words
@@ -368,7 +366,7 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
 
 
 def test_the_real_fire_reads_what_words_writes() -> None:
-    fire = needs("fire")
+    fire = require("fire")
     script = ask(ZOO / "fire_app.py", sys.executable)
 
     def main(
@@ -407,18 +405,20 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
     @given(all_values(script, (), strings))
     def check(values: dict[str, Any]) -> None:
         values.pop("config_file", None)
-        words = command_words(script, values)
+        words = parse_words(script, ()).edited(values)
         result = real(words)
         assert {key: result[key] for key in values} == values, words
         assert {**values, **parse_words(script, words).values} == values
 
     check()
+    for text in ("None", "(None)", " None"):
+        assert real(parse_words(script, ()).edited({"out_dir": text}))["out_dir"] == text
     with pytest.raises(ConfigError, match="splits its words"):
-        command_words(script, {"out_dir": "a=b"})
+        parse_words(script, ()).edited({"out_dir": "a=b"})
 
 
 def test_the_real_omegaconf_reads_what_words_writes() -> None:
-    omegaconf = needs("omegaconf").OmegaConf
+    omegaconf = require("omegaconf").OmegaConf
     script = arguments_of(ZOO / "omegaconf_app.py")
     base = omegaconf.load(ZOO / "omegaconf_app.yaml")
 
@@ -466,22 +466,20 @@ def test_read_takes_the_words_that_a_user_types(words: list[str], values: dict[s
 
 def test_words_have_what_differs_and_no_more() -> None:
     script = script_of(LR, SIZE, AMP)
-    assert command_words(script, {"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
-    assert command_words(script, {"size": -1}) == ["--batch-size=-1"]
+    assert parse_words(script, ()).edited({"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
+    assert parse_words(script, ()).edited({"size": -1}) == ["--batch-size=-1"]
 
 
 def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
-    assert command_words(script_of(DATA, SIZE), {"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
+    assert parse_words(script_of(DATA, SIZE), ()).edited({"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, r"data is missing \(train.py:9\)"),
         ({"data": "x", "siz": 1}, "siz: no argument of train.py; did you mean size"),
         ({"data": "x", "size": None}, "--batch-size=None: None cannot be written"),
         ({"data": "x", "mode": "c"}, "--mode='c': allowed are a, b"),
-        ({"data": "x", "one": True, "two": True}, "--one and --two exclude each other"),
         ({"data": "x", "list": ("-a", "b")}, "begins with - cannot stand in a list"),
         ({"data": "x", "list": 3}, "is no list"),
         ({"data": "x", "pair": (1,)}, "takes 2 values, 1 given"),
@@ -497,9 +495,12 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
         Argument(Field("pair", types=(tuple[int, ...],), default=(1, 2)), flags=("--pair",), nargs=2),
     )
     with pytest.raises(ConfigError, match=message):
-        command_words(script, values)
+        parse_words(script, ()).edited(values)
+    words = parse_words(script, ()).edited({"one": True, "two": True})
+    mistakes = " ".join(parse_words(script, words).mistakes.values())
+    assert "data is missing (train.py:9)" in mistakes and "--one and --two exclude each other" in mistakes
 
 
 def test_an_unknown_sub_command_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"fly: no sub-command of train[.]py; allowed: train"):
-        command_words(script_of(LR, commands=(("train",),)), {}, ["fly"])
+        parse_words(script_of(LR, commands=(("train",),)), ()).edited({}, ["fly"])

@@ -2,9 +2,7 @@
 
 import argparse
 import contextlib
-import importlib
 import io
-import os
 import runpy
 import subprocess
 import sys
@@ -19,9 +17,11 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.command_line import command_words, parse_words
-from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.arguments.command_line import parse_words
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
+
+from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
 KNOWN = """
@@ -55,11 +55,6 @@ EDITS: list[dict[str, Any]] = [
     *({"lr": 0.25}, {"lr": 0.001}, {"batch_size": 31}, {"layers": (7, 8)}, {"amp": True}, {"amp": False}),
     *({"verbose": 3}, {"verbose": 0}, {"tag": ("q",)}, {"lr": 0.125, "batch_size": 31}),
 ]
-
-
-def needs(name: str) -> Any:
-    """A package of the extra `zoo`: a missing one fails in CI."""
-    return importlib.import_module(name) if os.environ.get("NBTOOLS_NO_SKIP") else pytest.importorskip(name)
 
 
 def known_script(folder: Path, source: str = KNOWN) -> ScriptArguments:
@@ -193,7 +188,7 @@ def test_words_that_equal_a_default_stay_byte_for_byte(
     source: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if source == JSONARGPARSE:
-        needs("jsonargparse")
+        require("jsonargparse")
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("lr: 0.5\nbatch_size: 64\namp: true\n")
     known_script(tmp_path, source)
@@ -276,7 +271,7 @@ def test_a_changed_value_takes_the_place_of_its_words(words: str, edit: dict[str
 
 def test_all_positional_values_follow_the_dashes_that_one_of_them_needs() -> None:
     script = script_of(POS, MORE, LR)
-    words = command_words(script, {"pos": "-x", "more": ("a b",), "lr": 2.0})
+    words = parse_words(script, ()).edited({"pos": "-x", "more": ("a b",), "lr": 2.0})
     assert words == ["--lr", "2.0", "--", "-x", "a b"]
     assert parse_words(script, words).values == {"pos": "-x", "more": ("a b",), "lr": 2.0}
 
@@ -301,7 +296,7 @@ def test_a_new_option_stands_before_an_argument_that_takes_the_rest() -> None:
     line = parse_words(script_of(DATA, REST, LR), ["train.py", "--lr", "7"])
     assert line.values == {"data": "train.py", "rest": ("--lr", "7")}
     assert line.edited({"lr": 2.0}) == ["--lr", "2.0", "train.py", "--lr", "7"]
-    assert command_words(line.script, {"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
+    assert parse_words(line.script, ()).edited({"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
 
 
 def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
@@ -324,5 +319,5 @@ def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
 )
 def test_asking_tells_which_command_needs_a_sub_command(name: str, expected: Any) -> None:
     if name == "lightning_cli.py":
-        needs("lightning")
+        require("lightning")
     assert ask(ZOO / name, sys.executable).needs_command == expected

@@ -12,7 +12,7 @@ import yaml
 
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
-from nbtools.script.arguments.declared import arguments_of
+from nbtools.script.arguments.from_source import arguments_of
 
 ZOO = Path(__file__).parent / "zoo"
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((ZOO / "expected.yaml").read_text(encoding="utf-8"))
@@ -71,6 +71,7 @@ def test_the_source_alone_tells_the_arguments(name: str) -> None:
     found = from_source(name)
     assert found.parser == expected["parser"]
     assert found.is_complete is expected["by_source"], found.notes
+    assert found.config_names == tuple(expected.get("configs", ()))
     assert found.is_complete or (found.can_ask and found.notes)
     rows = [row(argument) for argument in found.arguments]
     if found.is_complete:
@@ -103,12 +104,12 @@ def test_asking_tells_all_arguments_and_executes_nothing_after_the_parser(
     by_name = {argument.field.name: argument for argument in found.arguments}
     assert [argument.field.name for argument in before.arguments if argument.field.name not in by_name] == []
     assert len(by_name) == len(before.arguments)
-    known = [
-        argument for argument in before.arguments if not argument.field.default_text and argument.field.name != "arch"
-    ]
+    known = [argument for argument in before.arguments if not argument.field.default_text]
     assert {a.field.name: facts(a) for a in known} == {a.field.name: facts(by_name[a.field.name]) for a in known}
     assert {argument.command for argument in found.arguments} == {argument.command for argument in before.arguments}
     assert found.commands == before.commands
+    texts = [{a.field.name: a.field.default_text for a in each.arguments} for each in (before, found)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("name", ["nanogpt", "omegaconf_app"])

@@ -8,7 +8,7 @@ import torch
 
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.recipes.predict import AlgorithmDistillationPredict
+from nbtools.recipes.predict_settings import AlgorithmDistillationPredict
 from nbtools.training.algorithm_distillation.predict import Predictor
 from nbtools.training.algorithm_distillation.rollout import FOUND, GOAL, Agent
 

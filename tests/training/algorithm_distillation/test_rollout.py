@@ -217,8 +217,8 @@ def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
 @pytest.mark.parametrize(
     ("goals", "how", "said"),
     [
-        ([(3, 0)], {}, r"goals: \(3, 0\) is outside the room; columns and rows go from 0 to 2"),
-        ([(0, -1)], {}, r"goals: \(0, -1\) is outside the room"),
+        ([(3, 0)], {}, r"goals: \(3, 0\) is outside the grid; columns and rows go from 0 to 2"),
+        ([(0, -1)], {}, r"goals: \(0, -1\) is outside the grid"),
         ((1, 2), {}, r"give pairs of column and row, such as \[\(7, 2\)\]"),
         ([], {}, "give pairs of column and row"),
         (["7:2"], {}, "give pairs of column and row"),

@@ -167,28 +167,42 @@ def test_search_for_a_loss_scale_is_no_divergence() -> None:
 
 
 @pytest.mark.promise("safety-non-finite")
-def test_all_ranks_skip_a_step_that_is_broken_on_one(cpu_project: Project, start: ByHand) -> None:
+@pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("fsdp", "fp32"), ("fsdp", "fp16")])
+def test_all_ranks_skip_a_step_that_is_broken_on_one(
+    strategy: str, precision: str, cpu_project: Project, start: ByHand
+) -> None:
+    """NaN on rank 1 alone; sharded ranks hold different rows, and fp16 lowers its loss scale on both."""
     write_inputs("mlm_pretraining", cpu_project)
     more = (
         "import math, os, torch\nfrom nbtools.training.engine.optimizer import Optimizer\n"
+        "from nbtools.training.sharding.fsdp import own_part\n"
         "backward, step, count = Optimizer.backward, Optimizer.step, [0]\n"
         "def broken(self, loss):\n    count[0] += 1\n"
         "    backward(self, loss * math.nan if os.environ['RANK'] == '1' and count[0] == 3 else loss)\n"
         "def saved(self, *args):\n    step(self, *args)\n"
-        "    torch.save([one.detach() for one in self.weights], f\"weights-{os.environ['RANK']}-{args[0]}.pt\")\n"
+        "    kept = [own_part(one.detach()) for one in self.weights], self.metrics().get('train/loss_scale')\n"
+        "    torch.save(kept, f\"weights-{os.environ['RANK']}-{args[0]}.pt\")\n"
         "Optimizer.backward, Optimizer.step = broken, saved\n"
     )
-    run = start.forked(tiny("mlm_pretraining", batch_size=4), more=more)
+    run = start.forked(tiny("mlm_pretraining", batch_size=4, strategy=strategy, precision=precision), more=more)
     assert run.metrics["train/skipped_steps"] == 1
 
-    def weights(rank: int, step: int) -> list[torch.Tensor]:
-        saved: list[torch.Tensor] = torch.load(cpu_project.root / f"weights-{rank}-{step}.pt", weights_only=True)
+    def kept(rank: int, step: int) -> tuple[list[torch.Tensor], float | None]:
+        saved: tuple[list[torch.Tensor], float | None]
+        saved = torch.load(cpu_project.root / f"weights-{rank}-{step}.pt", weights_only=True)
         return saved
 
+    def are_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+        return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
     for step in range(1, 7):
-        assert all(torch.equal(*pair) for pair in zip(weights(0, step), weights(1, step), strict=True))
-    assert all(torch.equal(*pair) for pair in zip(weights(0, 2), weights(0, 3), strict=True))
-    assert not all(torch.equal(*pair) for pair in zip(weights(0, 3), weights(0, 4), strict=True))
+        assert strategy == "fsdp" or are_equal(kept(0, step)[0], kept(1, step)[0])
+        assert kept(0, step)[1] == kept(1, step)[1]
+    for rank in range(2):
+        assert are_equal(kept(rank, 2)[0], kept(rank, 3)[0])
+        assert not are_equal(kept(rank, 3)[0], kept(rank, 4)[0])
+        before, after = (kept(rank, step)[1] for step in (2, 3))
+        assert after == (before and before / 2)
     assert_finite(run.files)
 
 

@@ -32,7 +32,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import optimizer as optimizer_module
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
 from nbtools.training.process.device import choose_device, stay_on_this_machine
-from nbtools.training.process.heartbeat import HeartbeatWriter
+from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
 
 from trainings import assert_same_checkpoints, by_hand, rows
@@ -340,7 +340,7 @@ STUCK = """
 import sys, time
 from pathlib import Path
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.process.heartbeat import HeartbeatWriter
+from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
 with StopRequest() as stop:
     HeartbeatWriter(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)

@@ -28,8 +28,8 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
-from nbtools.training.llm_gan.batch import GANData
 from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, tokenize_stories
+from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
 from trainings import (

@@ -7,7 +7,7 @@ import torch
 from nbtools.recipes import LLMGANConfig, gpt2
 from nbtools.recipes.llm_gan import num_positions
 from nbtools.training.llm_gan.generator import Generator, build_generator
-from nbtools.training.text.sampling import write
+from nbtools.training.text.causal_sampling import write
 from nbtools.training.text.vocabulary import Alphabet
 
 PAD, EOS = 0, 2

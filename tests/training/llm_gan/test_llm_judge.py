@@ -14,9 +14,9 @@ from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import RECIPE, discriminator_positions, load_stories
 from nbtools.training.llm_gan import llm_judge
-from nbtools.training.llm_gan.batch import GANData
 from nbtools.training.llm_gan.dataset import tokenize_stories
 from nbtools.training.llm_gan.discriminator import Pairs
+from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.llm_judge import LLMJudge, build_llm_judge, parse_verdict
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 from nbtools.training.text.vocabulary import padded_inputs

@@ -10,10 +10,10 @@ import torch
 from nbtools.project import Project
 from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
-from nbtools.recipes.predict import LLMGANPredict
+from nbtools.recipes.predict_settings import LLMGANPredict
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import uniforms
-from nbtools.training.llm_gan.batch import markov_data
+from nbtools.training.llm_gan.gan_data import markov_data
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.predict import Predictor
 

@@ -26,13 +26,13 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
-from nbtools.training.llm_gan.batch import TextDataset, markov_data
 from nbtools.training.llm_gan.dataset import tokenize_stories
+from nbtools.training.llm_gan.gan_data import TextDataset, markov_data
 from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.rewards import Baseline
 from nbtools.training.llm_gan.rollouts import GANRollouts
 from nbtools.training.llm_gan.train import build_models
-from nbtools.training.text.sampling import write
+from nbtools.training.text.causal_sampling import write
 
 from trainings import TINY as TINY_VALUES
 from trainings import ByHand, assert_same_checkpoints, assert_same_gradients, by_hand, gradients_of, rows, train_here

@@ -1,5 +1,6 @@
 """LLaDA without code from the hub: a model in its published format, against the logits of its own code."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -20,7 +21,8 @@ from transformers import AutoModel
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.recipes.masked_diffusion import KNOWN_MODELS, LLADA_PARAMETERS, refuse_remote_code
+from nbtools.recipes.masked_diffusion import refuse_remote_code
+from nbtools.recipes.named_model import KNOWN_MODELS, named_model
 from nbtools.rundir import media
 from nbtools.training.engine.flags import parse
 from nbtools.training.masked_diffusion.forward_process import EPSILON, EvaluationMasks, Noise, NoisedTraining
@@ -28,6 +30,7 @@ from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, l
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, sample, unmask
 from nbtools.training.masked_diffusion.sequences import Sequences
+from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.tokenizers import load_tokenizer
 
 from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
@@ -154,7 +157,9 @@ def test_shards_and_half_precision_are_read_and_written_as_one_file_is(changed: 
 def test_the_published_shape_has_the_published_number_of_weights() -> None:
     with torch.device("meta"):
         model = LLaDAModelLM(LLaDAConfig(mlp_hidden_size=12_288, vocab_size=126_464, embedding_size=126_464))
-    assert model.num_parameters() == LLADA_PARAMETERS
+    known = named_model("GSAI-ML/LLaDA-8B-Base")
+    assert known is not None
+    assert model.num_parameters() == known.num_parameters == 8_015_581_184
 
 
 @pytest.mark.parametrize(
@@ -415,8 +420,11 @@ def test_a_setting_that_would_change_its_mathematics_is_refused(
         build_denoiser(tiny(model_name=str(changed)), load_tokenizer(str(LLADA)))
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("problem", ["missing", "unexpected", "shape"])
-def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(changed: Path, problem: str) -> None:
+def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(
+    changed: Path, problem: str, strategy: str
+) -> None:
     weights = load_file(changed / "model.safetensors")
     name = "model.transformer.blocks.1.k_proj.weight"
     if problem == "missing":
@@ -428,8 +436,17 @@ def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(cha
         weights[name] = torch.zeros(16, 32)
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
     told = {"shape": rf"{name} has the shape \(16, 32\), not \(32, 32\)"}
-    with pytest.raises(ConfigError, match=told.get(problem, f"1 {problem} weights, such as {name}")):
+    told_of = told.get(problem, f"1 {problem} weights, such as {name}")
+    built = building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext()
+    with pytest.raises(ConfigError, match=told_of), built:
         load_llada(str(changed))
+
+
+def test_fewer_blocks_than_the_files_have_are_refused_under_both_strategies(changed: Path) -> None:
+    set_config(changed, n_layers=1)
+    for built in (contextlib.nullcontext(), building(is_main=True)):
+        with pytest.raises(ConfigError, match=r"9 unexpected weights, such as model\.transformer\.blocks\.1\."), built:
+            load_llada(str(changed))
 
 
 def test_a_llada_needs_no_consent_to_code_and_others_with_code_do(changed: Path) -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.recipes.predict import MaskedDiffusionPredict, settings_of
+from nbtools.recipes.predict_settings import MaskedDiffusionPredict, settings_of
 from nbtools.training.masked_diffusion.predict import Predictor
 from nbtools.training.masked_diffusion.sampling import Unmasking, unmask
 

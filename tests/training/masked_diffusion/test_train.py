@@ -26,7 +26,6 @@ from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
-from nbtools.recipes.masked_diffusion import LLADA_PARAMETERS
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
@@ -481,15 +480,15 @@ def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], sa
 def test_preflight_says_what_llada_takes_without_asking_for_its_code() -> None:
     config, _ = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
     assert isinstance(config, MaskedDiffusionConfig)
-    assert num_trainable_parameters(config) == LLADA_PARAMETERS == 8_015_581_184
-    assert training_bytes(config) == 16 * LLADA_PARAMETERS
+    assert num_trainable_parameters(config) == 8_015_581_184
+    assert training_bytes(config) == 16 * 8_015_581_184
     RECIPES["masked_diffusion"].refuse(config)
     small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
-    with pytest.raises(LaunchError, match=r"take 119\.4 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
+    with pytest.raises(LaunchError, match=r"take 128\.0 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
         check_size(config, 1, [small])
-    found = {finding.subject: finding.text for finding in check_size(config, 1, [])}
-    assert found["parameters"].startswith("8,015,581,184")
-    assert found["memory"].startswith("119.4 GiB per process")
+    found = {finding.subject: finding.text for finding in check_size(config.replace(strategy="ddp"), 1, [])}
+    assert found["parameters"].startswith("about 8,015,581,184")
+    assert ": 119.4 GiB for weights" in found["memory"]
 
 
 OWN_CODE = {

@@ -8,8 +8,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.predict import MLMPretrainingPredict
+from nbtools.recipes.predict_settings import MLMPretrainingPredict
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.training.mlm_pretraining.predict import Predictor
+from nbtools.training.prediction_server import model_folder_of
 
 from trainings import ADAPTED, TINY, train_here, write_base, write_inputs
 
@@ -54,3 +56,26 @@ def test_an_adapter_is_opened_with_its_base(cpu_project: Project, monkeypatch: p
     assert not (files.checkpoint(6) / "model" / "model.safetensors").exists()
     (row,) = Predictor(files.checkpoint(6) / "model", config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
     assert len(row["masks"]) == 1
+
+
+def test_whole_weights_in_outputs_serve_unless_they_are_of_another_checkpoint_or_changed(
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    config = MLMPretrainingConfig(**TINY["mlm_pretraining"], strategy="fsdp")
+    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    whole = files.outputs / "model"
+    with model_folder_of(config, Checkpoint.read(files.checkpoint(6))) as folder:
+        assert folder == whole
+    with model_folder_of(config, Checkpoint.read(files.checkpoint(3))) as folder:
+        assert folder != whole
+        assert (folder / "model.safetensors").is_file()
+    for name in ("config.json", "model.safetensors"):
+        content = (whole / name).read_bytes()
+        (whole / name).write_bytes(content[:-1] + b" ")
+        with model_folder_of(config, Checkpoint.read(files.checkpoint(6))) as folder:
+            assert folder != whole
+            (row,) = Predictor(folder, config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
+        assert len(row["masks"]) == 1
+        assert not folder.exists()
+        (whole / name).write_bytes(content)

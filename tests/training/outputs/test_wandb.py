@@ -134,7 +134,7 @@ def test_rank_0_alone_reports_and_a_stopped_run_is_resumed_under_its_id(
     for run, steps in ((first, range(1, first.step + 1)), (second, range(first.step + 1, first.step + 4))):
         assert len(list(run.dir.glob("wandb/offline-run-*"))) == 1
         assert [row["train/global_step"] for row in read_back(run.files)] == list(steps)
-        assert "no more metrics to Weights & Biases" not in run.log()
+        assert "no longer sent to Weights & Biases" not in run.log()
         assert (read_json(run.files.exit) or {})["swept"] == 0, "W&B's own process has ended"
 
 
@@ -160,7 +160,7 @@ def test_what_fails_in_weights_and_biases_is_one_warning_and_no_failure(
     assert (read_json(files.finished) or {})["why"] == "completed"
     assert len(rows(files)) == 4
     said = capfd.readouterr().out
-    assert said.count("warning: no more metrics to Weights & Biases: ") == 1, said
+    assert said.count("warning: metrics are no longer sent to Weights & Biases: ") == 1, said
     assert ("pip install wandb" if broken == "import" else "WANDB_MODE=offline") in said
     assert "no such service" in said or broken in ("import", "no account", "no service")
 

@@ -1,4 +1,4 @@
-"""The clock of steps: what is aside counts for nothing, waiting for data is a share of the rest."""
+"""The clocks of steps: what is aside counts for nothing; waiting for data and for ranks is a share of the rest."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
-from nbtools.training.process.step_clock import StepClock, training_flops
+from nbtools.training.process.step_clock import ArrivalClock, StepClock, training_flops
 
-from trainings import CLOCKED, TINY, rows, train_here, write_inputs
+from trainings import CLOCKED, TINY, by_hand, rows, train_here, write_inputs
 
 LLADA = Path(__file__).parents[1] / "masked_diffusion" / "llada_tiny"
 
@@ -43,11 +43,98 @@ def test_a_row_has_throughput_and_the_share_of_waiting_without_what_was_aside(no
         now[0] += 50
     now[0] += 6
     assert clock.samples_per_s(1080) == 10
-    assert clock.take() == (0.25, 10, 0)
+    assert clock.take() == (0.25, 10, 0, 8)
     assert clock.take() is None, "each is told once"
     now[0] += 4
     assert clock.samples_per_s(1084) == 1
-    assert clock.take() == (0, 1, 0)
+    assert clock.take() == (0, 1, 0, 4)
+
+
+def test_arrivals_are_timed_from_one_all_reduce_to_the_next_without_what_is_aside(now: list[float]) -> None:
+    clock = ArrivalClock(torch.device("cpu"), 2)
+
+    def enter(phase: str, then_s: float) -> None:
+        clock.enter(phase)
+        now[0] += then_s
+
+    clock.restart()
+    for _ in range(2):  # steps of two passes; the all-reduce is in the second one
+        for phase, seconds in (("data", 1), ("forward", 2), ("backward", 4)):
+            enter(phase, seconds)
+        for phase, seconds in (("data", 1), ("forward", 2), ("backward", 100)):
+            enter(phase, seconds)
+    enter("evaluation", 50)
+    clock.restart()
+    for phase, seconds in (("data", 3), ("forward", 5), ("backward", 7), ("forward", 9), ("backward", 11)):
+        enter(phase, seconds)
+    assert clock.take() == [10, 10, 24]
+    assert clock.take() == [], "each is told once"
+
+
+def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued_ms, waited = [0.0], [0]
+
+    class Event:  # no GPU: the interface of torch's, on a stream whose work the test queues
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at_ms = queued_ms[0]
+
+        def synchronize(self) -> None:
+            waited[0] += 1
+
+        def elapsed_time(self, other: "Event") -> float:
+            return other.at_ms - self.at_ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = ArrivalClock(torch.device("cuda"), 1)
+    clock.restart()
+    for forward_ms in (20, 30, 40):
+        clock.enter("forward")
+        queued_ms[0] += forward_ms
+        clock.enter("backward")
+        queued_ms[0] += 100
+    assert waited == [0]
+    assert clock.take() == [0.02, 0.03, 0.04] and waited == [1]
+
+
+DELAYS = """
+import os, time
+from nbtools.training.engine.worker import Worker
+
+rank, delay_s, forwards = int(os.environ["RANK"]), 0.06, []
+wrap, batches = Worker.wrap, Worker.batches
+
+def delay(module, args):
+    if module.training:
+        forwards.append(1)
+        time.sleep(delay_s * (rank == 1 and 6 < len(forwards) <= 9))
+
+def wrap_and_delay(worker, module, **options):
+    module.register_forward_pre_hook(delay)
+    return wrap(worker, module, **options)
+
+def delayed(worker, *args):
+    for number, batch in enumerate(batches(worker, *args), start=1):
+        time.sleep(delay_s * (rank == 0 and number > 9))
+        yield batch
+
+Worker.wrap, Worker.batches = wrap_and_delay, delayed
+"""
+
+
+def test_rows_say_how_long_a_rank_waits_for_a_slower_one(cpu_project: Project) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    changes = {"max_steps": 12, "log_every": 3, "eval_every": 12, "checkpoint_every": 12}
+    config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **changes})
+    with by_hand(cpu_project) as start:
+        parsed = rows(start.forked(config, more=DELAYS).files, without=())
+    tokens = 3 * 2 * config.batch_size * 16
+    waits_s = [row["train/peer_wait"] * tokens / row["train/tokens_per_s"] for row in parsed]
+    _, equal, slow_forward, slow_data = waits_s  # the first one warms up
+    # One of two ranks waits 0.06 s in each of three steps.
+    assert equal < 0.06 < min(slow_forward, slow_data) and max(slow_forward, slow_data) < 0.15, waits_s
 
 
 def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable[..., RunDir]) -> None:
@@ -57,17 +144,20 @@ def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable
     assert all(0 <= parsed[step]["train/data_wait"] <= 1 for step in (2, 4))
     # A CPU has neither a peak nor a rate to compare with.
     assert not {"train/mfu", "system/peak_memory_gb"} & {name for row in parsed.values() for name in row}
-    assert "train/data_wait" in CLOCKED
+    assert not any("train/peer_wait" in row for row in parsed.values()), "there are no other ranks"
+    assert {"train/data_wait", "train/peer_wait"} <= {*CLOCKED}
 
 
 def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak() -> None:
-    clock = SimpleNamespace(take=lambda: (0.1, 30.0, 12.5))
+    clock = SimpleNamespace(take=lambda: (0.1, 30.0, 12.5, 2.0))
     asked: list[list[float]] = []
-    ranks = SimpleNamespace(max=lambda values: asked.append(values) or [0.2, 14.0])
-    worker = SimpleNamespace(_clock=clock, ranks=ranks, world_size=1, _peak_samples_per_s=60.0)
+    ranks = SimpleNamespace(max=lambda values: asked.append(values) or [0.2, 14.0, 0.0])
+    arrivals = ArrivalClock(torch.device("cpu"), 0)
+    worker = SimpleNamespace(_clock=clock, _arrivals=arrivals, ranks=ranks, rank=0, world_size=1)
+    worker._peak_samples_per_s = 60.0
     row = Worker._step_metrics(cast(Worker, worker))
     assert row == {"train/data_wait": 0.2, "train/mfu": 0.5, "system/peak_memory_gb": 14.0}
-    assert asked == [[0.1, 12.5]], "the largest of all ranks"
+    assert asked == [[0.1, 12.5, 0.0]], "the largest of all ranks"
 
 
 # --- FLOPs ----------------------------------------------------------------------------------------

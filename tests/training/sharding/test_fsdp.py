@@ -2,8 +2,10 @@
 
 import errno
 import functools
+import json
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from transformers import (
     BertForMaskedLM,
     LlamaForTokenClassification,
     ModernBertForMaskedLM,
+    ModernBertModel,
 )
 
 from nbtools.config import TrainConfig
@@ -29,11 +32,12 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
+from nbtools.training.engine import checkpoint
 from nbtools.training.engine.worker import Worker
-from nbtools.training.sharding import saves, stored_tensors
+from nbtools.training.sharding import sharded_checkpoint, stored_tensors
 from nbtools.training.sharding.fsdp import blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
-from nbtools.training.text.pretrained import load_model
+from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
 from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
@@ -78,7 +82,10 @@ def losses(files: RunDir, after: int = 0) -> list[float]:
 # --- the same training ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("more", "steps", "tolerance"), [(FLOAT64, 200, 1e-9), ("", 20, 1e-5)], ids=["f64", "f32"])
+@pytest.mark.parametrize(
+    ("more", "steps", "tolerance"),
+    [pytest.param(FLOAT64, 200, 1e-9, marks=pytest.mark.slow, id="f64"), pytest.param("", 20, 1e-5, id="f32")],
+)
 def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
     values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
     values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
@@ -99,10 +106,44 @@ def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir
     assert {stored[...].dtype for stored in weights.values()} == {torch.float32}
 
 
+def test_config_of_shards_names_their_type_in_a_forward_pass_too(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that saves writes config.json while the next forward pass has the weights gathered in bf16."""
+    start, save, forward = sharded_checkpoint.ShardedSaves.start, checkpoint.save_model, ModernBertModel.forward
+    is_started, is_gathered, is_written = (threading.Event() for _ in range(3))
+    gathered: list[torch.dtype] = []
+
+    def started(*args: Any) -> None:
+        is_started.set()
+        start(*args)
+
+    def held_back(*args: Any, **options: Any) -> None:
+        is_gathered.wait(30)
+        save(*args, **options)
+        is_written.set()
+
+    def waiting(model: Any, *args: Any, **options: Any) -> Any:
+        if is_started.is_set() and not is_written.is_set():
+            gathered.append(model.dtype)
+            is_gathered.set()
+            is_written.wait(30)
+        return forward(model, *args, **options)
+
+    monkeypatch.setattr(sharded_checkpoint.ShardedSaves, "start", started)
+    monkeypatch.setattr(checkpoint, "save_model", held_back)
+    monkeypatch.setattr(ModernBertModel, "forward", waiting)
+    files = trained(config(precision="bf16"))
+    assert gathered == [torch.bfloat16]
+    for folder in (files.checkpoint(3) / "model", files.outputs / "model"):
+        assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+
+
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("fault-26", "fault-27")
+@pytest.mark.slow
 def test_shards_resume_on_any_number_of_ranks_and_under_ddp(start: ByHand) -> None:
     values = {"dropout": 0.2, "max_steps": 6}
     straight = start.forked(config(**values)).files
@@ -138,7 +179,7 @@ def test_the_reader_of_torch_takes_the_shards(tmp_path: Path) -> None:
 def test_the_model_in_outputs_is_whole_and_that_of_the_shards(
     trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saves, "_NUMBERS_PER_FILE", 2000)
+    monkeypatch.setattr(sharded_checkpoint, "_NUMBERS_PER_FILE", 2000)
     files = trained(config())
     published = ModernBertForMaskedLM.from_pretrained(files.outputs / "model")
     assert len([*(files.outputs / "model").glob("model-*.safetensors")]) > 1
@@ -200,7 +241,7 @@ def test_a_failed_write_keeps_the_older_checkpoint_and_the_training(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, tensors)
 
-    monkeypatch.setattr(saves, "write_rows", full)
+    monkeypatch.setattr(sharded_checkpoint, "write_rows", full)
     monkeypatch.setattr(Worker, "say", lambda worker, text: said.append(text))
     files = trained(config(max_steps=9, test_fraction=0.5))
     assert [Checkpoint.read(path).step for path in sorted(files.checkpoints.glob("step-*"))] == [3, 9]

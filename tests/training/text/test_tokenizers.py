@@ -137,6 +137,7 @@ def test_a_vocabulary_built_here_has_the_ids_of_its_tokenizer(level: str) -> Non
     assert [list(ids) for ids in encode_all(documents, made, level)] == expected
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text() -> None:
     made = byte_level()
 
@@ -168,6 +169,7 @@ print(os.waitpid(pid, 0)[1], os.environ["TOKENIZERS_PARALLELISM"])
 
 
 @pytest.mark.parametrize("given", [None, "true", "false", "0"])
+@pytest.mark.slow
 def test_a_process_forks_after_it_without_a_warning_and_the_users_choice_stays(given: str | None) -> None:
     here = Path(__file__).parent
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}

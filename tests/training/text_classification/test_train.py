@@ -2,7 +2,8 @@
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes.predict_settings import TextClassificationPredict
 from nbtools.recipes.text_classification import load_samples
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
@@ -23,13 +25,14 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.text_classification.model import open_classifier
-from nbtools.training.text_classification.predictor import Prediction, Predictor
+from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
 from trainings import OCCUPATIONS, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
+Prediction = tuple[tuple[str, ...], float]
 
 
 def tiny(**changes: Any) -> TextClassificationConfig:
@@ -124,6 +127,12 @@ def test_rare_languages_are_one_part() -> None:
     assert parts_of_langs(["da", "sv", "sv"])[0] == ["language sv", "language da"]
 
 
+def predictions(path: str | Path, texts: list[str], langs: Sequence[str] = (), **settings: Any) -> list[Prediction]:
+    inputs = [{"text": text, "lang": lang} for text, lang in zip_longest(texts, langs, fillvalue="")]
+    rows = Predictor(path).predict(inputs, TextClassificationPredict(**settings))
+    return [(tuple(row["codes"]), row["probability"]) for row in rows]
+
+
 def accuracy_of(texts: list[str], found: list[Prediction], truths: list[set[str]]) -> float:
     pairs = [(set(codes), truth) for (codes, _), truth in zip(found, truths, strict=True)]
     return sum(len(codes & truth) / max(len(codes), len(truth)) for codes, truth in pairs) / len(texts)
@@ -143,8 +152,7 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
         texts.append(samples.evaluation.text(row))
         langs.append(samples.evaluation.lang(row))
         truths.append({samples.system.codes[number] for number in samples.evaluation.codes(row)})
-    predictor = Predictor.open(files.path)
-    found = predictor.predict(texts, langs, batch_size=7)
+    found = predictions(files.path, texts, langs, predict_batch_size=7)
     exact = sum(set(codes) == truth for (codes, _), truth in zip(found, truths, strict=True)) / len(texts)
     accuracy = accuracy_of(texts, found, truths)
     by_text: dict[str, list[float]] = {}
@@ -164,7 +172,7 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
     assert last.metrics["eval/accuracy"] == pytest.approx(accuracy)
     assert 0 < accuracy < 1
     for text, lang, (codes, probability) in zip(texts, langs, found, strict=True):
-        assert predictor.predict([text], lang) == [(codes, pytest.approx(probability, rel=1e-4))]
+        assert predictions(files.path, [text], [lang]) == [(codes, pytest.approx(probability, rel=1e-4))]
 
 
 def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..., RunDir], tables: Project) -> None:
@@ -181,7 +189,7 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     assert (derived["num_train_samples"], derived["num_eval_samples"], derived["vocab_size"]) == (60, 30, 4)
-    codes, _ = Predictor.open(files.path).predict(["rot"])[0]
+    codes, _ = predictions(files.path, ["rot"])[0]
     assert set(codes) <= {"r", "g", "b", "extra"}
     assert "eval/accuracy_1_digits" not in rows(files)[-1]
 
@@ -246,7 +254,7 @@ def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., Ru
     with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of text_classification"):
         trained(tiny(), other.checkpoint(1))
     with pytest.raises(CheckpointError, match="no text classifier"):
-        Predictor.open(other.path)
+        Predictor(other.path)
 
 
 def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
@@ -340,8 +348,8 @@ def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
 def test_a_predictor_reads_texts_as_the_training_did(
     trained: Callable[..., RunDir], changes: dict[str, Any], is_same: bool
 ) -> None:
-    predictor = Predictor.open(trained(tiny(max_steps=3, **changes)).path)
-    plain, spelled = predictor.predict(["smed og husmand", "SMED  og Husmand"])
+    files = trained(tiny(max_steps=3, **changes))
+    plain, spelled = predictions(files.path, ["smed og husmand", "SMED  og Husmand"])
     assert (plain == spelled) is is_same
 
 
@@ -349,35 +357,22 @@ def test_a_predictor_opens_runs_checkpoints_and_models_and_refuses_the_rest(
     trained: Callable[..., RunDir], tables: Project, tmp_path: Path
 ) -> None:
     files = trained(tiny())
-    expected = Predictor.open(files.path).predict(["smed"])
+    expected = predictions(files.path, ["smed"])
     for path in (files.checkpoint(6), files.checkpoint(6) / "model", str(files.path)):
-        assert Predictor.open(path).predict(["smed"]) == expected
+        assert predictions(path, ["smed"]) == expected
     (codes, probability) = expected[0]
     assert 1 <= len(codes) <= 2
     assert 0 < probability <= 1
     (tmp_path / "empty").mkdir()
     for path, said in (("nowhere", "no such folder"), (tmp_path / "empty", "no text classifier")):
         with pytest.raises(CheckpointError, match=said):
-            Predictor.open(path)
+            Predictor(path)
     weights = files.checkpoint(6) / "model" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-9] ^= 1
     weights.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        Predictor.open(files.path)
-
-
-@pytest.mark.parametrize(
-    ("texts", "lang", "said"),
-    [("smed", None, "is one text"), (["smed", " \n"], None, r"texts\[1\]"), (["a", "b"], ["da"], "1 languages for 2")],
-)
-def test_a_predictor_tells_what_it_cannot_read(
-    trained: Callable[..., RunDir], texts: Any, lang: Any, said: str
-) -> None:
-    predictor = Predictor.open(trained(tiny(max_steps=1)).path)
-    with pytest.raises(ConfigError, match=said):
-        predictor.predict(texts, lang)
-    assert predictor.predict([]) == []
+        Predictor(files.path)
 
 
 # --- real processes -------------------------------------------------------------------------------
@@ -457,7 +452,7 @@ def assert_target(finished: Run, history: History) -> None:
     assert scores["flat_accuracy"] >= 0.50, scores
     padding = history["train/padding"].values
     assert max(padding[1:]) < 0.10
-    ((codes, probability),) = Predictor.open(finished.dir).predict(["blacksmith of york"], "en")
+    ((codes, probability),) = predictions(finished.dir, ["blacksmith of york"], ["en"])
     assert codes == ("83110",)
     assert probability > 0.5
 

@@ -19,8 +19,8 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.training.engine.optimizer import Optimizer
-from nbtools.training.trial import child, measure
-from nbtools.training.trial.largest_batch import largest_batch, note_on
+from nbtools.training.trial import measure, trial_process
+from nbtools.training.trial.measure import largest_batch, note_on
 
 from trainings import TINY, rows, write_inputs
 
@@ -99,7 +99,7 @@ def test_peak_memory_holds_weights_gradients_and_moments(files: RunDir, cpu_proj
     write_inputs("mlm_pretraining", cpu_project)
     asked = request("mlm_pretraining", hidden_size=512, num_layers=6, num_heads=8)
     reading, writing = os.pipe()
-    command = [sys.executable, "-P", "-m", "nbtools.training.trial.child", str(writing)]
+    command = [sys.executable, "-P", "-m", "nbtools.training.trial.trial_process", str(writing)]
     said = json.dumps({**asked, "ticket": None, "parent": os.getpid()})
     subprocess.run(command, input=said, text=True, pass_fds=[writing], start_new_session=True, check=True, timeout=120)
     os.close(writing)
@@ -113,14 +113,14 @@ def test_too_little_data_is_the_training_s_own_error(files: RunDir, cpu_project:
     write_inputs("mlm_pretraining", cpu_project)
     with pytest.raises(DataError, match="too few for one step") as caught:
         measure.measure(request("mlm_pretraining", batch_size=100_000))
-    assert child.error_sentence(caught.value) == str(caught.value)
+    assert trial_process.error_sentence(caught.value) == str(caught.value)
     assert (read_json(files.finished) or {})["why"] == "failed"
 
 
 def test_an_error_is_one_sentence_with_the_advice_for_a_known_one() -> None:
-    said = child.error_sentence(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore\nlines"))
+    said = trial_process.error_sentence(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore\nlines"))
     assert said.startswith("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB. Lower batch_size")
-    assert child.error_sentence(ValueError("bad\nmore")) == "ValueError: bad"
+    assert trial_process.error_sentence(ValueError("bad\nmore")) == "ValueError: bad"
 
 
 # --- a GPU, without one ---------------------------------------------------------------------------
@@ -241,14 +241,14 @@ def test_a_second_process_on_the_gpu_ends_a_trial(monkeypatch: pytest.MonkeyPatc
 
     def held_by(*holders: Holder) -> str:
         device = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, holders, "0")
-        monkeypatch.setattr(child, "devices", lambda: [device])
-        return child._wanted_by(None)
+        monkeypatch.setattr(trial_process, "devices", lambda: [device])
+        return trial_process._wanted_by(None)
 
     assert held_by() == held_by(own) == ""
     assert held_by(own, other) == "the trial ended because GPU 0 is now held by python (pid 1, bob, 1.0 GiB), too"
 
 
 def test_the_child_s_own_module_loads_without_torch(tmp_path: Path) -> None:
-    program = "import sys, nbtools.training.trial.child; print('torch' in sys.modules)"
+    program = "import sys, nbtools.training.trial.trial_process; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == "False\n", "it watches its parent from the first second"

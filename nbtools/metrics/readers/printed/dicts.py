@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.printed.reading import MAX_METRICS
+from nbtools.metrics.readers.printed.line_content import MAX_METRICS
 
 _MAX_LITERAL_CHARACTERS: Final = 4_000
 _BARE_NON_FINITE: Final = re.compile(r"(?<=[\s:,\[(])(-?)(nan|inf)(?=\s*[,}\])])")

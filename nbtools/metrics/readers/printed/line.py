@@ -1,4 +1,4 @@
-"""What one printed line says: metrics, counters and the split that it names.
+"""The content of one printed line: metrics, counters and the split that it names.
 
 Accepted are JSON, Python dicts and text with names before numbers. Nothing is executed, and the time is linear in the
 length of the line.
@@ -8,16 +8,18 @@ import re
 from typing import Any, Final
 
 from nbtools.metrics.readers.printed.dicts import dict_in, flattened
-from nbtools.metrics.readers.printed.names import LEADING
-from nbtools.metrics.readers.printed.prose import read_prose
-from nbtools.metrics.readers.printed.reading import Reading
+from nbtools.metrics.readers.printed.line_content import Reading
+from nbtools.metrics.readers.printed.metric_words import LEADING, SPLITS, parts_of
+from nbtools.metrics.readers.printed.named_numbers import read_text
 
 MAX_LINE_CHARACTERS: Final = 10_000
 
 _RANK: Final = re.compile(
     r"\s*+(?:\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
     r"|\[?(?:rank|gpu|process)[ _]?(\d{1,6})\]?\s*+[:|]"
-    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:)",
+    r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:"
+    r"|\[?\d{4}-\d\d-\d\d[ T][\d:,.]++\]?[\s|:-]*+(?:info|debug|warning)?+[\s|:-]*+(?:\[[\w./]++:\d++\])?+"
+    r"\s*+\((\d{1,6})/\d{1,6}\)\s(?=.*(?:epoch|batch|step|iter)))",
     re.IGNORECASE,
 )
 
@@ -30,7 +32,7 @@ def read_line(text: str) -> Reading | None:
     if rank:
         text = text[rank.end() :]
     content, start = dict_in(text)
-    reading = read_prose(text) if content is None else _read_dict(content, text[:start])
+    reading = read_text(text) if content is None else _read_dict(content, text[:start])
     if rank:
         reading.rank = int(next(group for group in rank.groups() if group))
     has_counter = bool(reading.counters) or reading.epoch is not None
@@ -40,7 +42,7 @@ def read_line(text: str) -> Reading | None:
 
 def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     numbers = {name: (value, is_whole) for name, value, is_whole in flattened(content)}
-    reading = read_prose(before) if before.strip() else Reading()
+    reading = read_text(before) if before.strip() else Reading()
     if not any(counter.preference < LEADING for counter in reading.counters):
         reading._named.clear()  # else it is a row that continues: iter 50/152 total: 0.92 {'loss_box': 0.2}
     reading.metrics.clear()
@@ -56,6 +58,8 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
             mean = is_summary and lowered == "train_loss"
             reading.add("train_mean_loss" if mean else name, value, reading.split, is_whole=is_whole)
     reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
+    splits = [not is_whole and parts_of(name)[:1] for name, (_, is_whole) in numbers.items()]
+    reading.is_measured |= len(splits) > 1 and all(tokens and tokens[0] in SPLITS for tokens in splits)
     if not reading._named:
         reading.is_measured = False
     return reading.finish()

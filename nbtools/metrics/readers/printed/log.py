@@ -2,7 +2,7 @@
 
 The reader accepts JSON lines, Python dicts, text with names before numbers (`step 20 loss 2.31`, `Epoch [1/10], Step
 [5/100], Loss: 0.5`), progress bars with values, tables and boxes. A line counts only if it names a measured value (a
-loss, an accuracy, …), since logs hold many other numbers. `line` reads a line, `tables` those of a table, `steps`
+loss, an accuracy, …), since logs hold many other numbers. `line` reads a line, `printed_tables` a table, `steps`
 finds the step of a row.
 """
 
@@ -21,10 +21,10 @@ import orjson
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed.line import MAX_LINE_CHARACTERS, read_line
-from nbtools.metrics.readers.printed.names import MEASURED, words_of
-from nbtools.metrics.readers.printed.plain import FOREIGN
+from nbtools.metrics.readers.printed.metric_words import MEASURED, words_of
+from nbtools.metrics.readers.printed.printed_tables import Tables
 from nbtools.metrics.readers.printed.steps import Counts, StepCount
-from nbtools.metrics.readers.printed.tables import Tables
+from nbtools.metrics.readers.printed.strip_noise import FOREIGN
 from nbtools.rundir.json_files import strict_number
 from nbtools.rundir.tail import Tail, terminal_text
 
@@ -32,31 +32,36 @@ EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"
 """A line that is read: a counter, and names before numbers."""
 _PIECE_BYTES: Final = 64 << 10
 _FIRST_LOOK_S: Final = 10.0
-"""Processor time for the existing log: enough for gigabytes of text, or two hundred thousand rows ..."""
+"""Processor time for the existing log: enough for gigabytes of text, or two hundred thousand rows."""
 _SHARE: Final = 0.04
-"""... and share of a core for later output. Beyond it, only the end of each block is read."""
+"""Share of a core for later output; beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
-_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm valid up.") | {
+_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm valid val: test: evaluat up.") | {
     "learning rate",
     "lr =",
 }
-_HINTS: Final = tuple(
-    word.encode()
-    for word in {*MEASURED, *FOREIGN, *map(str.capitalize, FOREIGN), *_COUNTING}
-    if not any(other != word and other in word and len(other) > 2 for other in MEASURED) and word not in ("ap", "ar")
-)
-"""Text without any of these, or a sign of a table or of a bar, holds nothing."""
 _SHAPE: Final = bytes.maketrans(
     string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
 )
 """Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
+_COMMON: Final = words_of("ap ar ari kl r2 ret")
+"""Words that are part of too many others to look for."""
+_HINTS: Final = tuple(
+    word.encode().translate(_SHAPE)
+    for word in {*MEASURED, *FOREIGN, *map(str.capitalize, FOREIGN), *_COUNTING} - _COMMON
+    if not any(other != word and other in word and len(other) > 2 for other in MEASURED - _COMMON)
+)
+"""Text without any of these, or a sign of a table or of a bar, holds nothing."""
 _TABLE: Final = re.compile(
-    rb"^\s*(?:\||\+?[-=]{6}|\xe2[\x94\x95]|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:1[-\d./a-z%]*+,?\s++){2}"
+    rb"^\s*(?:\||\+?[-=]{6}|\xe2[\x94\x95]|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:\.?1[-\d./a-z%]*+,?\s++){2}"
     rb"|(?:[^\s\d]{1,40}\s++){1,3}[-+]?1++\.1\S*+\s++[-+]?1"
-    rb"|(?:[a-z]++\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
-    rb"|^\s*+1++\s*+\|"
+    rb"|(?:[a-z]\w*+\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
+    rb"|^\s*+1++\s*+\||^\[1[1:]*+\]\s(?:\[1++\]\s)?+[a-z][^:=]{0,60}[:=]\s?[-+]?1"
     rb"|^\s++['\"]?[a-z][^:=]{0,60}[:=]\s?(?:tensor\()?[-+]?1"
 )
+_RANK_AFTER_TEXT: Final = re.compile(r"(?<=[^\s\[])(?=\[(?:rank|RANK)[ _]?\d{1,6}\])")
+_COLOUR: Final = re.compile(rb"\x1b\[[1;]*m")
+_BAR_BEFORE_TEXT: Final = re.compile(r".*?\d/\d++ \[[\d:]++<[^\]]{1,200}\](?=\S)")
 _LOGGED: Final = re.compile(
     rb"\[?1{4}-11-11[ t]11:11:11[,.1]*+\]?[\s:|-]*+(?:\[?\s*+(?:info|debug|warning)\s*+\]?)?+ ?[:|-]?"
 )
@@ -79,10 +84,12 @@ class LogMetrics:
         self._credit_s, self._looked = 0.0, -math.inf
         self._generation, self._was_erased, self._attempt = 0, False, 1
         self._count, self._tables = StepCount(), Tables()
+        self.note = ""
+        """Why the log cannot be read; empty if it can."""
 
     @property
     def counts(self) -> Counts:
-        """What the steps of the rows are; `row`: the log has no counter, so the rows have only an order and a time."""
+        """The meaning of the steps; `row`: the log has no counter, so its rows have only an order and a time."""
         return self._count.counts
 
     @property
@@ -97,7 +104,7 @@ class LogMetrics:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
             self._looked = now
-            while block := self._tail.read():
+            while block := self._new_lines():
                 if self._tail.generation != self._generation:
                     self._generation, self._count, self._tables = self._tail.generation, StepCount(), Tables()
                 self._times.read()
@@ -114,6 +121,14 @@ class LogMetrics:
             self._history.has_steps = self._count.counts != "row"
             return self._history
 
+    def _new_lines(self) -> bytes:
+        self.note = ""
+        try:
+            return self._tail.read()
+        except OSError as error:  # the next look reads them
+            self.note = str(error.strerror)
+            return b""
+
     def _sampled(self, block: bytes) -> bytes:
         """Return the last lines of a block; skipped bytes are counted."""
         start = max(block.rfind(end, 0, max(0, len(block) - _SAMPLE_BYTES)) for end in (b"\n", b"\r")) + 1
@@ -122,19 +137,19 @@ class LogMetrics:
 
     def _rows(self, block: bytes, offset: int) -> Iterator[dict[str, float]]:
         for start, line, was_erased in _candidates(block, self._was_erased):
-            text = terminal_text(line.rstrip(b"\b"), MAX_LINE_CHARACTERS)
-            reading, is_table = self._tables.read(text)
-            if reading is None and not is_table:
-                reading = read_line(text)
-            if reading is None:
-                continue
-            when, attempt = self._times.at(offset + start + len(line) + 1)
-            if attempt > self._attempt:
-                self._attempt = attempt
-                self._count.rewind()
-            for step, row in self._count.place(reading, was_erased=was_erased):
-                mark = {"attempt": attempt} if attempt > 1 else {}
-                yield {"step": step, **({} if when is None else {"time": when}), **mark, **row}
+            for text in _texts(terminal_text(line.rstrip(b"\b"), MAX_LINE_CHARACTERS)):
+                reading, is_table = self._tables.read(text)
+                if reading is None and not is_table:
+                    reading = read_line(text)
+                if reading is None:
+                    continue
+                when, attempt = self._times.at(offset + start + len(line) + 1)
+                if attempt > self._attempt:
+                    self._attempt = attempt
+                    self._count.rewind()
+                for step, row in self._count.place(reading, was_erased=was_erased):
+                    mark = {"attempt": attempt} if attempt > 1 else {}
+                    yield {"step": step, **({} if when is None else {"time": when}), **mark, **row}
         last = max(block.rfind(b"\n", 0, -1), block.rfind(b"\r", 0, -1)) + 1
         self._was_erased = block[last:-1].isspace()
 
@@ -150,14 +165,15 @@ class _LineTimes:
 
     def read(self) -> None:
         """Read new lines of the record."""
-        while self._tail is not None and (block := self._tail.read()):
-            for line in block.split(b"\n"):
-                with contextlib.suppress(ValueError, TypeError):
-                    size, when, attempt = orjson.loads(line)
-                    if not self._sizes or size >= self._sizes[-1]:
-                        self._sizes.append(int(size))
-                        self._times.append(float(when))
-                        self._attempts.append(int(attempt))
+        with contextlib.suppress(OSError):  # the log has its rows even so
+            while self._tail is not None and (block := self._tail.read()):
+                for line in block.split(b"\n"):
+                    with contextlib.suppress(ValueError, TypeError):
+                        size, when, attempt = orjson.loads(line)
+                        if not self._sizes or size >= self._sizes[-1]:
+                            self._sizes.append(int(size))
+                            self._times.append(float(when))
+                            self._attempts.append(int(attempt))
 
     def at(self, offset: int) -> tuple[float | None, int]:
         """Return the Unix time at which the log grew to `offset` bytes, and the attempt; now for what came last."""
@@ -172,6 +188,14 @@ class _LineTimes:
             return times[after], attempt
         share = (offset - sizes[after - 1]) / (sizes[after] - sizes[after - 1])
         return times[after - 1] + share * (times[after] - times[after - 1]), attempt
+
+
+def _texts(line: str) -> tuple[str, ...]:
+    """Return the texts of a line: a logger's message behind a progress bar, or the lines of two ranks in one."""
+    if ("[RANK" in line or "[rank" in line) and (second := _RANK_AFTER_TEXT.search(line)):
+        return line[: second.start()], line[second.start() :]
+    found = _BAR_BEFORE_TEXT.match(line) if "it/s" in line or "s/it" in line else None
+    return (line,) if found is None else (found[0], line[found.end() :])
 
 
 def _candidates(block: bytes, was_erased: bool = False) -> Iterator[tuple[int, bytes, bool]]:
@@ -196,6 +220,8 @@ def _candidates(block: bytes, was_erased: bool = False) -> Iterator[tuple[int, b
 
 def _may_hold_row(shape: bytes) -> bool:
     """Whether a line, with all digits as 1, may hold metrics, a counter, or part of a table."""
+    if b"\x1b" in shape:
+        shape = _COLOUR.sub(b"", shape)
     if any(hint in shape for hint in _HINTS):
         return True
     if b"%|" in shape or _TABLE.match(shape) is not None or _HEADING.search(shape[-200:]) is not None:

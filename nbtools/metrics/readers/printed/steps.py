@@ -1,14 +1,24 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
+import itertools
 from typing import Final, Literal
 
-from nbtools.metrics.readers.printed.loops import LOOP, RUN, Epochs, Loops, Place
-from nbtools.metrics.readers.printed.names import UNNAMED, is_measured, of_split
-from nbtools.metrics.readers.printed.reading import Counter, Reading
+from nbtools.metrics.readers.printed.epoch_counters import LOOP, RUN, Epochs, Loops, Place
+from nbtools.metrics.readers.printed.line_content import Counter, Reading
+from nbtools.metrics.readers.printed.metric_words import (
+    COEFFICIENTS,
+    ERRORS,
+    UNNAMED,
+    is_measured,
+    is_time,
+    of_split,
+    parts_of,
+)
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]
 Row = tuple[int, dict[str, float]]
+Points = list[tuple[int, float]]
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
@@ -19,13 +29,13 @@ class StepCount:
 
     A counter that falls, or comes again with metrics that it already has, has started over in a new epoch: steps
     continue from its end. The loop of an evaluation has a counter of its own, so its rows belong to the last step of
-    the training. A row without a counter belongs to the last one that was printed; where a log has none at all, rows
-    are numbered and `counts` says so, since their numbers are not steps.
+    the training. A row without a counter belongs to the last one that was printed, or to the end of the loop behind its
+    last line; where a log has none at all, rows are numbered and `counts` says so, since their numbers are not steps.
     """
 
     def __init__(self) -> None:
         self.counts: Counts = "row"
-        """What the steps of the rows are."""
+        """The meaning of the steps of the rows."""
         self.total: int | None = None
         """Steps of the whole run, as far as printed."""
         self.step: int | None = None
@@ -38,18 +48,21 @@ class StepCount:
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
-        self._is_summary = False
         self._is_in_list = self._is_best = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
         self._labels: dict[str, bool] = {}
-        """Of each metric of the training, whether its name says so: a `loss` and a `Train Loss` are two curves."""
+        """Whether the name of a metric of the training says so: a `loss` and a `Train Loss` are two curves."""
+        self._has_position: dict[str, bool] = {}
+        """Whether the rows of a metric have a position in the epoch: one without is of the whole epoch."""
         self._above: str | None = None
         self._others: dict[str, float] = {}
         self._shown: dict[str, float] = {}
-        self._constant: dict[str, tuple[int, float, int]] = {}
+        self._undecided: dict[str, Points] = {}
         self._varying: set[str] = set()
         self._lesser: set[int] = set()
+        self._within: set[str] = set()
+        """The metrics of rows without a counter that stood within a loop."""
         self._waiting: Reading | None = None
         self._has_own_bar = True
         """Whether the last bar is that of the training, and not that of an evaluation."""
@@ -83,7 +96,7 @@ class StepCount:
             return []  # a row that was printed before
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
-            self._split, self._is_summary = reading.split, reading.label == "summary" and reading.split != "eval"
+            self._split = reading.split
         counter = self._own(reading)
         if reading.is_bar:
             self._has_own_bar = reading.split not in ("eval", "test")
@@ -98,14 +111,14 @@ class StepCount:
             done = self._placed(self._waiting) if self._waiting else []
             self._waiting = None
             if not is_evaluation:
-                self._split, self._is_summary = None, False
+                self._split = None
         else:
             if reading.counters and reading.split in ("eval", "test"):
                 self._split = reading.split
             counter = None
             if reading.epoch is not None:
                 self._note_epoch(reading)
-        if not reading.is_row:
+        if not reading.is_row or self._is_of_data(reading, counter):
             return done
         if was_erased and self._has_own_bar and counter is None and not reading.is_bar and self._loops.kind != RUN:
             waiting, self._waiting = self._waiting, reading
@@ -150,6 +163,13 @@ class StepCount:
         if has_other_total and counter.total != self._announced and self._has_rows:
             return self._of_another_loop(reading, counter, split)
         return counter
+
+    def _is_of_data(self, reading: Reading, counter: Counter | None) -> bool:
+        """Whether a row of errors alone stands before the training: `mean ar error: 0.02` of images that are loaded."""
+        if self._has_rows or self.counts == "row" or counter is not None or {self._epoch, reading.epoch} != {None}:
+            return False
+        measured = [name for name in reading.metrics if is_measured(name)]
+        return bool(measured) and all(not ERRORS.isdisjoint(parts_of(name)) for name in measured)
 
     def _is_said(self, reading: Reading, counter: Counter) -> bool:
         """Whether a line without metrics tells the step, as `[step=500]:` does and a list of settings does not."""
@@ -232,8 +252,8 @@ class StepCount:
         assert epoch is not None
         is_later = self._epoch is None or epoch != self._epoch
         self._epoch = epoch
-        if is_later and not reading.is_row and not self._is_summary:
-            self._split, self._is_summary = reading.split, False
+        if is_later and not reading.is_row:
+            self._split = reading.split
         if self._loops.kind:
             return
         if self._announced and self._epochs.count:
@@ -259,9 +279,7 @@ class StepCount:
         if split and split != "train":
             own = {name: metrics[name] for name in metrics.keys() & reading.of_training}
             metrics = {**_of_split({n: v for n, v in metrics.items() if n not in own}, split), **own}
-        if not is_counted and self._is_summary:
-            metrics = {name: value for name, value in metrics.items() if name[:6] != "train/"}
-        metrics = {self._labelled(reading, name): value for name, value in metrics.items()}
+        metrics = {label: value for name, value in metrics.items() if (label := self._labelled(reading, name))}
         if not is_counted:
             metrics = self._without_counted(reading, metrics)
         names = metrics.keys() - {"train/epoch"}
@@ -275,13 +293,29 @@ class StepCount:
         self._has_rows |= any(map(is_measured, names))
         splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
-        step = self.step or 0
+        step = self.step or 0 if is_counted else self._after_loop(names)
         now, earlier = self._changed(reading, metrics, step)
         return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
 
+    def _after_loop(self, names: set[str]) -> int:
+        """Return the step of a row without a counter: the end of the loop for a row behind its last line.
+
+        An evaluation behind `[57600/60000]`, where the lines are 6,400 apart, belongs to step 60,000, unless a row of
+        the same metric has stood within a loop.
+        """
+        if self._loops.kind == LOOP and self._loops.end is None:
+            self._within |= names
+        is_behind = self._loops.kind == LOOP and self._within.isdisjoint(names)
+        return max(self.step or 0, (self._loops.end or 0) if is_behind else 0)
+
     def _labelled(self, reading: Reading, name: str) -> str:
         """Return the name of a metric whose printed name, `loss` or `Train Loss`, is not that of its curve so far."""
-        if name[:6] != "train/" or not is_measured(name) or reading.is_bar:
+        if name[:6] != "train/" or name == "train/epoch" or reading.is_bar:
+            return name
+        has_position = any(counter.is_loop for counter in reading.counters)
+        if reading.counters and self._has_position.setdefault(name, has_position) and not has_position:
+            return name.replace("/", "/mean_", 1) if is_measured(name) else ""
+        if not is_measured(name):
             return name
         says = name in reading.of_training
         if self._labels.setdefault(name, says) == says:
@@ -305,15 +339,16 @@ class StepCount:
     def _without_counted(self, reading: Reading, metrics: dict[str, float]) -> dict[str, float]:
         """Leave out what was said at this step before; a mean of the whole epoch gets a name of its own."""
         is_mean = reading.epoch is not None and not reading.is_bar
+        may_repeat = self.counts != "row" and not reading.is_bar and not reading.counters
         kept = {}
         for name, value in metrics.items():
             before = self._counted.get(name.replace("/mean_", "/"), self._others.get(name))
-            if before is not None and self.counts != "row" and not reading.is_bar and _is_rounded(value, before):
+            if before is not None and may_repeat and _is_rounded(value, before):
                 continue
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
-            elif (is_mean or name in reading.of_training) and not reading.is_bar:
+            elif (is_mean or name in reading.of_training) and not reading.is_bar and name != "train/learning_rate":
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
@@ -335,21 +370,21 @@ class StepCount:
             self._above = None
 
     def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:
-        """Leave out what a bar shows again, and whole numbers until they change: those that never do are settings.
+        """Leave out what a bar shows again, settings and clocks: what never changes, and what counts up with the steps.
 
-        Returns the metrics that are left, and the rows in which a number that has now changed was left out.
+        A number that may be one is left out until it turns out to be none. Returns the metrics that are left, and the
+        rows in which such a number was left out.
         """
         now: dict[str, float] = {}
         earlier: list[Row] = []
         for name, value in metrics.items():
-            if name not in self._varying and (name.partition("/")[2] in reading.integers or name in self._constant):
-                first, value_then, last = self._constant.setdefault(name, (step, value, step))
-                self._constant[name] = first, value_then, step
-                if value == value_then:
-                    continue
-                earlier += [(at, {name: value_then}) for at in sorted({first, last})]
-                self._varying.add(name)
-            elif name.partition("/")[2] not in reading.integers:
+            if name not in self._varying:
+                is_whole = name.partition("/")[2] in reading.integers
+                if is_whole or name in self._undecided or not COEFFICIENTS.isdisjoint(parts_of(name)) or is_time(name):
+                    seen = self._undecided.setdefault(name, [])
+                    if _is_withheld(seen, step, value, is_time=is_time(name), is_whole=is_whole):
+                        continue
+                    earlier += [(at, {name: value_then}) for at, value_then in seen]
                 self._varying.add(name)
             if reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
                 continue
@@ -368,6 +403,29 @@ def _is_of_training(label: str) -> bool:
     return not lowered or (
         any(word in lowered for word in _WORDS_OF_TRAINING) and not any(word in lowered for word in _WORDS_OF_DATA)
     )
+
+
+def _is_withheld(seen: Points, step: int, value: float, *, is_time: bool, is_whole: bool) -> bool:
+    """Whether a number may still be a setting, a clock or a count; `seen` are its points so far, and get this one.
+
+    A setting stays. A clock rises in each row, by about as much: four rows tell it from durations. A count grows as
+    the steps do.
+    """
+    points = [*seen, (step, value)]
+    if len({each for _, each in points}) == 1:
+        seen[:] = [points[0], points[-1]] if seen else points
+        return True
+    if is_time and len(points) < 5:
+        speeds = [(now - before) / (at - last or 1) for (last, before), (at, now) in itertools.pairwise(points)]
+        is_even = len(points) < 4 or (max(speeds) <= 4 * min(speeds) and value > 1.5 * points[0][1])
+        if min(speeds) <= 0 or not is_even:
+            return False
+    elif not is_time:
+        first_step, first = points[0] if points[0][0] else points[1]
+        if not is_whole or not value or abs(value * first_step - first * step) > 0.05 * abs(value * first_step):
+            return False
+    seen[:] = points[:4]
+    return True
 
 
 def _is_rounded(one: float, other: float) -> bool:

@@ -1,8 +1,15 @@
 """Flags of absl, as in programs for JAX and TensorFlow."""
 
+import enum
 import os
 
 from absl import app, flags
+
+
+class Optimizer(enum.Enum):
+    SGD = 1
+    LARS = 2
+
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("workdir", None, "Directory to store model data.", required=True)
@@ -12,6 +19,7 @@ flags.DEFINE_bool("use_gpu", True, "Whether to use a GPU.")
 flags.DEFINE_enum("mode", "train", ["train", "eval"], "What to do.")
 flags.DEFINE_list("splits", ["train", "test"], "Splits.")
 flags.DEFINE_multi_integer("seed", [0], "Seeds.")
+flags.DEFINE_enum_class("optimizer", Optimizer.LARS, Optimizer, "Optimizer.")
 
 
 def main(argv):

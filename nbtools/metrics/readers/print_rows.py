@@ -1,0 +1,64 @@
+"""Prints the losses of a user's script, as JSON lines, until its parent process ends.
+
+`python -m nbtools.metrics.readers.print_rows RUN_DIR`: the supervisor, which has no numpy, reads them for `stop_on`.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from nbtools.metrics.columns import Series
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.discovery import FoundMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.rundir.json_files import finite, strict_number
+from nbtools.rundir.rundir import RunDir, launch_of
+from nbtools.rundir.tail import Tail
+
+_POLL_S = 1.0
+
+
+def new_rows(history: History, seen: dict[str, Series]) -> bytes:
+    """Return the rows of losses that `seen` does not have yet, in the order of their steps, as JSON lines.
+
+    A restart replaces rows: they are new from the first one on that differs.
+    """
+    rows: dict[int, dict[str, object]] = {}
+    for name in history:
+        if "loss" in name.lower():
+            series = history[name]
+            first = _num_equal(series, seen[name]) if name in seen else 0
+            seen[name] = series
+            for step, value in zip(series.steps[first:].tolist(), series.values[first:].tolist(), strict=True):
+                rows.setdefault(step, {"step": step})[name] = strict_number(value)
+    return b"".join(orjson.dumps(rows[step], option=orjson.OPT_APPEND_NEWLINE) for step in sorted(rows))
+
+
+def _num_equal(series: Series, before: Series) -> int:
+    num = min(len(series), len(before))
+    values, others = series.values[:num], before.values[:num]
+    differ = (series.steps[:num] != before.steps[:num]) | ~np.isclose(values, others, rtol=0, atol=0, equal_nan=True)
+    return int(differ.argmax()) if differ.any() else num
+
+
+def main() -> None:
+    """Print the rows of one run."""
+    run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, Series]()
+    written, tail = History(), Tail(run.metrics)
+    found = FoundMetrics(run.path, LogMetrics(run.log, run.log_times), written)
+    launch = launch_of(run.path)
+    args = [str(arg) for arg in launch.get("args") or ()]
+    while os.getppid() == parent:
+        written.follow(tail)
+        history = found.history(launch.get("cwd"), args, finite(launch.get("time")), None)
+        sys.stdout.buffer.write(new_rows(history, seen))
+        sys.stdout.buffer.flush()
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""Text with names before numbers, read from left to right."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from nbtools.metrics.readers.printed.line_content import Counter, Reading
+from nbtools.metrics.readers.printed.line_patterns import is_item, is_title, qualified_value, with_marked_names
+from nbtools.metrics.readers.printed.metric_words import (
+    COMPANIONS,
+    COUNTERS,
+    EPOCHS,
+    IGNORED,
+    LEADING,
+    MEASURED,
+    RATES,
+    SOURCES,
+    SPLITS,
+    UNNAMED,
+    is_counter,
+    is_measured,
+    metric_of,
+    parts_of,
+    split_of,
+    split_words,
+    words_of,
+)
+from nbtools.metrics.readers.printed.strip_noise import NO_ROW, without_noise
+from nbtools.rundir.json_files import MAX_STEP
+
+_OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, [a-z_]")
+"""An object as Python shows it: `Namespace(lr=0.1, epochs=3`."""
+_PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
+    | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
+                (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
+                | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
+      (?: \s?/\s{0,6}+ (?P<total>\d++) (?![\w.]) )?
+      (?P<unit> [A-Za-zµ%] [\w/%]*+ | (?:/[a-z]{1,6}+)++(?!\w|\s*+[=:])
+        | \ (?:[a-z]{3,8}+/s(?:ec)?+|ms|s(?:ec(?:ond)?s?)?+)(?![\w/]|\s*+[=:]?+\s*+[-+.\d]) )?
+    | (?P<word> [^\W\d] (?: [\w@/.%] | '(?=s\b) | -(?=[A-Za-z]|\d{1,2}(?![\w.])) )*+ )
+    | (?P<separator> [=:] )
+    | (?P<open> [(\[] )
+    | (?P<close> [)\]] )
+    | (?P<gap> \ {2,}+ )
+    | (?P<nothing> [ '"] )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ARTICLES: Final = words_of("the of on")
+_NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
+_COUNTED_AFTER: Final = re.compile(r"\ (steps|iterations|iters|updates|batches)\b")
+_VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
+_END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
+_BEST: Final = words_of("best better improved")
+_KINDS: Final = words_of("set dataset subset domain task")
+_LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
+_PLACES: Final = words_of("on at after")
+_NO_NAMES: Final = words_of(
+    "in to from at took of than with after is by for version until within and or a an the over x"
+)
+_TIMES: Final = frozenset(("ms", "s", "sec", "min", "h"))
+_SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
+_BARS: Final = re.compile(r"it/s|s/it|%\||\d[mµu]?s/step|━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
+
+
+@dataclass(slots=True)
+class _State:
+    """The state while the tokens of a line are read from left to right."""
+
+    reading: Reading
+    split: str | None = None
+    """The split of the numbers that follow."""
+    metric_split: str | None = None
+    """The split of the metrics that follow: `val loss 0.2, acc 0.9`."""
+    words: list[str] = field(default_factory=list)
+    is_explicit: bool = False
+    has_gap: bool = False
+    """Whether several spaces stand before the token: they end a name."""
+    depth: int = 0
+    num_numbers: int = 0
+    loose: list[tuple[str, float, str | None, str]] = field(default_factory=list)
+    """Names and fractions without anything between them: `recon 268.78 kl 25.62 loss 281.59`."""
+    num_others: int = 0
+    """Names with something else than a number: `optimizer=Adam`."""
+    num_values: int = 0
+    """Numbers with a fraction and an explicit name."""
+    num_of_splits: int = 0
+    """Numbers among them whose names are of a split: `valid_1's l2: 8798.76`, `train-gamma-deviance:0.2`."""
+    leading: list[int] = field(default_factory=list)
+    """Whole numbers without a name at the beginning of the line."""
+    is_rank: bool = False
+    outer: list[str] = field(default_factory=list)
+    """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    is_tag: bool = False
+    """Whether a bracket began the line: `[Callback] lr = 0.1`."""
+    kind: str = ""
+    """The subject of all values of the line: `Test (EMA): ...`, `set=alpaca ...`."""
+    segment: list[str] = field(default_factory=list)
+    """Further words of the first name between two bars: `i2t R@1 26.1 R@5 53.5 | t2i R@1 14.4`."""
+    listed: list[str] = field(default_factory=list)
+    """Name of the numbers of a list: `dice [0.6, 0.7]`."""
+    place: int = 0
+    """The place of a number in the list."""
+    subject: list[str] = field(default_factory=list)
+    """Name of a value that follows a counter: `loss after iteration 100: 2.1`."""
+    counted: str = ""
+    """The word behind a number that says what it counts: `loss after 100 steps: 2.1`."""
+    previous: str = ""
+    """Name of the number before, for `loss train: 2.1, val: 2.2`."""
+
+
+def read_text(text: str) -> Reading:
+    """Return what a line of text says."""
+    reading = Reading(is_bar=_BARS.search(text) is not None)
+    plain = without_noise(text.replace("\t", "  "))
+    if reading.is_bar:
+        reading.label = _LABEL.match(plain)[0].rstrip(" 0123456789%./(").rstrip(": ")  # type: ignore[index]
+        plain = _PERCENT.sub(" | ", plain)
+    if (qualified := qualified_value(plain)) is not None:
+        name, value = qualified
+        reading.add(name, value, "eval")
+        reading.is_measured = True
+        return reading.finish()
+    state = _State(reading)
+    _scan(state, with_marked_names(plain))
+    is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None
+    if (reading._named and NO_ROW.search(plain)) or is_configuration or _OBJECT.search(plain):
+        return Reading()
+    _conclude(state, plain)
+    return reading.finish()
+
+
+def _scan(state: _State, text: str) -> None:
+    """Take the tokens of a text, from left to right."""
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup if not token["number"] else "number"
+        if kind in ("nothing", "range", "gap"):
+            state.has_gap |= kind == "gap"
+            continue
+        if kind == "word" and state.has_gap and not state.is_explicit:
+            _drop_words(state)
+        state.has_gap = False
+        if kind == "separator":
+            state.words, state.subject = state.words or state.subject, []
+            state.is_explicit = bool(state.words)
+            if not state.words and state.num_numbers == len(state.leading) == 1:
+                state.is_rank = token[0] == ":"
+        elif kind == "open":
+            _open(state, token[0])
+        elif kind == "close":
+            _close(state, token[0], text[token.end() : token.end() + 1])
+        elif kind == "word" and token[0] == state.counted:
+            state.counted = ""
+        elif kind == "word" and not state.is_explicit:
+            state.words.append(_word(token))
+            if not state.reading._named and token[0].lower() in _BEST:
+                state.kind = "best"
+        elif kind == "number":
+            _take(state, token)
+        else:
+            state.num_others += state.is_explicit
+            state.segment = [] if token[0] == "|" else state.segment
+            if kind == "word" and state.is_explicit and state.words and state.words[-1].lower() in _KINDS:
+                state.kind = _word(token)
+            _drop_words(state)
+            state.words = [_word(token)] if kind == "word" else []
+    _drop_words(state)
+
+
+def _open(state: _State, bracket: str) -> None:
+    state.depth += 1
+    state.is_tag = not (state.words or state.num_numbers or state.reading.counters)
+    state.outer = [*state.words]
+    state.listed, state.place = ([*state.words] if bracket == "[" else []), 0
+
+
+def _close(state: _State, bracket: str, following: str) -> None:
+    state.depth -= 1
+    state.listed = []
+    if not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
+        state.kind = state.words.pop()
+    is_end_of_tag = state.is_tag and not state.num_numbers and bracket == "]"
+    if is_end_of_tag or (not state.is_explicit and following not in " :=[()"):
+        _drop_words(state)
+
+
+def _conclude(state: _State, plain: str) -> None:
+    """Say what the line is, now that all of it is read."""
+    reading = state.reading
+    reading.split = reading.split or (state.split if not reading._named else None)
+    _finish_counters(state)
+    if reading.is_measured and (reading.counters or reading.epoch is not None or reading.split):
+        for name, value, split, full in state.loose:
+            reading.add(name, value, split, full=full)
+    # A line that counts itself and gives values after : or = is a row, whatever their names.
+    reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
+    # So is the bar of a training with values, as a bar shows what a program measures: D=0.69, G=0.71
+    reading.is_measured |= reading.is_bar and state.num_values > 0 and "epoch" in reading.label.lower()
+    # So is one that begins with a count, if all of them are of a split: [10]  valid_1's l2: 8798.76
+    reading.is_measured |= len(state.leading) == 1 and state.num_values == state.num_of_splits > 0
+    is_rate = state.num_numbers - (reading.epoch is not None) == 1 and reading.named == {"train/learning_rate"}
+    is_value = state.num_values > 0 or reading.is_measured
+    reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
+    if reading._named and reading.epoch is not None and state.split and not reading.is_measured and plain[-1:] == ":":
+        reading._named.clear()  # Epoch 1 - Evaluation time (seconds): 2.1 - Train metrics:
+        reading.split = state.split
+    if reading._named:
+        return
+    num_counts = len(reading.counters) + (reading.epoch is not None)
+    stripped = plain.strip()
+    if state.kind == "best" and stripped.endswith(":"):
+        reading.is_heading, reading.label = True, "best"
+    elif is_title(plain, has_numbers=num_counts < state.num_numbers) and (reading.split or "summary" in plain.lower()):
+        reading.is_heading = True
+
+
+def _word(token: re.Match[str]) -> str:
+    return token[0] if token[0].lower() in COUNTERS else token[0].rstrip("./%")
+
+
+def _drop_words(state: _State) -> None:
+    if (split := split_of(state.words, None)) is not None:
+        state.split = state.metric_split = split
+    state.words, state.is_explicit = [], False
+
+
+class _Number(NamedTuple):
+    """A number of the line, with the words that name it."""
+
+    text: str
+    value: float
+    total: int | None
+    """After a slash: `3/10`."""
+    unit: str
+    is_whole: bool
+    words: list[str]
+    is_explicit: bool
+    outer: list[str]
+    """Words before the bracket in which it is."""
+    is_phrase: bool
+    """Whether the words of the bracket do not name it: `loss after (iteration 100): 2.1`."""
+    short: str
+    full: str
+    rest: list[str]
+    named: list[str]
+    """The words without those of splits."""
+
+    @property
+    def is_metric(self) -> bool:
+        return bool(self.named) and is_measured(self.short)
+
+
+def _take(state: _State, token: re.Match[str]) -> None:
+    """Take a number: as a count, as the value of a metric, or not at all."""
+    text = token["number"]
+    is_alone = len(state.words) == 1 and _END_OF_CELL.match(token.string, token.end())
+    if text.lstrip("+-")[:1] in "niNI" and not (state.is_explicit or is_alone or _has_value(state.words)):
+        state.words.append(text)  # a word of a phrase: number of nan iterations
+        return
+    is_part = bool(state.words) and not state.is_explicit and state.words[-1].lower() in _ARTICLES
+    if is_part and _NAME_AFTER.match(token.string, token.end()):
+        return  # accuracy on the 10000 test images: 81
+    number = _named_number(state, token)
+    is_first = not state.num_numbers
+    state.num_numbers += 1
+    if len(text) > 40 or len(number.full) > 100:
+        return
+    _follow_splits(state, number)
+    is_counted = state.reading.epoch is not None or bool(state.reading.counters)
+    if _counts(state, number, token, is_first=is_first):
+        named = state.reading._named
+        if not is_counted and all(is_whole and not is_measured(name) for name, *_, is_whole in named):
+            named.clear()  # what counts the loops around the first counter: Run: 01, Epoch: 05
+        return
+    is_counter_within = number.is_metric and number.is_whole and not number.is_explicit and number.total is None
+    if is_counter_within and _VALUE_AFTER.match(token.string, token.end()):
+        state.reading.counters.append(Counter(LEADING, int(number.value)))  # Train loss 20: 0.69
+        state.words = number.words
+        return
+    _add(state, number)
+
+
+def _named_number(state: _State, token: re.Match[str]) -> _Number:
+    """Return a number with the words that name it, which are then used up."""
+    text, unit = token["number"], (token["unit"] or "").strip()
+    words, is_explicit, outer = state.words, state.is_explicit, state.outer
+    state.words, state.is_explicit, state.outer = [], False, []
+    if not words and unit in RATES and not state.reading.is_bar:
+        words, is_explicit = [unit], True
+    if state.listed and not state.place and words == state.listed:
+        state.place = 1
+    elif state.listed and not words and state.place and "." in text:
+        words, is_explicit, state.place = [*state.listed, f"{state.place}"], True, state.place + 1
+    is_phrase = len(words) > len(outer) > 0 == state.depth and not is_explicit and is_measured(outer[-1])
+    if is_phrase and not is_measured(words[-1]) and not is_counter(words[-1]):
+        words = outer
+    if not state.num_numbers and not is_explicit and words and _PLACES.issuperset(word.lower() for word in words):
+        words = []  # on 200: loss 0.5
+    named = [word for word in words if word.lower() not in SPLITS]
+    if token["total"] and state.depth > 0 and words and words[-1].lower() in SPLITS:
+        named = []  # INFO Test: [3/10]
+    value = float(text.replace(",", ""))
+    total = int(token["total"]) if token["total"] and len(token["total"]) < 16 else None
+    is_whole = value == value and abs(value) <= MAX_STEP and value == int(value) and "." not in text and "e" not in text
+    value *= 1000 if unit in ("k", "K") else 1
+    short, full, rest = split_words(tuple(words), is_explicit)
+    return _Number(text, value, total, unit, is_whole, words, is_explicit, outer, is_phrase, short, full, rest, named)
+
+
+def _follow_splits(state: _State, number: _Number) -> None:
+    """Note the splits that the words before a number name, for it and for what follows."""
+    reading = state.reading
+    if (before := split_of(number.rest if number.named else number.words, None)) is not None:
+        state.split = state.metric_split = before
+    if reading.split is None and not reading._named:
+        reading.split = split_of([] if number.is_metric else number.words, state.split)
+    if number.is_metric:
+        state.metric_split = split_of(number.words, state.metric_split)
+
+
+def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: bool) -> bool:
+    """Take a number that counts steps or epochs, tells how many there are, or is a rank; return whether it does."""
+    reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
+    is_best = state.kind == "best"
+    counted = _COUNTED_AFTER.match(token.string, token.end()) if words[-1:] == ["after"] and number.is_whole else None
+    if counted:
+        state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
+        return reading.count(counted[1], number.value, total)
+    if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
+        return reading.count(unit, number.value, total) or True
+    if not number.named and number.is_whole:
+        if total is not None and _is_progress(state, token, number.value, total):
+            reading.counters.append(Counter(UNNAMED, int(number.value), total))
+            return True
+        if words and is_first and number.is_explicit:  # Train: 3 [...]
+            reading.epoch = number.value
+            return True
+        if not words and total is None and state.num_numbers == len(state.leading) + 1 <= 2 and not unit:
+            state.leading.append(int(number.value))
+            return True
+    if number.short.lower() == "rank" and number.is_whole and total is None:
+        reading.rank = int(number.value)
+        return True
+    tokens = parts_of(number.full)
+    if number.named and number.is_whole and tokens and _announces(reading, tokens, int(number.value)):
+        return True
+    name = number.short if number.is_explicit or not number.named else number.named[-1]
+    if is_best or not number.named or unit in _TIMES or not reading.count(name, number.value, total):
+        return False
+    prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
+    state.subject = number.outer if number.is_phrase else prior
+    return True
+
+
+def _add(state: _State, number: _Number) -> None:
+    """Add a number as a metric, if its name is that of one, or explicit."""
+    reading, short, full, words = state.reading, number.short, number.full, number.words
+    lowered = short.lower()
+    if lowered.startswith("best_") and is_counter(lowered[5:]):
+        return
+    if not number.is_explicit and [word.lower() for word in number.rest[-1:]] == ["from"]:
+        return  # Start training from score -6.3
+    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
+        return
+    if not number.named:  # loss train: 2.1, val: 2.2
+        reading.is_measured |= not number.is_whole
+        if metric_of("_".join([*words, state.previous]), None) in reading.named:
+            state.previous = ""  # Loss: 1.9, Train: 0.5, Test: 0.4
+        short = full = "_".join([*words, state.previous]).strip("_")
+    else:
+        state.previous = metric_of(short, None).partition("/")[2] if number.is_metric else ""
+    if state.kind and not short.lower().startswith(state.kind.lower()):
+        short, full = f"{state.kind}_{short}", f"{state.kind}_{full}"
+    if number.is_explicit or not (MEASURED | COMPANIONS).isdisjoint({lowered, *parts_of(short)}):
+        unit = number.unit.lower()
+        suffix = "_ms" if unit == "ms" else "_s" if unit in _SECONDS else ""
+        split = state.metric_split if is_measured(short) else state.split
+        if number.is_explicit and not number.is_whole:
+            state.num_values += 1
+            if state.leading:
+                state.num_of_splits += not SPLITS.keys().isdisjoint(parts_of("_".join(words)))
+        if own := [word for word in number.rest if word.lower() not in SPLITS]:
+            state.segment = own
+        elif state.segment and short == full:
+            full = "_".join([*state.segment, full])
+        value, is_whole = number.value / (number.total or 1), number.is_whole and not number.total
+        reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole)
+    elif (
+        not (number.is_whole or number.total) and number.unit in ("", "%") and number.named[-1].lower() not in _NO_NAMES
+    ):
+        state.loose.append((short, number.value, state.split, full))
+
+
+def _announces(reading: Reading, tokens: tuple[str, ...], value: int) -> bool:
+    """Take the number of all steps or epochs: `Total optimization steps = 60`, `Num Epochs = 3`."""
+    if tokens[-1] in ("steps", "iterations", "iters") and {"total", "max"} & {*tokens}:
+        reading.total_steps = value
+    elif tokens[-1] == "epochs" and len(tokens) > 1:
+        reading.num_epochs = value
+    else:
+        return False
+    return True
+
+
+def _has_value(words: list[str]) -> bool:
+    """Whether the last word is that of a metric, so that `nan` after it is its value."""
+    return bool(words) and (is_measured(words[-1]) or not COMPANIONS.isdisjoint(parts_of(words[-1])))
+
+
+def _is_progress(state: _State, token: re.Match[str], value: float, total: int) -> bool:
+    """Whether `3/10` without a name counts: in brackets, in a bar, or alone in its cell."""
+    before = token.string[: token.start()].rstrip()
+    return value <= total and (state.depth > 0 or state.reading.is_bar or not before or before[-1] in "|,:-]")
+
+
+def _finish_counters(state: _State) -> None:
+    """Give numbers without a name their meaning: of two, the first counts the loops around the second."""
+    reading = state.reading
+    unnamed = [counter for counter in reading.counters if counter.preference == UNNAMED]
+    if len(unnamed) == 2 and not reading.is_bar and reading.epoch is None:
+        reading.counters.remove(unnamed[0])
+        reading.epoch, reading.num_epochs = float(unnamed[0].value), unnamed[0].total
+    if not state.leading or reading.is_bar:
+        return
+    if len(state.leading) == 2 and reading.epoch is None:
+        reading.epoch = float(state.leading[0])
+        reading.counters.append(Counter(LEADING, state.leading[1]))
+    elif not reading.counters and reading.epoch is None and reading._named:
+        reading.counters.append(Counter(LEADING, state.leading[0]))
+    elif state.is_rank and any(counter.preference < 4 for counter in reading.counters):
+        reading.rank = state.leading[0]

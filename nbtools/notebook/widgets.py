@@ -1,0 +1,57 @@
+"""Small ipywidgets that the form, the panel and the tables share, and the outputs of cells that show them."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import publish_display_data
+
+from nbtools.notebook.theme import NO_FORMULAS
+
+Output = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""A bundle of MIME types, and its metadata."""
+_publish: Any = publish_display_data  # IPython's own has no types
+
+
+class Displays(list[tuple[str, ...]]):
+    """The cells that show something: the ids of each cell's outputs, which can be replaced."""
+
+    def show(self, outputs: Sequence[Output]) -> None:
+        """Add outputs to the current cell."""
+        self.append(tuple(uuid.uuid4().hex for _ in outputs))
+        for (bundle, metadata), display_id in zip(outputs, self[-1], strict=True):
+            _publish(bundle, metadata, transient={"display_id": display_id})
+
+    def replace(self, outputs: Sequence[Output], which: Iterable[int]) -> None:
+        """Replace the outputs with these numbers in all cells."""
+        for index in which:
+            for ids in self:
+                _publish(*outputs[index], transient={"display_id": ids[index]}, update=True)
+
+
+def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
+    """Make a button as wide as its text."""
+    layout = {"width": "auto", "flex": "0 0 auto"}
+    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
+
+
+def html_widget() -> widgets.HTML:
+    """Make a text as wide as the panel, whose dollar signs are no formulas."""
+    text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
+    for name in NO_FORMULAS.split():
+        text.add_class(name)
+    return text
+
+
+def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
+    """Put widgets side by side in the whole width."""
+    flow = "row wrap" if wraps else "row nowrap"
+    return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
+
+
+def close_tree(widget: widgets.Widget) -> None:
+    """Remove a widget and those inside it from the page."""
+    for child in getattr(widget, "children", ()):
+        close_tree(child)
+    widget.close()

@@ -1,0 +1,129 @@
+"""Settings of predictions with a trained model, per recipe. No torch."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from nbtools.config import Settings, TrainConfig, setting
+from nbtools.errors import ConfigError
+from nbtools.recipes import RecipeKey, recipe_of
+
+Input = str | dict[str, str]
+"""A text, or values by name: a text classifier takes `text` and `lang`."""
+
+
+class PredictSettings(Settings):
+    """The settings of a prediction; a default is replaced by the value of the run's config under the same name."""
+
+    input_help: ClassVar[str]
+    example: ClassVar[str]
+    needs_input: ClassVar[bool] = True
+    """Whether an empty input means nothing to the model."""
+    columns: ClassVar[tuple[str, ...]] = ("text",)
+    """Results that are columns of a table; JSON contains all."""
+
+
+SEED = setting(0, "Seed of the random numbers.", ge=0, lt=2**63, basic=True)
+NUM_FRAMES = setting(
+    0, "Intermediate states to record with a result, for a page that plays them.", "states", ge=0, le=200
+)
+
+
+class MLMPretrainingPredict(PredictSettings):
+    """Fill the masks of texts."""
+
+    input_help = "A text in which [MASK] stands for each missing token."
+    example = "The [MASK] of the house was open."
+    top_k: int = setting(5, "Candidates for each mask.", "tokens", ge=1, le=100, basic=True)
+    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+
+
+class TextClassificationPredict(PredictSettings):
+    """Assign codes to texts."""
+
+    input_help = "A text to assign codes to."
+    example = "smed og husmand"
+    columns = ("codes", "probability")
+    lang: str | None = setting(
+        None, "Language of texts that name none, as in the training data; None if it is unknown.", basic=True
+    )
+    top_k: int = setting(5, "Codes that are listed with the probability that each has alone.", "codes", ge=0, le=100)
+    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+
+
+class MaskedDiffusionPredict(PredictSettings):
+    """Write texts, continuations of texts, or answers to prompts."""
+
+    input_help = "The beginning of a text, or a prompt; leave it empty for a text without a prompt."
+    example = "The house "
+    needs_input = False
+    temperature: float = setting(0.7, "Sampling temperature; 0 takes the most likely token.", ge=0, le=100, basic=True)
+    sample_steps: int | None = setting(
+        None, "Evaluations of the model per text; None for one per token.", "steps", ge=1, le=32_768, basic=True
+    )
+    sample_length: int | None = setting(
+        None, "Tokens to write; None for as many as fit behind the prompt, at most 64.", "tokens", ge=1, le=32_768
+    )
+    sample_block_length: int | None = setting(
+        None, "Tokens per block; blocks are written from left to right; None for one block.", "tokens", ge=1, le=32_768
+    )
+    remasking: Literal["low_confidence", "random"] = setting(
+        "low_confidence", "Predictions that a step keeps: the most confident ones, or random ones.", basic=True
+    )
+    guidance: float = setting(0.0, "Scale of classifier-free guidance towards the prompt; 0 for none.", ge=0, le=100)
+    suppress_eos: bool = setting(False, "Never write the end-of-text token.")
+    eos_last: bool = setting(False, "Unmask the tokens that end a text or a turn after all others.")
+    chat_template: bool = setting(True, "Put the prompt into the tokenizer's chat template, if it has one.")
+    seed: int = SEED
+    predict_batch_size: int = setting(16, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+    num_frames: int = NUM_FRAMES
+
+
+class AlgorithmDistillationPredict(PredictSettings):
+    """Runs the model in the Darkroom with frozen weights."""
+
+    input_help = "A goal as column:row, counted from 0; leave it empty for the first goal that the training left out."
+    example = "7:2"
+    needs_input = False
+    episodes: int = setting(20, "Episodes of each rollout.", ge=1, le=10_000, basic=True)
+    rollouts: int = setting(16, "Rollouts; their mean return is reported.", ge=1, le=10_000, basic=True)
+    keeps_context: bool = setting(True, "Keep earlier episodes in the context, from which the model learns the goal.")
+    hides_rewards: bool = setting(False, "Show the model a reward of 0 at every step.")
+    seed: int = SEED
+    num_frames: int = NUM_FRAMES
+
+
+class LLMGANPredict(PredictSettings):
+    """Writes texts with the generator."""
+
+    input_help = "A prompt, written as in the training data; the Markov chain has none."
+    example = "title: The house"
+    needs_input = False
+    temperature: float = setting(1.0, "Sampling temperature; below 1 the texts vary less.", gt=0, le=10, basic=True)
+    num_texts: int = setting(1, "Texts for each prompt.", "texts", ge=1, le=1000, basic=True)
+    seed: int = SEED
+    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+
+
+PREDICT_SETTINGS: Mapping[RecipeKey, type[PredictSettings]] = {
+    "mlm_pretraining": MLMPretrainingPredict,
+    "masked_diffusion": MaskedDiffusionPredict,
+    "text_classification": TextClassificationPredict,
+    "algorithm_distillation": AlgorithmDistillationPredict,
+    "llm_gan": LLMGANPredict,
+}
+
+
+def settings_of(config: TrainConfig) -> PredictSettings:
+    """Return the settings for a run, with its config's values; ConfigError if its models predict nothing."""
+    recipe = recipe_of(config)
+    cls = next((each for key, each in PREDICT_SETTINGS.items() if key == recipe.key), None)
+    if cls is None:
+        raise ConfigError(f"{recipe.key}: has no predictions; {', '.join(PREDICT_SETTINGS)} have")
+    values: dict[str, Any] = {}
+    for name in cls.model_fields:
+        if (value := getattr(config, name, None)) is not None:
+            with contextlib.suppress(ConfigError):  # beyond the bounds of a prediction
+                cls(**{name: value})
+                values[name] = value
+    return cls(**values)

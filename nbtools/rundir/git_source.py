@@ -1,0 +1,102 @@
+"""The code of a run in git: the commit, and in source.diff the uncommitted changes of tracked files.
+
+git starts no other program: no hook, no file system monitor, no driver for diffs or for the text of files.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nbtools.errors import plural
+from nbtools.rundir.atomic import write_file
+from nbtools.rundir.json_files import whole
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
+
+LARGEST_DIFF_BYTES = 1 << 20
+_PATIENCE_S = 3.0
+_HEADERS = b"+++ b/", b"--- a/", b"+++ /dev/null", b"--- /dev/null"
+_SETTINGS = ("core.fsmonitor=", "core.hooksPath=/dev/null", "diff.external=", "diff.relative=false", "color.ui=false")
+
+
+def record_source(run: RunDir, folder: Path) -> dict[str, Any] | None:
+    """Return the state of the git repository that a folder is in, for launch.json, and write source.diff (mode 0600).
+
+    Returns:
+        `commit`, `lines` (number of changed lines of tracked files), `sha256` of the diff (None without changes), and
+        whether it was `cut` to 1 MiB; None if there is no git, no commit, or no answer within some seconds.
+    """
+    commit = _git(folder, "rev-parse", "--verify", "--end-of-options", "HEAD^{commit}")
+    options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=dirty")
+    diff = None if commit is None else _git(folder, "diff", "--src-prefix=a/", "--dst-prefix=b/", *options, "HEAD")
+    if commit is None or diff is None:
+        return None
+    cut = len(diff) > LARGEST_DIFF_BYTES
+    diff = diff[: diff.rfind(b"\n", 0, LARGEST_DIFF_BYTES) + 1] if cut else diff
+    num_lines = sum(line[:1] in (b"+", b"-") and not line.startswith(_HEADERS) for line in diff.split(b"\n"))
+    if diff:
+        with contextlib.suppress(OSError):  # a full disk
+            write_file(run.source, diff, mode=0o600)
+    sha256 = hashlib.sha256(diff).hexdigest() if diff else None
+    return {"commit": commit.decode().strip(), "lines": num_lines, "sha256": sha256, "cut": cut}
+
+
+def recorded_diff(run: RunDir) -> bytes:
+    """Return source.diff, at most 1 MiB of it; empty without one. OSError: it cannot be read, as another user's."""
+    with contextlib.suppress(FileNotFoundError), open_regular(run.source) as file:
+        return file.read(LARGEST_DIFF_BYTES)
+    return b""
+
+
+def source_in_words(launch: Mapping[str, Any]) -> str:
+    """Return the commit of a launch.json, such as `3f2a91c04b + uncommitted changes (12 lines)`; empty without."""
+    code = launch.get("code")
+    commit = code.get("commit") if isinstance(code, dict) else None
+    if not isinstance(code, dict) or not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{40,64}", commit):
+        return ""
+    num_lines = whole(code.get("lines")) or 0
+    changed = f"{'more than ' * (code.get('cut') is True)}{plural(num_lines, 'line')}"
+    return f"{commit[:10]} + uncommitted changes ({changed})" if code.get("sha256") else commit[:10]
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """Return what a git command prints, at most a little more than 1 MiB of it; None if it fails or takes too long."""
+    if (git := shutil.which("git")) is None:
+        return None
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}  # nothing is written into the repository
+    try:
+        process = subprocess.Popen(
+            [git, "-C", str(folder), "--no-pager", *settings, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(_PATIENCE_S, give_up)
+    timer.start()
+    with process:
+        assert process.stdout is not None
+        output = process.stdout.read(LARGEST_DIFF_BYTES + 1)
+        is_cut = len(output) > LARGEST_DIFF_BYTES
+        if is_cut:
+            process.kill()
+        code = process.wait()
+    timer.cancel()
+    return output if (code == 0 or is_cut) and not is_late.is_set() else None

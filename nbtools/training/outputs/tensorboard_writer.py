@@ -1,0 +1,56 @@
+"""Metric rows as TensorBoard events, for `tensorboard --logdir runs`."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nbtools.errors import ConfigError
+
+_FLUSH_S = 5
+
+
+class Events:
+    """Mirrors metric rows into a folder; opens the file at the first row.
+
+    `purge_step` lets TensorBoard hide rows that an earlier attempt wrote beyond the first step of this one.
+    """
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        """Mirror into `folder`; `warn` is called once if that fails. ConfigError if the package is missing."""
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError(
+                "report_to='tensorboard': the package tensorboard is not installed here; "
+                "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
+            )
+        self._folder = folder
+        self._warn = warn
+        self._writer: Any = None
+        self._failed = False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self._failed:
+            return
+        try:
+            if self._writer is None:
+                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences tensorflow where it is installed
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=_FLUSH_S)
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+        except (OSError, ImportError) as error:
+            self._fail(error)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Write the remaining rows; events do not say whether the training failed."""
+        if self._writer is not None and not self._failed:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._warn(f"TensorBoard events are no longer written: {error}")

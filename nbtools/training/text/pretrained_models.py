@@ -1,0 +1,188 @@
+"""Pretrained models, loaded from a folder or a hub id.
+
+Python code that comes with a model runs only if the user allowed it for that model.
+"""
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+from nbtools.errors import ConfigError
+from nbtools.project import expanded
+from nbtools.training.sharding.fsdp import is_building, leaves_out_weights, without_weights
+from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
+
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT, RoBERTa, ESM and models derived from them
+    *("attention_dropout", "mlp_dropout", "embedding_dropout", "hidden_dropout", "dropout"),  # ModernBERT, DistilBERT
+    *("residual_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),  # LLaDA, GPT-2
+)
+"""Names of the dropout of an encoder in the configs of `transformers`; not those of heads for other tasks."""
+
+
+def load_model(
+    auto_class: Any,
+    model_name: str,
+    kind: str,
+    *,
+    option: str = "model_name",
+    trust_remote_code: bool = False,
+    dropout: float | None = None,
+    **settings: Any,
+) -> PreTrainedModel:
+    """Load a model with fp32 weights.
+
+    Args:
+        option: the config's field that names it, for the message.
+        dropout: replaces every dropout of the encoder in the model's own config; None keeps them.
+        **settings: changes to the model's own config, such as `num_labels=1`.
+
+    Returns:
+        The model; its `loading_info` names weights that are missing, unexpected or of another shape, unless another
+        rank reads them.
+
+    Raises:
+        ConfigError: it cannot be loaded, its weights are a pickle that could run code, or it is an adapter alone.
+    """
+    an_adapter = ConfigError(
+        f"{option}={model_name!r}: holds an adapter without its model; nbtools export RUN -o DIR merges the two into a "
+        "folder to start from"
+    )
+    if (expanded(model_name) / "adapter_config.json").is_file():
+        raise an_adapter
+    try:
+        if dropout is not None:
+            own = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
+            settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
+        if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
+            return sharded
+        settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
+        model, found = auto_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **settings)
+        model.loading_info = found
+    except pickle.UnpicklingError as error:
+        raise ConfigError(
+            f"{option}={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
+            "code: refused; give a folder with model.safetensors"
+        ) from error
+    except (OSError, ValueError, ImportError, RuntimeError, EOFError, SafetensorError) as error:
+        raise ConfigError(f"{option}={model_name!r}: cannot be loaded as {kind} ({first_line(error)})") from error
+    if hasattr(model, "peft_config"):  # of the hub
+        raise an_adapter
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _to_be_sharded(
+    auto_class: Any, model_name: str, trust_remote_code: bool, settings: dict[str, Any]
+) -> PreTrainedModel | None:
+    """Return a model without values in its weights, and with `stored_weights`: what reads them, by name.
+
+    A head that the files lack gets its first values on rank 0. If the files name the weights otherwise, `transformers`
+    has to convert them: rank 0 then loads the model whole, for which this returns None there, and the others get it
+    without values.
+    """
+    options = {name: value for name, value in settings.items() if name != "config"}
+    config = settings.get("config")
+    if config is None:
+        config = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
+    with without_weights():
+        if hasattr(auto_class, "from_config"):
+            more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+            model: PreTrainedModel = auto_class.from_config(config, **more)
+        else:
+            model = auto_class(config)
+    if (read := _stored_weights(model, model_name)) is None:
+        return model if leaves_out_weights() else None
+    stored, unexpected = read
+    lacking = dict(model.named_parameters()).keys() - stored.keys()
+    if not leaves_out_weights():
+        for part in {name.rpartition(".")[0] for name in lacking}:
+            model.get_submodule(part).to_empty(device="cpu", recurse=False)
+            model._init_weights(model.get_submodule(part))  # type: ignore[no-untyped-call]
+    info = {"missing_keys": lacking, "unexpected_keys": unexpected, "mismatched_keys": ()}
+    model.loading_info = info  # type: ignore[assignment]
+    with contextlib.suppress(OSError):
+        if model.can_generate():
+            model.generation_config = GenerationConfig.from_pretrained(model_name)
+    model.stored_weights = stored  # type: ignore[assignment]
+    return model
+
+
+def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, StoredTensor], set[str]] | None:
+    """Return what reads each weight of `model` from its files, and the names of weights there that it lacks.
+
+    Heads of which the files have nothing are left out; None if another weight is missing, or one has another shape.
+    """
+    has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    path = cached_file(model_name, SAFE_WEIGHTS_NAME, **has_files)
+    files = [] if path is None else [path]
+    if not files and (index := cached_file(model_name, SAFE_WEIGHTS_INDEX_NAME, **has_files)) is not None:
+        files = get_checkpoint_shard_files(model_name, index)[0]  # type: ignore[no-untyped-call]
+    if not files or (model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
+        return None
+    found = stored_tensors(map(Path, files))
+    prefix = f"{model.base_model_prefix}."
+    twins: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        twins.setdefault(id(weight), []).append(name)
+    stored, unexpected = {}, {*found}
+    for name, weight in model.named_parameters():
+        names = [each for twin in twins[id(weight)] for each in (twin, prefix + twin, twin.removeprefix(prefix))]
+        unexpected -= {*names}
+        source = next((found[each] for each in names if each in found), None)
+        if source is None and _is_new_head(model, name.partition(".")[0], found):
+            continue
+        if source is None or tuple(source.shape) != tuple(weight.shape):
+            return None
+        stored[name] = source
+    return stored, unexpected
+
+
+def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:
+    is_head = model.base_model is not model and part != model.base_model_prefix
+    return is_head and not any(name.startswith(f"{part}.") for name in found)
+
+
+def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:
+    """Raise ConfigError unless a model takes sequences of this length."""
+    names = ("max_position_embeddings", "max_sequence_length")  # the second is LLaDA's
+    longest = min(getattr(model.config, name, sequence_length) for name in names)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings") and module.padding_idx is not None:
+            longest = min(longest, module.num_embeddings - module.padding_idx - 1)  # RoBERTa counts from there
+    if sequence_length > longest:
+        raise ConfigError(f"sequence_length={sequence_length}: {model_name} takes at most {longest}")
+
+
+def has_unused_weights(module: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether a loss does not depend on some of the trainable weights, such as a pooler's, which DDP has to know.
+
+    `loss_of` computes it from a row of eight tokens.
+    """
+    was_training = module.training
+    module.eval()  # draws no random numbers
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    gradients = torch.autograd.grad(loss_of(torch.ones(1, 8, dtype=torch.long)), weights, allow_unused=True)
+    module.train(was_training)
+    return any(gradient is None for gradient in gradients)
+
+
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """Return the first line of an error's text, or its type if the text is empty."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:limit] if lines else type(error).__name__
+
+
+def be_quiet() -> None:
+    """Keep progress bars and hints of `transformers` out of the log."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,428 @@
+"""Programs of the user's continue from the checkpoints that they wrote: by hand, as a fork, and after a failure."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.config import Launch
+from nbtools.errors import CheckpointError, ConfigError, LaunchError
+from nbtools.failures.restarts import read_restarts, restarted
+from nbtools.launcher.job_supervisor import with_job
+from nbtools.launcher.launch import launch
+from nbtools.launcher.programs.program_restart import continued, newest_of_program
+from nbtools.launcher.programs.program_resume import origin_of_launch
+from nbtools.launcher.resume import launch_again, resume
+from nbtools.project import Project
+from nbtools.run.run import Run, curve_sources
+from nbtools.run.state import RunState
+from nbtools.rundir.rundir import RunDir
+from nbtools.script.program import Program
+from nbtools.script.script import read_script, write_script
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def work(cpu_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of the programs."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for path in PROGRAMS.glob("*.py"):
+        shutil.copy(path, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def finished(run: Run) -> Run:
+    state = run.wait(timeout_s=200, check=False)
+    assert state is RunState.SUCCEEDED, run.log()
+    return run
+
+
+def saves(*args: str, **options: Any) -> Run:
+    return launch("saves.py", torchrun=False, args=args, **options)
+
+
+def steps_of(run: Run) -> list[int]:
+    return [int(step) for step in run.history["train/loss"].steps]
+
+
+# --- checkpoints of a run -------------------------------------------------------------------------
+
+
+def test_the_checkpoints_of_a_program_are_listed_with_step_and_size(work: Path, cli: Cli) -> None:
+    run = finished(saves())
+    assert [(one.name, one.step) for one in run.checkpoints] == [
+        (f"out/ckpt_step{step}.pt", step) for step in (10, 20, 30, 40)
+    ]
+    shown = json.loads(cli("show", run.id, "--json").stdout)["checkpoints"]
+    size = (work / "out/ckpt_step40.pt").stat().st_size
+    assert {**shown[-1], "time": 0} == {
+        "name": "out/ckpt_step40.pt",
+        "step": 40,
+        "path": str(work / "out/ckpt_step40.pt"),
+        "time": 0,
+        "metrics": {},
+        "bytes": size,
+        "best": False,
+    }
+    assert "out/ckpt_step40.pt (step 40)" in cli("show", run.id).stdout
+
+
+def test_a_checkpoint_whose_name_has_no_step_has_that_of_the_curve(work: Path) -> None:
+    run = finished(saves("--name", "ckpt.pt", "--pause", "0.2", "--steps", "14"))
+    (found,) = run.checkpoints
+    assert found.step is not None and 10 <= found.step <= 14
+
+
+def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
+    (work / "once.py").write_text("import time; open('last.ckpt', 'w').write('x'); time.sleep(600)")
+    run = launch("once.py", torchrun=False)
+    while not run.checkpoints:
+        time.sleep(0.2)
+    assert "; newest checkpoint last.ckpt; " in run.stop()
+    (work / "at_stop.py").write_text(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(open('end.ckpt', 'w').write('x') and 0))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    run = launch("at_stop.py", torchrun=False)
+    while "ready" not in run.log():
+        time.sleep(0.1)
+    assert "; checkpoint end.ckpt saved; " in run.stop()
+
+
+# --- resume ---------------------------------------------------------------------------------------
+
+
+def test_a_run_resumes_where_it_was_with_its_arguments_and_the_curves_join(
+    work: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = finished(saves("--steps", "25", "--lr", "7"))
+    assert parent.info["program"]["resume"] == ["--resume", "{checkpoint}"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NBTOOLS_ROOT")
+    child = finished(resume(parent, args=["--steps", "30"]))
+    target = str(work / "out/ckpt_step20.pt")
+    assert child.info["args"] == ["--steps", "25", "--lr", "7", "--resume", target, "--steps", "30"]
+    same = ("cwd", "script", "root", "program", "target")
+    changed = {name: (parent.info[name], child.info[name]) for name in same if parent.info[name] != child.info[name]}
+    assert changed.keys() <= {"program"}, changed
+    assert child.info["argv"][0] == parent.info["argv"][0]
+    assert child.dir.parent == parent.dir.parent
+    origin = {"run": parent.id, "checkpoint": "out/ckpt_step20.pt", "step": 20, "path": target}
+    assert {name: child.info["resumed_from"][name] for name in origin} == origin
+    assert child.parent == parent
+    assert steps_of(child) == list(range(1, 31))
+    assert child.own_history["train/loss"].steps.tolist() == list(range(21, 31))
+    assert len(parent.history["train/loss"]) == 25
+    assert f"resumed {target}" in child.log()
+
+
+def test_a_resume_of_a_resumed_run_replaces_the_checkpoint_among_its_arguments(work: Path) -> None:
+    parent = finished(saves("--steps", "20"))
+    child = finished(resume(parent, "ckpt_step10.pt", args=["--steps", "30"]))
+    assert steps_of(child) == list(range(1, 31))
+    third = finished(resume(child, args=["--steps", "35"]))
+    assert third.info["args"].count("--resume") == 1
+    assert str(work / "out/ckpt_step30.pt") in third.info["args"]
+    assert steps_of(third) == list(range(1, 36))
+
+
+def test_a_run_that_saved_nothing_resumes_from_the_checkpoint_it_began_with(work: Path) -> None:
+    parent = finished(saves("--steps", "20"))
+    child = finished(resume(parent, args=["--steps", "23"]))
+    third = finished(resume(child, args=["--steps", "26"]))
+    assert third.info["resumed_from"]["step"] == 20
+    assert steps_of(third) == list(range(1, 27))
+
+
+def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> None:
+    parent = finished(saves("--steps", "25"))
+    child = finished(resume(parent, args=["--steps", "45", "--count-anew"]))
+    assert child.own_history["train/loss"].steps.tolist() == list(range(1, 26))
+    assert steps_of(child) == list(range(1, 46))
+    assert child.history["train/loss"].values.tolist() == [1000.0 - step for step in range(1, 46)]
+    assert curve_sources(child)[-1] == (
+        "its steps begin again after the resume: drawn 20 steps later, behind the curve of its parent"
+    )
+    assert steps_of(parent) == list(range(1, 26))
+
+
+def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:
+    other = finished(saves("--steps", "10", "--out-dir", "elsewhere"))
+    parent = finished(saves("--steps", "20"))
+    child = finished(saves("--steps", "25", "--resume", "out/ckpt_step20.pt"))
+    origin = {"run": parent.id, "checkpoint": "out/ckpt_step20.pt", "step": 20}
+    assert child.info["resumed_from"] == {**origin, "path": str(work / "out/ckpt_step20.pt")}
+    assert steps_of(child) == list(range(1, 26))
+    assert parent.info["resumed_from"] is None and other.info["resumed_from"] is None
+    shutil.copy(work / "out/ckpt_step20.pt", work / "mine.pt")
+    assert finished(saves("--steps", "22", "--resume=mine.pt")).info["resumed_from"] is None
+
+
+def test_a_launch_that_names_a_folder_is_joined_to_its_run(work: Path) -> None:
+    (work / "folders.py").write_text(
+        "import argparse, pathlib\np = argparse.ArgumentParser()\np.add_argument('--resume')\np.parse_args()\n"
+        "folder = pathlib.Path('out/checkpoint-5')\nfolder.mkdir(parents=True, exist_ok=True)\n"
+        "for name in ('model.safetensors', 'trainer_state.json'): (folder / name).write_text('x')\n"
+    )
+    parent = finished(launch("folders.py", torchrun=False))
+    child = launch("folders.py", torchrun=False, args=["--resume", "out/checkpoint-5"])
+    assert finished(child).info["resumed_from"]["run"] == parent.id
+
+
+def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Audited) -> None:
+    (tmp_path / "data/deep/deeper").mkdir(parents=True)
+    (tmp_path / "data/deep/deeper/0.png").touch()
+    (tmp_path / "runs").mkdir()
+    program = Program(script="train.py", resume=("--resume", "{checkpoint}"))
+    with audited() as events:
+        assert origin_of_launch(program, ["--resume", "data"], tmp_path, tmp_path / "runs") is None
+    looked = {str(args[0]) for event, args in events if event in ("os.scandir", "os.listdir")}
+    assert str(tmp_path / "data") in looked
+    assert not {path for path in looked if path.startswith(f"{tmp_path}/data/")}
+    (tmp_path / "empty").mkdir()
+    assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
+
+
+@pytest.mark.parametrize("ref", ["ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")])
+def test_a_checkpoint_is_named_by_step_name_or_path(work: Path, ref: Any) -> None:
+    parent = finished(saves("--steps", "20"))
+    child = finished(resume(parent, ref))
+    assert child.info["resumed_from"]["step"] == 10
+    assert child.own_history["train/loss"].steps[0] == 11
+
+
+def test_any_file_may_be_named_and_a_missing_one_is_refused(work: Path) -> None:
+    parent = finished(saves("--steps", "20"))
+    shutil.copy(work / "out/ckpt_step10.pt", work / "mine")
+    assert finished(resume(parent, "mine")).own_history["train/loss"].steps[0] == 11
+    with pytest.raises(CheckpointError, match=r"has no checkpoint 'other', .* it has out/ckpt_step20.pt, out/ckpt_"):
+        resume(parent, "other")
+
+
+def test_a_checkpoint_that_was_cut_off_is_passed_over_with_a_warning(work: Path) -> None:
+    parent = finished(saves("--steps", "20"))
+    whole = (work / "out/ckpt_step20.pt").read_bytes()
+    (work / "out/ckpt_step20.pt").write_bytes(whole[:40])
+    with pytest.warns(UserWarning, match=r"passed over out/ckpt_step20.pt: .* was not written to its end"):
+        child = resume(Run(parent.dir))
+    assert finished(child).info["resumed_from"]["step"] == 10
+
+
+def test_what_cannot_be_resumed_says_why_and_what_to_do(work: Path, cli: Cli) -> None:
+    (work / "plain.py").write_text("open('last.ckpt', 'w').write('x'); print('step 1 loss 1.0')")
+    run = finished(launch("plain.py", torchrun=False))
+    hint = "resume_with=('--flag', '{checkpoint}') (--resume-with '--flag {checkpoint}')"
+    with pytest.raises(LaunchError) as refused:
+        resume(run)
+    assert str(refused.value) == (
+        f"{run.id}: no argument of plain.py is known to resume it; name one: {hint}, or launch it again with its "
+        "own arguments"
+    )
+    with pytest.raises(ConfigError, match=r"'lr': .* runs a program, which has arguments and no fields; give them as"):
+        resume(run, changes={"lr": 1})
+    assert "runs a program, which has arguments and no fields" in cli("resume", run.id, "--set", "lr=1", code=2).stderr
+    empty = finished(saves("--steps", "5", "--out-dir", "empty"))
+    (work / "last.ckpt").unlink()
+    with pytest.raises(LaunchError, match=r"to resume from \(none of its files has a checkpoint's name\)"):
+        resume(empty)
+    active = saves("--steps", "10000")
+    with pytest.raises(LaunchError, match="stop it first"):
+        resume(active)
+    active.stop()
+
+
+def test_words_without_a_path_continue_from_the_newest_checkpoint_alone(work: Path) -> None:
+    (work / "auto.py").write_text(
+        "import argparse, pathlib\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--auto-resume', action='store_true')\n"
+        "print('auto', p.parse_args().auto_resume)\nfor n in (1, 2): pathlib.Path(f'ckpt_{n}.pt').write_text('x')\n"
+    )
+    run = finished(launch("auto.py", torchrun=False))
+    older, newer = sorted(run.checkpoints, key=lambda one: one.time)
+    assert older.time < newer.time
+    with pytest.raises(LaunchError, match=f"--auto-resume contains no checkpoint, so .* not {older.name}"):
+        resume(run, older)
+    assert "auto True" in finished(resume(run)).log()
+
+
+# --- words that the user gives ----------------------------------------------------------------------
+
+
+def test_given_words_are_remembered_by_the_run_and_its_launcher_script(work: Path, project: Project, cli: Cli) -> None:
+    source = (work / "saves.py").read_text()
+    (work / "saves.py").write_text(source.replace('"--resume"', '"--go" + "-on", dest="resume"'))
+    program = Program(script=str(work / "saves.py"), args=("--steps", "20"), cwd=str(work))
+    script = write_script(program, "mine", Launch(torchrun=False), project=project)
+    parent = finished(launch(script))
+    with pytest.raises(LaunchError, match=r"no argument of saves.py is known to resume it"):
+        resume(parent)
+    started = cli("resume", parent.id, "--resume-with", "--go-on {checkpoint}", "--", "--steps", "30")
+    child = finished(Run(started.stdout.strip()))
+    words = ("--go-on", "{checkpoint}")
+    assert read_script(script).program == program.replace(resume=words)
+    assert tuple(child.info["program"]["resume"]) == words
+    assert child.info["script"] == str(script) and child.name == "mine"
+    third = finished(resume(child, args=["--steps", "35"]))
+    assert steps_of(third) == list(range(1, 36))
+
+
+def test_a_launcher_script_that_was_edited_by_hand_is_left_with_a_note(work: Path, project: Project) -> None:
+    program = Program(script=str(work / "saves.py"), args=("--steps", "20"), cwd=str(work))
+    script = write_script(program, "mine", Launch(torchrun=False), project=project)
+    script.write_text("# my own comment\n" + script.read_text())
+    before = script.read_bytes()
+    parent = finished(launch(script))
+    with pytest.warns(UserWarning, match=r"mine.py is not changed; write resume=\('--resume=\{checkpoint\}',\)"):
+        child = resume(parent, resume_with=["--resume={checkpoint}"])
+    assert script.read_bytes() == before
+    assert finished(child).info["resumed_from"]["step"] == 20
+
+
+def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, project: Project) -> None:
+    first = finished(saves("--steps", "3"))
+    again = finished(launch_again(first))
+    assert (again.info["args"], again.info["cwd"]) == (["--steps", "3"], str(work))
+    program = Program(script=str(work / "saves.py"), args=("--steps", "4"), cwd=str(work))
+    script = write_script(program, "mine", Launch(torchrun=False), project=project)
+    run = finished(launch(script, args=["--lr", "3"]))
+    write_script(program.replace(args=("--steps", "4", "--pause", "0")), "mine", Launch(torchrun=False), overwrite=True)
+    assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
+
+
+# --- automatic restarts -----------------------------------------------------------------------------
+
+
+def test_a_failed_program_restarts_from_its_newest_checkpoint(work: Path) -> None:
+    run = finished(saves("--fail-at", "25", "--steps", "40", max_restarts=2))
+    (restart,) = read_restarts(run.files)
+    assert (restart.checkpoint, restart.checkpoint_step) == ("out/ckpt_step20.pt", 20)
+    assert restarted(restart).startswith("restarted at step 20: ")
+    assert f"resumed {work / 'out/ckpt_step20.pt'}" in run.log()
+    assert steps_of(run) == list(range(1, 41))
+
+
+def test_a_program_without_words_restarts_from_its_beginning(work: Path) -> None:
+    (work / "fails_once.py").write_text(
+        "import pathlib, sys\nprint('begins', flush=True)\nhere = pathlib.Path('last.ckpt')\n"
+        "if not here.exists(): here.write_text('x'); sys.exit(3)\n"
+    )
+    run = finished(launch("fails_once.py", torchrun=False, max_restarts=1))
+    (restart,) = read_restarts(run.files)
+    assert restart.checkpoint is None
+    assert run.log().count("begins") == 2
+
+
+def test_a_restart_leaves_an_argument_alone_that_may_not_resume(work: Path) -> None:
+    (work / "loads.py").write_text(
+        "import argparse, pathlib, sys\np = argparse.ArgumentParser()\np.add_argument('--load')\n"
+        "print('load', p.parse_args().load, flush=True)\nhere = pathlib.Path('last.ckpt')\n"
+        "if not here.exists(): here.write_text('x'); sys.exit(3)\n"
+    )
+    run = finished(launch("loads.py", torchrun=False, max_restarts=1, args=["--load", "pretrained.pt"]))
+    (restart,) = read_restarts(run.files)
+    assert restart.checkpoint is None
+    assert run.log().count("load pretrained.pt") == 2
+    assert f"load {work / 'last.ckpt'}" in finished(resume(run)).log()
+
+
+def test_a_checkpoint_that_a_kill_cut_off_is_passed_over_by_a_restart(work: Path) -> None:
+    (work / "cut.py").write_text(
+        "import os, sys, signal\n"
+        "if '--resume' in sys.argv: print('from', sys.argv[-1]); sys.exit()\n"
+        "import zipfile\n"
+        "with zipfile.ZipFile('ckpt_1.pt', 'w') as archive: archive.writestr('x', b'x' * 9999)\n"
+        "open('ckpt_2.pt', 'wb').write(open('ckpt_1.pt', 'rb').read()[:5000])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    program = Program(script=str(work / "cut.py"), resume=("--resume", "{checkpoint}"))
+    run = finished(launch(program, torchrun=False, max_restarts=1))
+    (line,) = map(json.loads, run.files.attempts.read_text().splitlines())
+    assert line["checkpoint"] == "ckpt_1.pt"
+    assert len(line["passed_over"]) == 1 and line["passed_over"][0].startswith("ckpt_2.pt: ")
+    assert f"from {work / 'ckpt_1.pt'}" in run.log()
+
+
+def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
+    plan = {"args": ["--lr", "1", "--resume", "old"], "argv": [], "program": {"resume": ["--resume", "{checkpoint}"]}}
+    job = {"command": ["torchrun", "train.py"], "env": {}, "resume_from": "/out/ckpt.pt"}
+    assert with_job(plan, job)["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/ckpt.pt"]
+    assert with_job(plan, {**job, "resume_from": None})["argv"][2:] == plan["args"]
+    later = with_job(plan, job)
+    again = continued(later, Path("/out/newer.pt"))
+    assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
+
+
+def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(tmp_path: Path) -> None:
+    words = {"resume": ["--load", "{checkpoint}"]}
+    plan = {"args": ["--load", "ckpts"], "argv": ["train", "--load", "ckpts"], "program": words, "cwd": str(tmp_path)}
+    (tmp_path / "ckpts/iter_5").mkdir(parents=True)
+    for found in ("ckpts", "ckpts/iter_5"):
+        assert continued(plan, tmp_path / found)["argv"] == plan["argv"]
+    assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
+    (tmp_path / "ckpts").rename(tmp_path / "moved")
+    assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
+
+
+def test_a_restart_from_the_beginning_says_which_folder_was_not_looked_through(tmp_path: Path) -> None:
+    run, images = RunDir(tmp_path / "runs/2026-01-31_142233_a"), tmp_path / "work/images"
+    for folder in (run.path, images):
+        folder.mkdir(parents=True)
+    words = {"resume": ["--resume", "{checkpoint}"]}
+    plan = {"cwd": str(images.parent), "args": [], "time": time.time() - 100, "program": words}
+    assert newest_of_program(run, plan) == (None, [])
+    for number in range(2_100):
+        (images / f"{number}.png").touch()
+    found, (reason,) = newest_of_program(run, plan)
+    assert found is None and reason.startswith(f"{images}: has too many entries")
+    (images.parent / "last.ckpt").write_text("x")
+    found, reasons = newest_of_program(run, plan)
+    assert found is not None and reasons == []
+
+
+# --- real programs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_transformers_trainer_resumes_to_the_same_weights(work: Path) -> None:
+    own = ["--save_steps", "10", "--logging_steps", "5", "--max_steps", "40", "--use_cpu", "--disable_tqdm", "true"]
+    own += ["--report_to", "none", "--learning_rate", "0.05"]
+    whole = finished(launch("hf_trainer.py", torchrun=False, args=["--output_dir", "whole", *own]))
+    assert [one.step for one in whole.checkpoints] == [10, 20, 30, 40]
+    assert whole.checkpoints[-1].name == "whole/checkpoint-40"
+    run = launch("hf_trainer.py", torchrun=False, args=["--output_dir", "cut", *own])
+    while not (work / "cut/checkpoint-20/trainer_state.json").exists():
+        assert not run.state.is_final, run.log()
+        time.sleep(0.1)
+    assert "checkpoint" in run.stop() and run.state is RunState.STOPPED
+    newest = run.checkpoints[-1]
+    assert newest.step in (20, 30)
+    child = finished(resume(run))
+    assert child.info["args"][-2:] == ["--resume_from_checkpoint", str(work / f"cut/checkpoint-{newest.step}")]
+    assert steps_of(child) == list(range(5, 45, 5))
+    ends = [(work / folder / "end/model.safetensors").read_bytes() for folder in ("whole", "cut")]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.slow
+def test_a_ddp_program_with_torch_save_and_dcp_is_resumed(work: Path) -> None:
+    parent = finished(launch("ddp_saves.py", nproc_per_node=2, args=["--out_dir", "o"]))
+    assert {one.name: one.step for one in parent.checkpoints if "dcp" in one.name} == {
+        f"o/dcp_step{step}": step for step in (10, 20, 30)
+    }
+    assert all(len(list(one.path.glob("*.distcp"))) == 2 for one in parent.checkpoints if "dcp" in one.name)
+    snapshot = next(one for one in parent.checkpoints if one.name == "o/snapshot.pt")
+    child = finished(resume(parent, snapshot))
+    assert child.info["args"] == ["--out_dir", "o", "--resume", str(work / "o/snapshot.pt")]
+    assert child.info["launch"]["nproc_per_node"] == 2

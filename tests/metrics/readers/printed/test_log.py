@@ -1,0 +1,851 @@
+"""Metrics out of the logs of scripts that only print."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chosen_printers import CHOSEN_PRINTERS
+from fuzzing import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.printed import log as printed
+from nbtools.metrics.readers.printed.line import read_line
+from nbtools.metrics.readers.printed.log import LogMetrics
+
+from printers import PRINTERS, Printer
+
+
+def parse_line(text: str) -> dict[str, float] | None:
+    """Read one line by itself: its metrics, with the counter as `step` if it has one; None if it is not a row."""
+    reading = read_line(text)
+    if reading is None or not reading.is_row:
+        return None
+    count = {"step": reading.counter().value} if reading.counter() else {}
+    return {**count, **reading.coordinates, **reading.metrics}
+
+
+def read_log(path: Path, *parts: bytes) -> History:
+    log = LogMetrics(path)
+    for part in parts:
+        with path.open("ab") as file:
+            file.write(part)
+        history = log.history
+    return history
+
+
+def points(history: History, name: str) -> list[tuple[int, float]]:
+    series = history[name]
+    return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+
+
+# --- what one line says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ('{"step": 20, "loss": 2.3}', {"step": 20, "train/loss": 2.3}),
+        (
+            '{"iter": 7, "train": {"loss": 2.0}, "val": {"acc": 0.5}}',
+            {"step": 7, "train/loss": 2.0, "eval/accuracy": 0.5},
+        ),
+        ('INFO {"step": 3, "reward": NaN}', {"step": 3, "train/reward": math.nan}),
+        ("{'loss': 2.3, 'epoch': 0.1}", {"train/loss": 2.3, "train/epoch": 0.1}),
+        (
+            "{'loss': '2.3', 'grad_norm': 'nan', 'learning_rate': '5e-05'}",
+            {"train/loss": 2.3, "train/grad_norm": math.nan, "train/learning_rate": 5e-05},
+        ),
+        ("{'loss': nan, 'grad_norm': -inf}", {"train/loss": math.nan, "train/grad_norm": -math.inf}),
+        ("{'loss': tensor(2.3, device='cuda:0'), 'epoch': 1}", {"train/loss": 2.3, "train/epoch": 1.0}),
+        ("{'eval_loss': 1.2, 'eval_runtime': 3.1}", {"eval/loss": 1.2, "eval/runtime": 3.1}),
+        ("{'train_runtime': 9.5, 'train_loss': 2.0}", {"train/runtime": 9.5, "train/mean_loss": 2.0}),
+        ("loss=2.3", {"train/loss": 2.3}),
+        ("step 20 loss 2.31", {"step": 20, "train/loss": 2.31}),
+        ("step: 20, train loss: 2.31, lr: 1e-4", {"step": 20, "train/loss": 2.31, "train/learning_rate": 1e-4}),
+        ("Epoch 3 | val_loss 1.2", {"train/epoch": 3.0, "eval/loss": 1.2}),
+        ("[Epoch 1/10] Step 50/100 loss 0.5", {"step": 50, "train/epoch": 1.0, "train/loss": 0.5}),
+        ("Epoch [1/10], Step [50/100], Loss: 0.5", {"step": 50, "train/epoch": 1.0, "train/loss": 0.5}),
+        (
+            "Epoch 1:  45%|████▌     | 45/100 [00:10<00:12,  4.50it/s, loss=0.5, lr=1e-3]",
+            {"step": 45, "train/epoch": 1.0, "train/loss": 0.5, "train/learning_rate": 1e-3},
+        ),
+        (
+            "iter 20: loss 2.3000, time 12.31ms, mfu 3.20%",
+            {"step": 20, "train/loss": 2.3, "train/time_ms": 12.31, "train/mfu": 3.2},
+        ),
+        ("step 250: train loss 4.2870, val loss 4.2823", {"step": 250, "train/loss": 4.287, "eval/loss": 4.2823}),
+        ("validation loss: 1.5", {"eval/loss": 1.5}),
+        ("Validation: loss 1.2 acc 0.5", {"eval/loss": 1.2, "eval/accuracy": 0.5}),
+        ("Test set: Average loss: 0.0264, Accuracy: 9912/10000 (99%)", {"test/loss": 0.0264, "test/accuracy": 0.9912}),
+        (
+            "Epoch: [0][  10/5005]\tTime  0.5 ( 0.6)\tLoss 6.9e+00 (6.8e+00)\tAcc@1   0.25 (  0.10)",
+            {"step": 10, "train/epoch": 0.0, "train/time": 0.5, "train/loss": 6.9, "train/accuracy": 0.25},
+        ),
+        (
+            "2026-01-31 12:00:00,123 INFO train.py:20] step 1,200 loss nan grad norm: 1.2 tok/s 12,345",
+            {"step": 1200, "train/loss": math.nan, "train/grad_norm": 1.2, "train/tokens_per_s": 12345.0},
+        ),
+        ("[rank0]: step=30 loss=-inf", {"step": 30, "train/loss": -math.inf}),
+        ("step:100/1000 trainLoss:3.2 best_val_loss:3.3", {"step": 100, "train/loss": 3.2, "eval/best_loss": 3.3}),
+        ("d_loss: 0.7 g_loss: 1.4", {"train/d_loss": 0.7, "train/g_loss": 1.4}),
+        ("step 5 loss 0.5 124.2/s, 31.1/s/gpu LR: 0.1", {"step": 5, "train/loss": 0.5, "train/learning_rate": 0.1}),
+        (
+            "batch 5, loss[loss=0.5, ctc_loss=0.2], tot_loss[loss=0.6, ctc_loss=0.3]",
+            {
+                "step": 5,
+                "train/loss": 0.5,
+                "train/loss_ctc_loss": 0.2,
+                "train/tot_loss": 0.6,
+                "train/tot_loss_ctc_loss": 0.3,
+            },
+        ),
+        ("train(loss=0.5, acc=0.8) val(loss=0.6)", {"train/loss": 0.5, "train/accuracy": 0.8, "eval/loss": 0.6}),
+        ("Batch [100-200]\taccuracy=0.5", {"step": 200, "train/accuracy": 0.5}),
+        ("Loss_D: 1.5\tD(x): 0.5\tD(G(z)): 0.6 / 0.01", {"train/loss_d": 1.5, "train/d_x": 0.5, "train/d_g_z": 0.6}),
+        ("[ITER 7] Evaluating test: L1 0.03 PSNR 24.1", {"step": 7, "test/l1": 0.03, "test/psnr": 24.1}),
+        ("the loss is 2.5 after 3 minutes on 2 machines", {"train/loss": 2.5}),
+        ("Cost after iteration 100: 0.65", {"step": 100, "train/cost": 0.65}),
+        ("Loss after epoch 3: 0.5", {"train/epoch": 3.0, "train/loss": 0.5}),
+        ("Training loss (for one batch) at step 200: 1.0379", {"step": 200, "train/loss": 1.0379}),
+        ("DEV : loss 0.4 - f1-score (micro avg)  0.7", {"eval/loss": 0.4, "eval/f1_score": 0.7}),
+        (
+            "Step: 9. Mean Reward: 1.5. Std of Reward: 0.7.",
+            {"step": 9, "train/mean_reward": 1.5, "train/std_of_reward": 0.7},
+        ),
+        ("step 3 | loss 2.5 | 420000 tok/s", {"step": 3, "train/loss": 2.5, "train/tokens_per_s": 420000.0}),
+        ("epoch 1 loss1: 0.5 loss2: 0.3", {"train/epoch": 1.0, "train/loss1": 0.5, "train/loss2": 0.3}),
+        ('{"results": {"fid50k_full": 9.5}, "timestamp": 1.7e9}', {"time": 1.7e9, "train/results_fid50k_full": 9.5}),
+        ("tick 3 kimg 12.1 time 2m 10s sec/tick 33.1", {"step": 3, "train/kimg": 12.1, "train/sec_tick": 33.1}),
+    ],
+)
+def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
+    found = parse_line(line)
+    if any(math.isnan(value) for value in row.values()):
+        assert repr(found) == repr(row)
+    else:
+        assert found == pytest.approx(row)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "batch_size = 12",
+        "learning_rate = 0.0006",
+        "number of parameters: 123.59M",
+        "num decayed parameter tensors: 50, with 124,354,560 parameters",
+        "tokens per iteration will be: 491,520",
+        "loss_scale=65536",
+        "label smoothing 0.1, loss weight 0.5",
+        "    loss = 0.5 * (a + b)",
+        '  File "/home/me/loss.py", line 20, in loss',
+        "ValueError: loss must be finite",
+        '{"batch_size": 3, "lr": 0.1, "loss": "mse", "epochs": 3}',
+        "Namespace(batch_size=3, lr=0.1, loss='mse')",
+        "{'num_samples': 1000}",
+        "{'best_valid_loss': inf, 'batch_idx_train': 0, 'log_interval': 50, 'num_epochs': 30}",
+        "Learning rate: 0.001",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] ",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] *****************************************",
+        "W1120 02:00:00.123000 1234 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for "
+        "each process to be 1 in default, to avoid your system being overloaded, please further tune the variable for "
+        "optimal performance in your application as needed. ",
+        "[W1120 02:00:00.5 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
+        "W1120 02:00:01.1 12 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 13 "
+        "closing signal SIGTERM",
+        "E1120 02:00:01.2 12 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 "
+        "(pid: 13) of binary: /usr/bin/python",
+        "  time      : 2026-11-20_02:00:01",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 14)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 14",
+        "host:12:34 [0] NCCL INFO comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 - Init COMPLETE",
+        "`loss_type=None` was set in the config but it is unrecognised. Using the default loss: `ForCausalLMLoss`.",
+        "***** Running training *****",
+        "  Total optimization steps = 375",
+        " 10%|█         | 10/100 [00:05<00:45,  2.00it/s]",
+        "EarlyStopping counter: 3 out of 7",
+        "data loaded, cost 3.2s",
+        "epoch 3 finished, time cost: 12.3",
+        "cost: 35.2 seconds",
+        "layers 12 heads 8 dropout 0.1 embd 500",
+        "step_size 5 gamma 0.1 lr 0.1 momentum 0.9",
+        "3: 5 files, 2 folders, 7 errors",
+        "> port: 8080",
+        " | > weight_decay: 0.01",
+        "Warming up. 3 workers",
+        "Speed: 1.2 ms preprocess, 45.2 ms inference, 1.1 ms postprocess per image",
+    ],
+)
+def test_a_line_that_only_holds_numbers_is_not_read(line: str) -> None:
+    assert parse_line(line) is None
+
+
+def test_a_list_below_a_counter_is_read_whatever_its_names(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b" | > dropout: 0.1\n --> STEP: 3/9 -- GLOBAL_STEP: 30\n | > log_mle: 0.5 (0.6)\n | > loss: 2.5\n"
+        b"\x1b[1m--> EVAL PERFORMANCE\x1b[0m\n | > avg_log_mle: 0.7\nsaved the best loss 2.4\n | > dropout: 0.2\n",
+    )
+    assert points(history, "train/log_mle") == [(30, 0.5)]
+    assert points(history, "eval/log_mle") == [(30, 0.7)]
+    assert not [name for name in history if "dropout" in name]
+
+
+def test_a_row_that_is_wrapped_over_several_lines_is_one(tmp_path: Path) -> None:
+    text = b"valid:\n  accuracy  bleu-4  clen  \\\n    0 .002665 72.47\n  ppl  updates  tps\n 20.4      226  112\n"
+    history = read_log(tmp_path / "log", b"step 226 loss 3.1\n" + text)
+    assert points(history, "eval/bleu_4") == [(226, 0.002665)]
+    assert points(history, "eval/perplexity") == [(226, 20.4)]
+    assert "eval/bleu" not in history
+
+
+def test_an_evaluation_that_prints_a_batch_and_the_mean_has_the_mean(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"step 5 loss 2.5 (2.7)\nTest: [9/10]  Loss: 2.66 (2.74)  Acc@1: 32.9 (38.5)\n"
+    )
+    assert points(history, "train/loss") == [(5, 2.5)]
+    assert points(history, "test/loss") == [(5, 2.74)]
+    assert points(history, "test/accuracy") == [(5, 38.5)]
+
+
+def test_a_message_directly_behind_a_bar_is_a_line_of_its_own(tmp_path: Path) -> None:
+    bar = b"\r {0}%|#  | {0}/100 [00:01<00:09,  9.0it/s]"
+    row = b"\r          \r{'loss': %.1f, 'epoch': %.1f}\n"
+    parts = [bar.replace(b"{0}", b"10"), row % (0.5, 0.2), bar.replace(b"{0}", b"20"), row % (0.4, 0.3)]
+    message = b"[INFO|trainer.py:3614] 2024-05-14 10:22:01,101 >> ***** Running Evaluation *****\n{'eval_loss': 0.7}\n"
+    history = read_log(tmp_path / "log", *parts, bar.replace(b"{0}", b"30") + message)
+    assert points(history, "train/loss") == [(20, 0.5), (30, 0.4)]
+    assert points(history, "eval/loss") == [(30, 0.7)]
+
+
+def test_an_error_of_the_data_before_the_training_is_no_metric(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"100%|####| 15/15 [00:00, 9it/s]\nmean ar error: 0.02\n",
+        b"steps:   1%|#| 1/120 [00:00, 9it/s, loss=0.13]\n",
+    )
+    assert {name: points(history, name) for name in history} == {"train/loss": [(1, 0.13)]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    accuracy  bleu-4  clen",
+        "Start training from score -6.359171",
+        "Saved checkpoint checkpoint1.pt (epoch 1 @ 1099 updates, score 7.233)",
+        "It takes 2/2=1 bolt of fiber. loss of fiber: 0.0, so 2 + 1 = 3",
+        "(TaskRunner pid=3165) [score] 1.0",
+    ],
+)
+def test_a_line_of_which_the_numbers_are_no_results_is_no_row(line: str) -> None:
+    assert parse_line(line) is None
+
+
+def test_rows_of_evaluations_alone_are_counted_by_their_own_counter(tmp_path: Path) -> None:
+    text = b"".join(
+        b"[%d]\tvalidation_0-logloss:0.%d\tvalidation_1-logloss:0.%d\n" % (n, 90 - n, 80 - n) for n in range(4)
+    )
+    history = read_log(tmp_path / "log", text)
+    assert {tuple(points(history, name)) for name in history} == {
+        ((0, 0.9), (1, 0.89), (2, 0.88), (3, 0.87)),
+        ((0, 0.8), (1, 0.79), (2, 0.78), (3, 0.77)),
+    }
+
+
+def test_a_loop_that_prints_its_length_starts_over_after_so_many_steps(tmp_path: Path) -> None:
+    bars = (
+        b"Epoch %d:   0%%|  | 0/400 [00:00<?]\rEpoch %d:  50%%|# | 200/400 [00:05<00:05, train_loss=1.%d]\r"
+        b"Epoch %d: 100%%|##| 400/400 [00:10<00:00, train_loss=0.%d]\n"
+    )
+    history = read_log(tmp_path / "log", b"".join(bars % (n, n, n + 1, n, n + 1) for n in range(3)))
+    expected = [(200, 1.1), (400, 0.1), (600, 1.2), (800, 0.2), (1000, 1.3), (1200, 0.3)]
+    assert points(history, "train/loss") == expected
+
+
+def test_a_metric_that_begins_as_a_whole_number_keeps_its_first_point(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"step 1 loss 2.5 reward 22\nstep 2 loss 2.4 reward 22.5\n")
+    assert points(history, "train/reward") == [(1, 22.0), (2, 22.5)]
+
+
+def test_a_line_is_parsed_and_never_executed(tmp_path: Path) -> None:
+    target = tmp_path / "executed"
+    for line in (
+        f"{{'loss': __import__('pathlib').Path({str(target)!r}).touch() or 1.0}}",
+        f"{{'loss': 2.0, 'x': open({str(target)!r}, 'w')}}",
+        "{'loss': 9**9**9**9}",
+    ):
+        parse_line(line)
+    assert not target.exists()
+
+
+def test_reading_never_prints_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for line in (r"{'loss': 1, 'x': '\d'}", "{'loss': 1or 2}", "{'loss': 0x1for x in y}", "{'loss': 1 is 1}"):
+            parse_line(line)
+
+
+@pytest.mark.parametrize(
+    "grow",
+    [
+        lambda n: "loss " + "1" * n,
+        lambda n: "loss " + "1," * n,
+        lambda n: "loss " + "1,234" + ",234" * n,
+        lambda n: "loss=" + "=" * n,
+        lambda n: "loss " * n,
+        lambda n: "loss 1 " * n,
+        lambda n: "step 1 " * n,
+        lambda n: "1: " + "1.0 loss, " * n,
+        lambda n: "| > " * n + "loss: 1.0",
+        lambda n: "| > " + "loss " * n + ": 1.0",
+        lambda n: "EVAL " * n,
+        lambda n: "loss {" + "[" * n,
+        lambda n: "{'loss': " + "[" * n,
+        lambda n: "{'loss': " + "{" * n + "}" * n,
+        lambda n: "{'loss': " + "-" * n + "1}",
+        lambda n: "loss " + "a-" * n,
+        lambda n: "loss " + "1:00" * n,
+        lambda n: "loss 1/" + "1" * n,
+        lambda n: "loss " + " " * n + "*",
+        lambda n: "loss 1" + " " * n,
+        lambda n: "loss " + "tensor(" * n,
+        lambda n: "{'loss': '" + "1" * n + "'}",
+        lambda n: "{" + "'a': nan, " * n + "}",
+    ],
+)
+def test_the_worst_line_costs_in_proportion_to_its_length(grow: Callable[[int], str]) -> None:
+    def cost(num: int) -> float:
+        line, best = grow(num), math.inf
+        for _ in range(5):
+            before = time.thread_time()
+            parse_line(line)
+            best = min(best, time.thread_time() - before)
+        return best
+
+    assert cost(1200) < 30 * max(cost(150), 2e-4)  # 8 if linear, 64 if quadratic
+
+
+def test_a_line_longer_than_any_row_is_passed_over() -> None:
+    assert parse_line("loss=1.0 " + "x" * 20_000) is None
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def test_rows_without_a_counter_are_numbered_and_said_to_be_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"loss=3.0\nloss=2.0\nhello\nloss=1.0\n")
+    log = LogMetrics(tmp_path / "log")
+    assert points(log.history, "train/loss") == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert (log.counts, log.total_steps, log.history.has_steps) == ("row", None, False)
+
+
+def test_lines_have_the_time_at_which_the_supervisor_saw_the_log_grow(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"loss=3.0\nloss=2.0\nloss=1.0\nloss=0.5\n")
+    (tmp_path / "times").write_bytes(b"[0,1000.0,1]\n[9,1010.0,1]\n[27,1030.0,1]\n[36,1100.0,1]\n[40,")
+    assert LogMetrics(tmp_path / "log", tmp_path / "times").history["train/loss"].times.tolist() == [
+        *(1010.0, 1020.0, 1030.0),
+        1100.0,
+    ]
+
+
+def test_only_a_new_attempt_rewinds(tmp_path: Path) -> None:
+    line = b"step %d loss %d.0\n"
+    first, second = line % (10, 5) + line % (20, 4), line % (10, 3) + line % (30, 2)
+    (tmp_path / "log").write_bytes(first + second)
+    log = LogMetrics(tmp_path / "log")
+    assert points(log.history, "train/loss") == [(10, 5.0), (20, 4.0), (30, 3.0), (50, 2.0)]
+    (tmp_path / "times").write_text(
+        f"[0,1000,1]\n[{len(first)},1010,1]\n[{len(first)},1020,2]\n[{len(first + second)},1030,2]\n"
+    )
+    log = LogMetrics(tmp_path / "log", tmp_path / "times")
+    assert points(log.history, "train/loss") == [(10, 3.0), (30, 2.0)]
+
+
+def test_an_evaluation_without_a_step_belongs_to_the_step_before(tmp_path: Path) -> None:
+    log = b"step 100 loss 2.0\nval loss 2.1\nstep 200 loss 1.0\nval loss 1.1\n"
+    history = read_log(tmp_path / "log", log)
+    assert points(history, "train/loss") == [(100, 2.0), (200, 1.0)]
+    assert points(history, "eval/loss") == [(100, 2.1), (200, 1.1)]
+
+
+@pytest.mark.parametrize("first_epoch", [0, 1])
+def test_steps_that_are_counted_anew_in_every_epoch_go_on(tmp_path: Path, first_epoch: int) -> None:
+    log = "".join(
+        f"Epoch {first_epoch + epoch}: Step [{step}/100] Loss: {epoch}.5\n" for epoch in range(3) for step in (50, 100)
+    )
+    history = read_log(tmp_path / "log", log.encode())
+    assert history["train/loss"].steps.tolist() == [50, 100, 150, 200, 250, 300]
+
+
+def test_steps_counted_over_all_epochs_are_kept(tmp_path: Path) -> None:
+    log = "".join(f"Epoch {1 + step // 200}: Step [{step}/1000] Loss: 1.5\n" for step in range(100, 1001, 100))
+    history = read_log(tmp_path / "log", log.encode())
+    assert history["train/loss"].steps.tolist() == list(range(100, 1001, 100))
+
+
+def test_one_row_per_epoch_at_the_same_step_of_each_is_kept_apart(tmp_path: Path) -> None:
+    log = "".join(f"[Epoch {epoch}/3] Step 100/100 loss {epoch}\n" for epoch in (1, 2, 3))
+    history = read_log(tmp_path / "log", log.encode())
+    assert points(history, "train/loss") == [(100, 1.0), (200, 2.0), (300, 3.0)]
+
+
+def test_a_loop_that_starts_over_at_zero_is_at_least_one_step_longer_than_its_last_number(tmp_path: Path) -> None:
+    log = "".join(f"Epoch {epoch}, batch {batch}, loss={epoch}.{batch}\n" for epoch in (1, 2) for batch in (0, 50))
+    assert points(read_log(tmp_path / "log", log.encode()), "train/loss") == [
+        (0, 1.0),
+        (50, 1.5),
+        (51, 2.0),
+        (101, 2.5),
+    ]
+
+
+def test_a_counter_of_the_run_that_agrees_with_a_bar_does_not_replace_it(tmp_path: Path) -> None:
+    bars = [f"\r {step}%|#  | {step}/100 [00:01<00:09, loss={step / 100}]" for step in (10, 20, 30)]
+    history = read_log(
+        tmp_path / "log", "\n[ITER 20] test: PSNR 24.1\n".join(["".join(bars[:2]), bars[2]]).encode() + b"\n"
+    )
+    assert points(history, "train/loss") == [(10, 0.1), (20, 0.2), (30, 0.3)]
+    assert points(history, "test/psnr") == [(20, 24.1)]
+
+
+def test_the_result_of_an_evaluation_is_not_of_the_training_although_it_has_the_counter_of_the_run(
+    tmp_path: Path,
+) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"loss = 2.0, step = 100\nEvaluation [5/5]\nSaved for global step 150: accuracy = 0.9, loss = 1.5\n"
+        b"loss = 1.0, step = 150\nEvaluation [5/5]\nloss = 0.5, step = 200\n",
+    )
+    assert points(history, "train/loss") == [(100, 2.0), (150, 1.0), (200, 0.5)]
+    assert points(history, "eval/loss") == [(150, 1.5)]
+    assert "train/accuracy" not in history
+
+
+def test_an_evaluation_before_the_first_step_is_at_zero(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"val loss 4.5\nstep 1/9 loss 4.3\nstep 2/9 loss 4.0\nval loss 4.1\n")
+    assert points(history, "eval/loss") == [(0, 4.5), (2, 4.1)]
+
+
+def test_the_mean_of_an_epoch_is_a_metric_of_its_own_unless_it_repeats_the_last_value(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log",
+        b"Epoch 1\nBatch 9/10 loss: 0.5\nTrain Loss: 0.7\nLearning rate: 0.1\n"
+        b"Epoch 2\nBatch 9/10 loss: 0.4\nTrain Loss: 0.4\nloss: 0.45\n",
+    )
+    assert points(history, "train/loss") == [(9, 0.5), (19, 0.4)]
+    assert points(history, "train/mean_loss") == [(9, 0.7)]
+    assert points(history, "train/learning_rate") == [(9, 0.1)]
+
+
+def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training_has_it(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"Epoch 1\nloss: 0.5\nVal Loss: 0.6\nF1: 0.8\nEpoch 2\nloss: 0.4\nVal Loss: 0.5\nF1: 0.9\n"
+    )
+    assert points(history, "train/loss") == [(1, 0.5), (2, 0.4)]
+    assert points(history, "eval/f1") == [(1, 0.8), (2, 0.9)]
+    history = read_log(tmp_path / "other", b"val loss: 0.6\nloss: 0.5\nval loss: 0.4\nloss: 0.3\n")
+    assert [value for _, value in points(history, "train/loss")] == [0.5, 0.3]
+
+
+def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
+    assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
+
+
+@pytest.mark.parametrize(
+    ("log", "total"),
+    [
+        ("step 17/250 loss 2.0", 250),
+        ("Epoch 1/3: [17/250] loss 2.0", None),
+        ("Epoch 1/3: [250/250] loss 2.0\nEpoch 2/3: [17/250] loss 1.0", 750),
+        ("  Total optimization steps = 60\nstep 5 loss 1.0", 60),
+        ("\r  7%|7  | 17/250 [00:01<00:10, 20.1it/s, loss=2.0]", 250),
+        ("Epoch 1/3 loss 2.0", None),
+        ("Epoch 1 [250/250] loss 2.0\nEpoch 2 [17/250] loss 1.0", None),
+        ("epoch 1/2\n\r 50%|5  | 20/40 [00:01, loss=2.0]\nepoch 2/2\n\r 52%|5  | 21/40 [00:01, loss=1.0]", 40),
+    ],
+)
+def test_the_number_of_all_steps_is_taken_where_it_is_printed(tmp_path: Path, log: str, total: int | None) -> None:
+    (tmp_path / "log").write_text(log + "\n")
+    metrics = LogMetrics(tmp_path / "log")
+    assert metrics.history
+    assert metrics.total_steps == total
+
+
+# --- whole logs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("printer", [*PRINTERS, *CHOSEN_PRINTERS], ids=lambda printer: printer.name)
+def test_the_output_of_a_real_program_gives_its_points(tmp_path: Path, printer: Printer) -> None:
+    (tmp_path / "log").write_text(printer.text + "\n")
+    log = LogMetrics(tmp_path / "log")
+    history = log.history
+    assert {name: points(history, name) for name in printer.points if name in history} == {
+        name: [(step, pytest.approx(value)) for step, value in expected] for name, expected in printer.points.items()
+    }
+    assert log.counts == printer.counts
+    assert not [name for name in history if any(word in name for word in printer.never)]
+
+
+def test_a_log_of_transformers_has_the_steps_of_its_own_record() -> None:
+    """The log and the state were written by one run of `Trainer` 5.23; the bar lags behind the rows in it."""
+    folder = Path(__file__).parent
+    history = LogMetrics(folder / "hf_trainer_5.log").history
+    state = json.loads(folder.with_name("hf_trainer_state.json").read_text())["log_history"]
+    for ours, theirs in (("train/loss", "loss"), ("eval/loss", "eval_loss"), ("train/learning_rate", "learning_rate")):
+        expected = [(row["step"], pytest.approx(row[theirs], rel=1e-3)) for row in state if theirs in row]
+        assert points(history, ours) == expected
+
+
+def test_a_progress_bar_is_read_while_it_moves(tmp_path: Path) -> None:
+    bar = "\rEpoch 1:  {0}%|##  | {0}/100 [00:10<00:12, 4.50it/s, loss={1}]"
+    log = LogMetrics(tmp_path / "log")
+    (tmp_path / "log").write_text(bar.format(10, 0.9) + bar.format(20, 0.8) + bar.format(30, 0.7))
+    assert points(log.history, "train/loss") == [(10, 0.9), (20, 0.8)]
+    with (tmp_path / "log").open("a") as file:
+        file.write("\n")
+    assert points(log.history, "train/loss") == [(10, 0.9), (20, 0.8), (30, 0.7)]
+
+
+def test_colours_and_bad_bytes_around_a_row_do_not_hide_it(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"\x1b[32mstep 5\x1b[0m \xff\xfe loss: \x1b[1m2.5\x1b[0m\n")
+    assert points(history, "train/loss") == [(5, 2.5)]
+
+
+def test_a_diverged_loss_stays_visible(tmp_path: Path) -> None:
+    history = read_log(
+        tmp_path / "log", b"step 1 loss 2.0\nstep 2 loss nan\nstep 3 loss inf\n{'loss': nan, 'step': 4}\n"
+    )
+    values = history["train/loss"].values
+    assert values[0] == 2.0
+    assert math.isnan(values[1])
+    assert values[2] == math.inf
+    assert math.isnan(values[3])
+
+
+def test_metrics_in_a_flood_of_other_output_are_found(tmp_path: Path) -> None:
+    noise = b"nothing to see in line 12345, and nothing in this one\n" * 3000
+    history = read_log(tmp_path / "log", b"".join(noise + b"step %d loss %d.5\n" % (i, i) for i in range(5)))
+    assert points(history, "train/loss") == [(i, i + 0.5) for i in range(5)]
+
+
+def test_a_flood_of_like_lines_costs_little(tmp_path: Path) -> None:
+    line = b"2026-11-21 13:00:00,%03d DEBUG loader: fetched batch %05d from part-00042.parquet in 3.2 ms\n"
+    noise = b"".join(line % (i % 1000, i) for i in range(10_000)) + b"step 1 loss 0.5\n"
+    (tmp_path / "log").write_bytes(noise)
+    best = math.inf
+    for _ in range(5):
+        log = LogMetrics(tmp_path / "log")
+        before = time.thread_time()
+        history = log.history
+        best = min(best, time.thread_time() - before)
+    assert points(history, "train/loss") == [(1, 0.5)]
+    assert best < 0.02  # for 0.9 MB; 0.002 on a quiet machine, 0.2 if each line were read
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_of_a_flood_of_rows_only_samples_are_read_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(printed, "_FIRST_LOOK_S", 0.0)
+    flood = b"".join(b"step %d loss %d.5" % (i, i) + end for i in range(100_000))
+    history = read_log(tmp_path / "log", flood)
+    found = points(history, "train/loss")
+    assert found[-1] == (99_999, 99_999.5), "the newest row is always read"
+    assert found == [(i, i + 0.5) for i in range(100_000 - len(found), 100_000)]
+    assert 0 < len(found) < 1000
+    assert history.num_unread_bytes == len(flood) - sum(len(b"step %d loss %d.5\n" % (i, i)) for i, _ in found)
+
+
+def test_after_a_flood_of_rows_every_new_one_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed, "_FIRST_LOOK_S", 1e-9)
+    log = LogMetrics(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b"".join(b"step %d loss 1.0\n" % i for i in range(20_000)))
+    assert len(log.history["train/loss"]) == 20_000  # the first block takes all the time there is, and more
+    for step in range(20_000, 20_100):
+        with (tmp_path / "log").open("ab") as file:
+            file.write(b"step %d loss 2.0\n" % step)
+        assert log.history.last_step == step
+    assert log.history.num_unread_bytes == 0
+
+
+def test_a_log_that_starts_over_replaces_the_curve(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = LogMetrics(path)
+    path.write_text("loss=3.0\nloss=2.0\nloss=1.0\n")
+    assert len(log.history["train/loss"]) == 3
+    path.write_text("loss=9.0\n")
+    assert points(log.history, "train/loss") == [(1, 9.0)]
+
+
+def test_a_missing_log_has_no_metrics(tmp_path: Path) -> None:
+    history = LogMetrics(tmp_path / "none").history
+    assert ([*history], history.last_step) == ([], None)
+
+
+def test_a_line_in_two_pieces_is_read_once(tmp_path: Path) -> None:
+    history = read_log(tmp_path / "log", b"step 1 lo", b"ss 2.", b"5\nstep 2", b" loss 2.0\n")
+    assert points(history, "train/loss") == [(1, 2.5), (2, 2.0)]
+
+
+# --- fuzz ---------------------------------------------------------------------------------------
+
+PIECES = (
+    """loss step epoch Epoch val train acc lr = : [ ] ( ) / , | { } ' " nan inf - 1 % é 2.5 1e-4 1,234 1e999 tensor("""
+)
+words = st.sampled_from([*PIECES.split(), "9" * 50, "it/s", " ", "\r", "\x1b[0m", "\\u0041"])
+printed_lines = st.one_of(
+    st.lists(words, max_size=14).map(" ".join),
+    st.lists(words, max_size=14).map("".join),
+    st.text(max_size=60),
+    st.dictionaries(
+        st.sampled_from(
+            ["loss", "step", "epoch", "eval_loss", "train_runtime", "time", "samples", "dropped", "\ud800loss"]
+        ),
+        st.one_of(
+            st.floats(),
+            st.integers(),
+            st.text(max_size=3),
+            st.none(),
+            st.dictionaries(st.text(max_size=3), st.floats()),
+        ),
+    ).map(repr),
+)
+
+
+@given(printed_lines)
+@examples(6_000)
+def test_no_line_breaks_the_reader(line: str) -> None:
+    row = parse_line(line)
+    if row is not None:
+        assert isinstance(row.get("step", 0), int)
+        assert 0 <= row.get("step", 0) <= 2**53
+        assert all(isinstance(value, float) for name, value in row.items() if name != "step")
+        assert all("/" in name for name in row.keys() - {"step", "time", "samples"})
+        assert any("/" in name for name in row)
+
+
+@given(st.floats(), st.floats(), st.integers(0, 2**53))
+@examples(1_000)
+def test_printed_numbers_come_back_exactly(loss: float, lr: float, step: int) -> None:
+    forms = [
+        f"step {step} loss {loss!r} lr {lr!r}",
+        f"step={step}, loss={loss!r}, lr={lr!r}",
+        repr({"step": step, "loss": loss, "lr": lr}),
+    ]
+    if math.isfinite(loss) and math.isfinite(lr):
+        forms.append(json.dumps({"step": step, "loss": loss, "lr": lr}))
+    for line in forms:
+        row = parse_line(line)
+        assert row is not None, line
+        assert repr((row["step"], row["train/loss"], row["train/learning_rate"])) == repr((step, loss, lr)), line
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), printed_lines.map(lambda line: line.encode("utf-8", "replace"))), max_size=8
+    ),
+    st.data(),
+)
+@examples(600)
+def test_a_log_reads_the_same_however_its_bytes_arrive(
+    tmp_path_factory: pytest.TempPathFactory, found: list[bytes], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("r")
+    whole = b"\n".join(found) + b"\n"
+    cut = data.draw(st.integers(0, len(whole)))
+    once = read_log(folder / "once", whole)
+    twice = read_log(folder / "twice", whole[:cut], whole[cut:])
+    assert once.keys() == twice.keys()
+    assert once.num_skipped == 0
+    for name in once:
+        assert repr(points(once, name)) == repr(points(twice, name))
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ("Loss after 100 steps: 0.51\nLoss after 200 steps: 0.42\n", {"train/loss": [(100, 0.51), (200, 0.42)]}),
+        (
+            "epoch train_loss val_loss\n1 0.512 0.612\n2 0.412 0.522\n",
+            {"train/loss": [(1, 0.512), (2, 0.412)], "eval/loss": [(1, 0.612), (2, 0.522)]},
+        ),
+        ("dice [0.61, 0.72] step 3 loss 0.5\n", {"train/dice": [(3, 0.61)], "train/dice_1": [(3, 0.72)]}),
+        ("Epoch 1 loss 0.5\nBest epoch: 7 with loss 0.4\nEpoch 2 loss 0.45\n", {"train/loss": [(1, 0.5), (2, 0.45)]}),
+        ("[GPU 1] step 5 loss 0.5\n[GPU 0] step 5 loss 0.6\n[GPU 1] step 9 loss 0.1\n", {"train/loss": [(5, 0.6)]}),
+        (
+            "INFO:root:[1,    10] loss: 0.612\nINFO:root:[2,    10] loss: 0.512\n",
+            {"train/loss": [(10, 0.612), (20, 0.512)]},
+        ),
+        ("Args(lr=0.1, epochs=3, loss=0.5)\nstep 1 loss 2.0\n", {"train/loss": [(1, 2.0)]}),
+        (
+            "step 5/20 loss 2.5\nstep 6/20 loss 2.0\nstep 7/20 loss 1.5\nthe loss 4 with step 2\n",
+            {"train/loss": [(5, 2.5), (6, 2.0), (7, 1.5)]},
+        ),
+    ],
+)
+def test_what_ordinary_scripts_print(tmp_path: Path, log: str, expected: dict[str, Any]) -> None:
+    history = read_log(tmp_path / "log", log.encode())
+    assert {name: points(history, name) for name in expected} == expected
+
+
+def test_epochs_that_begin_again_are_drawn_after_those_of_the_first_fold(tmp_path: Path) -> None:
+    text = "".join(f"fold {fold}\n" + "".join(f"epoch {e} loss {fold}.{e}\n" for e in (1, 2, 3)) for fold in (1, 2))
+    history = read_log(tmp_path / "log", text.encode())
+    assert points(history, "train/loss") == [(1, 1.1), (2, 1.2), (3, 1.3), (4, 2.1), (5, 2.2), (6, 2.3)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "values", "evaluation", "steps"),
+    [
+        ("[{0}/1000 (9%)] loss: {1}", range(0, 1000, 64), "Test set: average loss: {}", [1000, 2000, 3000]),
+        ("Batch {0}/938, loss {1}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
+        ("Batch {0}/1000, loss {1}", range(0, 1000, 100), "val loss {}", [1000, 2000, 3000]),
+        ("Batch {0}/1000, loss {1}", range(100, 901, 100), "val loss {}", [900, 1900, 2900]),  # 1000 would be printed
+        ("Batch {0}/938, loss {1}\nval loss {1}", range(100, 938, 100), "", []),
+        ("Batch {0}/938, loss {1}\naccuracy 0.{0}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
+    ],
+)
+def test_an_evaluation_behind_the_last_batch_stands_at_the_end_of_the_epoch(
+    tmp_path: Path, batch: str, values: range, evaluation: str, steps: list[int]
+) -> None:
+    epochs = [[batch.format(value, 9 - e - value / 1e4) for value in values] for e in range(3)]
+    lines = [f"{line}\n".encode() for e, texts in enumerate(epochs) for line in (*texts, evaluation.format(7.5 - e))]
+    history, log, seen = read_log(tmp_path / "whole", b"".join(lines)), LogMetrics(tmp_path / "live"), list[Any]()
+    name = "test/loss" if "test/loss" in history else "eval/loss"
+    assert [(step, value) for step, value in points(history, name) if value % 1 == 0.5] == [
+        *zip(steps, (7.5, 6.5, 5.5), strict=False)
+    ]
+    for line in lines:  # points that were read do not move
+        with (tmp_path / "live").open("ab") as file:
+            file.write(line)
+        now = [(each, *point) for each in log.history for point in points(log.history, each)]
+        assert set(seen) <= set(now)
+        seen = now
+    assert set(seen) == {(each, *point) for each in history for point in points(history, each)}
+    if "\n" in batch:  # rows of each batch stand at its step
+        second = history["train/accuracy" if "accuracy" in batch else name]
+        assert second.steps.tolist() == history["train/loss"].steps.tolist()
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (  # two ranks end their lines at once, as under torchrun
+            "[RANK 1] Epoch 0 | Loss: 3.5[RANK 0] Epoch 0 | Loss: 4.5\n\n",
+            {"train/loss": [(0, 4.5)]},
+        ),
+        (  # LightGBM and XGBoost, whose objectives have any names
+            "[10]\ttraining's l2: 6.5\tvalid_1's l2: 8.5\n[20]\ttraining's l2: 5.5\tvalid_1's l2: 7.5\n",
+            {"train/l2": [(10, 6.5), (20, 5.5)], "eval/l2": [(10, 8.5), (20, 7.5)]},
+        ),
+        (
+            "[10:00:01] [0]\ttrain-gamma-deviance:0.9\ttest-gamma-deviance:1.1\n",
+            {"train/gamma_deviance": [(0, 0.9)], "test/gamma_deviance": [(0, 1.1)]},
+        ),
+        (  # skorch: colours, and a column of marks that is empty where there is none
+            "  epoch    train_loss    valid_loss    cp     dur\n-------  ------------  ------------  ----  ------\n"
+            "      1        \x1b[36m1.5000\x1b[0m        \x1b[35m1.7000\x1b[0m     +  0.0311\n"
+            "      2        1.4000        1.6000        0.0302\n",
+            {"train/loss": [(1, 1.5), (2, 1.4)], "eval/loss": [(1, 1.7), (2, 1.6)]},
+        ),
+        (  # ignite: the heading has a duration
+            "\nEpoch 1 - Evaluation time (seconds): 2.13 - Train metrics:\n \tAccuracy: 0.75\n"
+            "\nEpoch 1 - Evaluation time (seconds): 0.13 - Test metrics:\n \tAccuracy: 0.65\n",
+            {"train/accuracy": [(1, 0.75)], "test/accuracy": [(1, 0.65)]},
+        ),
+        (
+            "[Step 9] Train accuracy / Test accuracy: 0.55 / 0.45.\n",
+            {"train/accuracy": [(9, 0.55)], "test/accuracy": [(9, 0.45)]},
+        ),
+        (
+            "Epoch: 001/010 | Gen/Dis Loss: 1.50/0.25\nEpoch: 002/010 | Gen/Dis Loss: 1.25/0.50\n",
+            {"train/gen_loss": [(1, 1.5), (2, 1.25)], "train/dis_loss": [(1, 0.25), (2, 0.5)]},
+        ),
+        ("step 3 loss (train/val): 0.5/0.75\n", {"train/loss": [(3, 0.5)], "eval/loss": [(3, 0.75)]}),
+        (
+            "Updates 10, num timesteps 800\n Last 10 training episodes: mean/median reward 23.1/22.5\n",
+            {"train/mean_reward": [(800, 23.1)], "train/median_reward": [(800, 22.5)]},
+        ),
+        (  # the steps are those of the episode
+            "Episode 1/9 | Reward: 14.0 | Steps: 24\nEpisode 2/9 | Reward: 15.0 | Steps: 21\n",
+            {"train/reward": [(1, 14.0), (2, 15.0)]},
+        ),
+        (
+            "------ Iteration #1 ------\nAverage Loss: 0.5\n------ Iteration #2 ------\nAverage Loss: 0.25\n",
+            {"train/average_loss": [(1, 0.5), (2, 0.25)]},
+        ),
+        (
+            "Total T: 200 Episode Num: 3 Reward: 9.5\nEvaluation over 10 episodes: 234.25\n",
+            {"train/reward": [(3, 9.5)], "eval/value": [(3, 234.25)]},
+        ),
+        (
+            "Epoch 01, Loss: 1.5\nTrain: 0.75, Val: 0.50, Test: 0.25\n",
+            {"train/value": [(1, 0.75)], "eval/value": [(1, 0.5)], "test/value": [(1, 0.25)]},
+        ),
+        (
+            "=====Epoch 1\nEvaluating...\n{'Train': {'rocauc': 0.75}, 'Validation': {'rocauc': 0.5}}\n",
+            {"train/rocauc": [(1, 0.75)], "eval/rocauc": [(1, 0.5)]},
+        ),
+        ("At iterate    5    f=  2.50000D-01    |proj g|=  1.2D-02\n", {"train/f": [(5, 0.25)]}),
+        (
+            "".join(f"\rEpoch 1/3:  {i}0%|##  | {i}0/100 [00:01<00:05, 9.1it/s, D={i}.5, G=0.{i}]" for i in (1, 2))
+            + "\n",
+            {"train/d": [(10, 1.5), (20, 2.5)], "train/g": [(10, 0.1), (20, 0.2)]},
+        ),
+    ],
+)
+def test_what_boosting_graph_and_rl_scripts_print(
+    tmp_path: Path, log: str, expected: dict[str, list[tuple[int, float]]]
+) -> None:
+    history = read_log(tmp_path / "log", log.encode())
+    assert {name: points(history, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("elapsed_s", [3.1, 6.3, 9.2, 12.9, 16.1]),
+        ("time", [3.1, 6.3, 9.2, 12.9, 16.1]),
+        ("total_tokens", [512, 1024, 1536, 2048, 2560]),
+        ("consumed", [512, 1024, 1536, 2048, 2560]),
+        ("instances", [181, 79, 123, 188, 11]),
+        ("clip_range", [0.2, 0.2, 0.2, 0.2, 0.2]),
+        ("run", [1, 1, 1, 1, 1]),
+    ],
+)
+def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, values: list[float]) -> None:
+    log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
+    assert [*read_log(tmp_path / "log", log.encode())] == ["train/loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("time", [0.31, 0.32, 0.33, 0.34, 0.31]),
+        ("time", [12.1, 11.9, 12.4, 12.6, 12.9]),
+        ("ep_len", [20, 24, 29, 40, 41]),
+        ("elapsed_per_iteration", [3.1, 6.3, 9.2, 12.9, 16.1]),
+        ("clip_range", [0.2, 0.19, 0.18, 0.17, 0.16]),
+    ],
+)
+def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
+    tmp_path: Path, name: str, values: list[float]
+) -> None:
+    log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
+    assert points(read_log(tmp_path / "log", log.encode()), f"train/{name}") == [*enumerate(values, 1)]
+
+
+def test_a_number_before_the_epoch_is_that_of_a_loop_around_it(tmp_path: Path) -> None:
+    log = "".join(f"Run: {run:02d}, Epoch: {i:02d}, Loss: {i}.5\n" for run in (1, 2, 3) for i in (1, 2))
+    assert {*read_log(tmp_path / "log", log.encode())} == {"train/loss", "train/epoch"}

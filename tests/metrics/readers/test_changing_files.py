@@ -1,0 +1,288 @@
+"""Files of a program that change while they are searched, between any two calls of the operating system.
+
+Each call on a path of the tree is counted; before the n-th one the tree is changed for real, or that call fails as on
+the file systems of clusters. The search returns what is left, and finds the rest at the next look.
+"""
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbtools.metrics.readers.discovery import FoundMetrics
+from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints, newest_whole
+from nbtools.rundir.rundir import RunDir
+
+CALLS = ("open", "stat", "lstat", "fstat", "scandir", "listdir", "pread", "read")
+ERRORS = (errno.ENOENT, errno.EACCES)
+CURVES = {
+    "eval/loss": "work/metrics.csv",
+    "train/loss": "work/log.txt",
+    "train/grad_norm": "work/events.out.tfevents.1",
+    "train/reward": "work/wandb/run-1/run-1.wandb",
+    "train/accuracy": "work/checkpoint-4/trainer_state.json",
+    "train/learning_rate": "runs/b/ranks/x/attempt_0/1/stdout.log",
+}
+CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel"}
+Change = Callable[[Path], object]
+IN_PLACE: dict[str, Change] = {
+    "empty": lambda path: os.truncate(path, 0),
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "grown": lambda path: path.write_bytes(path.read_bytes() * 2),
+}
+REPLACED: dict[str, Change] = {
+    "gone": lambda path: None,
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@contextlib.contextmanager
+def changed(path: Path, kind: str, aside: Path) -> Iterator[None]:
+    """Change a file, or what stands at a path, until the block ends."""
+    if kind in REPLACED and path.parent.is_dir():
+        was_there = os.path.lexists(path)
+        if was_there:
+            path.rename(aside)
+        REPLACED[kind](path)
+        yield
+        if os.path.lexists(path):
+            path.rmdir() if path.is_dir() else path.unlink()
+        if was_there:
+            aside.rename(path)
+    elif kind in IN_PLACE and path.is_file():
+        content, status = path.read_bytes(), path.stat()
+        IN_PLACE[kind](path)
+        yield
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        yield
+
+
+class Calls:
+    """Counts the calls on paths of a tree; before the n-th, `act` changes its path, or raises."""
+
+    def __init__(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tree, self.num, self.at, self.name = str(tree), 0, 0, ""
+        self.act: Change = print
+        self.real = {name: getattr(os, name) for name in CALLS}
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self.counted(name))
+
+    def counted(self, name: str) -> Callable[..., Any]:
+        def call(path: Any = ".", *args: Any, **options: Any) -> Any:
+            self.before(path, name)
+            found = self.real[name](path, *args, **options)
+            return Entries(found, self) if name == "scandir" else found
+
+        return call
+
+    def before(self, path: Any, name: str) -> None:
+        """Count a call, and act if it is the n-th."""
+        if self.at < 0:
+            return
+        place = str(Path(f"/proc/self/fd/{path}").readlink()) if isinstance(path, int) else os.fsdecode(path)
+        if place.startswith(self.tree):
+            self.num, self.name = self.num + 1, name
+            if self.num == self.at:
+                self.at = -1  # also for the calls of `act`
+                self.act(Path(place))
+
+
+class Entries:
+    """Entries of a folder; their methods are counted, too, since some file systems do not tell the kind of an entry."""
+
+    def __init__(self, entries: Any, calls: Calls) -> None:
+        self.entries, self.calls = entries, calls
+        self.close = entries.close
+
+    def __enter__(self) -> "Entries":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator["Entry"]:
+        return (Entry(entry, self.calls) for entry in self.entries)
+
+
+class Entry:
+    """One of them."""
+
+    def __init__(self, entry: "os.DirEntry[str]", calls: Calls) -> None:
+        self.entry, self.calls = entry, calls
+        self.name, self.path, self.inode = entry.name, entry.path, entry.inode
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(**options: Any) -> Any:
+            self.calls.before(self.path, name)
+            return getattr(self.entry, name)(**options)
+
+        return call
+
+
+# --- a program's files ---------------------------------------------------------------------------
+
+
+def of_field(number: int, data: bytes) -> bytes:
+    key = number << 3 | 2
+    return bytes([key] if key < 128 else [key & 127 | 128, key >> 7]) + bytes([len(data)]) + data
+
+
+def event_file() -> bytes:
+    """A scalar as TensorBoard writes it; no reader needs its checksums."""
+    value = of_field(1, b"grad_norm") + b"\x15" + struct.pack("<f", 1.5)
+    data = b"\x09" + struct.pack("<d", time.time()) + b"\x10\x03" + of_field(5, of_field(1, value))
+    return struct.pack("<QI", len(data), 0) + data + bytes(4)
+
+
+def wandb_file() -> bytes:
+    """A row as wandb writes it."""
+    items = (("_step", b"3"), ("_timestamp", b"1"), ("reward", b"0.5"))
+    rows = b"".join(of_field(1, of_field(2, key.encode()) + of_field(16, text)) for key, text in items)
+    data = of_field(2, rows)
+    return b":W&B\xe1\xbe\x00" + bytes(4) + struct.pack("<HB", len(data), 1) + data
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A run, the run beside it, and all kinds of files that the program of the run wrote."""
+    started, runs, work = time.time() - 60, tmp_path / "tree/runs", tmp_path / "tree/work"
+    state = {"global_step": 4, "log_history": [{"step": 4, "accuracy": 0.5}]}
+    files: dict[Path, str | bytes] = {
+        runs / "a/launch.json": json.dumps({"cwd": "/nonexistent", "args": [], "time": started - 100}),
+        runs / "a/exit.json": json.dumps({"time": started - 50}),
+        runs / "a/rank0.log": "x\n",
+        runs / "a/rank0.times.jsonl": f"[2,{started - 90:.1f},1]\n",
+        runs / "b/launch.json": json.dumps({"time": started}),
+        runs / "b/rank0.times.jsonl": f"[2,{started + 1:.1f},1]\n",
+        runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\n",
+        work / "metrics.csv": "step,val_loss\n3,1.5\n",
+        work / "log.txt": '{"step": 3, "train_loss": 2.5}\n',
+        work / "events.out.tfevents.1": event_file(),
+        work / "wandb/run-1/run-1.wandb": wandb_file(),
+        work / "checkpoint-4/trainer_state.json": json.dumps(state),
+        work / "checkpoint-4/model.safetensors": struct.pack("<Q", 2) + b"{}",
+        work / "parallel/latest": "global_step4",
+        work / "parallel/global_step4/mp_rank_00_model_states.pt": "x",
+        work / "last.pt": "x",
+    }
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        os.utime(path, (started + 5, started + 5))
+    return tmp_path / "tree"
+
+
+class Search:
+    """The search for the curves and the checkpoints of the run, with what it keeps between its looks."""
+
+    def __init__(self, tree: Path) -> None:
+        self.run, self.work = RunDir(tree / "runs/b"), str(tree / "work")
+        self.metrics = FoundMetrics(self.run.path, LogMetrics(self.run.log, self.run.log_times))
+        self.checkpoints = ForeignCheckpoints(self.run.path)
+        self.started = time.time() - 60
+
+    def look(self, *, has_ended: bool = False) -> tuple[set[str], set[str]]:
+        """Return the names of the curves and of the checkpoints, of a look without the pause since the last one."""
+        self.metrics._next_look = self.checkpoints._looked = float("-inf")
+        where = self.work, ("--output_dir", "parallel"), self.started, self.started + 90 if has_ended else None
+        curves, saved = {*self.metrics.history(*where)}, self.checkpoints.look(*where)
+        assert self.metrics.notes()
+        newest_whole(saved)
+        return curves, {f"work/{one.name}" for one in saved}
+
+
+def test_the_files_of_the_tree_are_all_found(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(tree, monkeypatch)
+    assert Search(tree).look() == (set(CURVES), CHECKPOINTS)
+    assert calls.num > 100
+
+
+@pytest.mark.parametrize("kind", [*IN_PLACE, *REPLACED])
+def test_a_path_that_changes_before_any_call_stops_no_search(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    calls = Calls(tree, monkeypatch)
+    for number in itertools.count(1):
+        search = Search(tree)
+        with contextlib.ExitStack() as change:
+            calls.num, calls.at = 0, number
+            calls.act = lambda path: change.enter_context(changed(path, kind, tmp_path / "aside"))
+            assert search.look()[0] <= CURVES.keys()
+            is_past, calls.at = calls.at > 0, -1
+        if is_past:
+            break
+        assert search.look() == (set(CURVES), CHECKPOINTS), number
+    assert number > 100
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("has_ended", [False, True], ids=["running", "ended"])
+def test_a_call_that_fails_once_loses_no_other_file(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, error: int, has_ended: bool
+) -> None:
+    calls, failed = Calls(tree, monkeypatch), list[Path]()
+
+    def fail(path: Path) -> None:
+        failed.append(path)
+        raise OSError(error, os.strerror(error), str(path))
+
+    for number in itertools.count(1):
+        search = Search(tree)
+        calls.num, calls.at, calls.act = 0, number, fail
+        search.look(has_ended=has_ended)
+        if calls.at >= 0:
+            break
+        curves, saved = search.look(has_ended=has_ended)
+        lost = [tree / path for path in {CURVES[name] for name in CURVES.keys() - curves} | CHECKPOINTS - saved]
+        assert has_ended or not lost, number
+        at = failed[-1]  # a last look may lose what it could not read
+        assert all(path.is_relative_to(at) or at.is_relative_to(path) for path in lost), (number, at, lost)
+    assert number > 100
+
+
+@pytest.mark.parametrize("cwd", ["a\0b", "\ud800", "work", ""], ids=ascii)
+@pytest.mark.parametrize("line", ['{"a": 1}', "[1]", '[1, "x"]', "[" * 199, "[1, 1e999, 1]", "null"])
+def test_records_that_another_program_damaged_stop_no_search(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, line: str
+) -> None:
+    monkeypatch.chdir(tree)  # a relative path would be taken for one of this process
+    (tree / "runs/b/rank0.times.jsonl").write_text(line + "\n")
+    search = Search(tree)
+    search.work = cwd
+    assert search.look() == ({"train/learning_rate", "train/loss"}, set())
+
+
+@pytest.mark.parametrize("log", ["rank0.log", "ranks/x/attempt_0/1/stdout.log"])
+def test_a_log_that_cannot_be_read_hides_no_other_curve_and_is_named(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    path, calls = tree / "runs/b" / log, Calls(tree, monkeypatch)
+
+    def fail(place: Path) -> None:
+        calls.at = calls.num + 1
+        if place == path and calls.name == "open":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    calls.at, calls.act = 1, fail
+    search = Search(tree)
+    assert len(search.look()[0]) >= 5
+    assert f"{path}: not read: Permission denied" in search.metrics.notes()
+    calls.at = -1
+    assert search.look()[0] == set(CURVES)
+    assert not any("not read" in note for note in search.metrics.notes())

@@ -1,0 +1,284 @@
+"""What a training shows, in the panel: real widgets, real run directories; a browser looks in tests/browser."""
+
+import base64
+import io
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+import pytest
+from PIL import Image
+
+from nbtools.notebook.panel.media_view import MediaView, show_media, state_html, static_html
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.plots.line_chart import draw_series
+from nbtools.notebook.widgets import close_tree
+from nbtools.rundir import media
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.media import append
+from nbtools.rundir.rundir import RunDir
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
+TABLE = media.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
+FRAMES = media.frames("Unmasked", ["░░░░", "░nce", "once"])
+DRAWINGS = media.frames("A walk", ["...\n..@", "...\n.@.", "...\n@.."], keep_lines=True)
+SERIES = media.series("Return", [1, 2, 3], {"unseen": [0.5, 2.0, 6.9]}, x_label="episode", y_label="return")
+
+
+@pytest.fixture
+def view() -> Iterator[MediaView]:
+    made = MediaView()
+    yield made
+    close_tree(made.widget)
+
+
+def everything(widget: widgets.Widget) -> list[widgets.Widget]:
+    found = [widget]
+    for child in getattr(widget, "children", ()):
+        found += everything(child)
+    return found
+
+
+def words(widget: widgets.Widget) -> str:
+    return "".join(part.value for part in everything(widget) if isinstance(part, widgets.HTML))
+
+
+def only(view: MediaView, kind: type[Any]) -> Any:
+    (found,) = [part for part in everything(view.widget) if isinstance(part, kind)]
+    return found
+
+
+def chart(html: str) -> bytes:
+    (data,) = re.findall("src='data:image/png;base64,(.*?)'", html)
+    return base64.b64decode(data)
+
+
+def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path) -> None:
+    view.look(tmp_path / "missing", dark=False)
+    assert "No samples yet" in words(view.widget)
+    assert view.is_empty and view.html() == ""
+
+
+def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawing() -> None:
+    bundle = show_media(TABLE, SERIES, FRAMES)._repr_mimebundle_()
+    assert "Mistakes" in bundle["text/html"] and "and 10 more rows" in bundle["text/html"]
+    assert "step" not in re.sub("<img[^>]*>", "", bundle["text/html"]), "no step was given"
+    assert "mathjax_ignore" in bundle["text/html"]
+    assert bundle["text/plain"] == "table: Mistakes\nseries: Return\nframes: Unmasked"
+    assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES, dark=False)
+    picture = Image.open(io.BytesIO(base64.b64decode(show_media(DRAWINGS)._repr_mimebundle_()["image/png"])))
+    assert picture.width > picture.height
+    assert "image/png" not in show_media(TABLE, *(media.text("a", hostile) for hostile in HOSTILE))._repr_mimebundle_()
+    assert "<img" not in show_media(*(media.text(text, text) for text in HOSTILE))._repr_mimebundle_()["text/html"]
+
+
+def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
+    for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
+        append(tmp_path, name, 1200, item)
+    assert view.look(tmp_path, dark=False)
+    assert not view.is_empty
+    for said in (words(view.widget), view.html()):
+        assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
+        assert "row 19" in said and "row 20" not in said and "10 more rows" in said
+        assert Image.open(io.BytesIO(chart(said))).size == (1800, 500)
+    assert view.html().count("<details open") == 1
+
+
+def test_it_is_drawn_again_only_when_something_is_new(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, media.text("Sample", "first"))
+    append(tmp_path, "d", 1, SERIES)
+    assert view.look(tmp_path, dark=False)
+    assert not view.look(tmp_path, dark=False)
+    before, drawn = view.widget.children, view.widget.children[-1].value
+    append(tmp_path, "a", 2, media.text("Sample", "second"))
+    assert view.look(tmp_path, dark=False)
+    assert "second" in words(view.widget) and "first" not in words(view.widget)
+    assert view.widget.children == before, "the same widgets: nothing jumps"
+    assert view.widget.children[-1].value is drawn
+    assert view.look(tmp_path, dark=True)
+    assert view.widget.children[-1].value != drawn
+
+
+def test_an_item_may_come_change_its_kind_and_go(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    view.look(tmp_path, dark=False)
+    append(tmp_path, "a", 2, media.text("Sample", "now a text"))
+    view.look(tmp_path, dark=False)
+    assert "now a text" in words(view.widget)
+    assert not [part for part in everything(view.widget) if isinstance(part, widgets.Play)]
+    (tmp_path / "a.jsonl").unlink()
+    view.look(tmp_path, dark=False)
+    assert view.is_empty
+
+
+def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    view.look(tmp_path, dark=False)
+    play, slider = only(view, widgets.Play), only(view, widgets.IntSlider)
+    assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
+    assert (play.min, play.max) == (0, 2)
+    at_end = words(view.widget)
+    slider.value = 0
+    assert words(view.widget) != at_end
+    assert "░" in words(view.widget)
+
+
+def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "a", 1, FRAMES)
+    view.look(tmp_path, dark=False)
+    slider = only(view, widgets.IntSlider)
+    slider.value = 1
+    append(tmp_path, "a", 2, media.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
+    view.look(tmp_path, dark=False)
+    assert (slider.value, slider.max) == (1, 4)
+    slider.value = 4
+    append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
+    view.look(tmp_path, dark=False)
+    assert (slider.value, slider.max) == (1, 1)
+    assert "z" in words(view.widget)
+
+
+def test_what_has_changed_since_the_state_before_is_marked() -> None:
+    assert state_html(FRAMES, 1).count("<span style='background:#f5a62366") == 3
+    assert state_html(FRAMES, 0).count("background:#8886") == 4
+
+
+# --- limits and hostile content ---------------------------------------------------------------------
+
+
+def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "walk", 1, DRAWINGS)
+    view.look(tmp_path, dark=False)
+    slider = only(view, widgets.IntSlider)
+    slider.value = 1
+    (drawn,) = re.findall("<pre.*?</pre>", words(view.widget), re.DOTALL)
+    rows = re.sub("<span style='opacity.*?</span>\n|</?pre.*?>", "", drawn).split("<br>")
+    assert [re.sub("<.*?>", "", row) for row in rows] == ["...", ".@."]
+    assert re.findall(r"f5a623[^>]*>(.)<", rows[1]) == ["@", "."]
+    assert view.html().count("<pre") == 3, "all of them side by side"
+
+
+def test_earlier_curves_lie_faintly_behind_the_newest(view: MediaView, tmp_path: Path) -> None:
+    append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
+    view.look(tmp_path, dark=False)
+    alone = chart(words(view.widget))
+    append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
+    view.look(tmp_path, dark=False)
+    newest, earlier = media.read(tmp_path, "returns")[::-1]
+    both = chart(words(view.widget))
+    assert both == draw_series(newest, dark=False, earlier=[earlier])
+    assert both not in (alone, draw_series(newest, dark=False))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_never_markup(view: MediaView, tmp_path: Path, text: str) -> None:
+    append(tmp_path, "a", 1, media.text(text, text))
+    append(tmp_path, "b", 1, media.table(text, [text], [[text]]))
+    append(tmp_path, "c", 1, media.frames(text, [text, text]))
+    append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
+    view.look(tmp_path, dark=False)
+    for said in (words(view.widget), view.html()):
+        for markup in ("<img src=x", "<script", "</script", " onclick='"):
+            assert markup not in said
+    for part in everything(view.widget):
+        if isinstance(part, widgets.HTML):
+            assert "mathjax_ignore" in part._dom_classes
+
+
+def test_long_texts_and_wide_tables_are_cut() -> None:
+    text = static_html(media.text("t", "x" * 20_000), dark=False)
+    assert len(text) < 6000 and "20,000 characters" in text
+    wide = static_html(media.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100), dark=False)
+    assert wide.count("<td") == 20 * 12
+    assert len(wide) < 200_000
+    long = media.frames("t", ["░" * 20_000] * 2)
+    assert len(state_html(long, 1)) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("x", "lines"),
+    [
+        ([], {}),
+        ([], {"a": []}),
+        ([1.0], {"a": [2.0]}),
+        ([1, 2], {"a": [math.nan, math.inf]}),
+        ([1, 2, 3], {"a": [1.0], "b": [1, 2, 3, 4]}),
+        ([math.nan, 1], {"a": [1, 2]}),
+        ([0, 1], {"a": [1e308, -1e308]}),
+        ([5, 5], {"a": [1, 1]}),
+        ([0, 1], {f"{number} a rather long name": [number, 1] for number in range(20)}),
+        (list(range(100_000)), {"a": [math.sin(number / 999) for number in range(100_000)]}),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("dark", [False, True])
+def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]], dark: bool) -> None:
+    drawn = draw_series(media.series("t", x, lines, x_label="x", y_label="y"), dark=dark)
+    picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB"))
+    assert picture.std() > 1, "something is on it"
+    assert (picture[0, 0].mean() < 60) == dark
+
+
+# --- the panel --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[RunDir]:
+    """A run that is going on."""
+    made = RunDir(tmp_path / "2026-01-31_142233_tiny")
+    made.ranks.mkdir(parents=True)
+    made.checkpoints.mkdir()
+    write_json(made.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": time.time() - 9, "args": []})
+    write_json(made.config, {"config": {}, "derived": {"total_steps": 100}})
+    made.metrics.write_text(f'{{"step": 1, "time": {time.time()}, "train/loss": 2.0}}\n')
+    made.log.touch()
+    lock = acquire_lock(made.lock)
+    assert lock is not None
+    yield made
+    os.close(lock)
+
+
+@pytest.fixture
+def panel(files: RunDir) -> Iterator[LivePlot]:
+    made = LivePlot(files.path, refresh_s=0.05)
+    yield made
+    made.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == f"panel {files.id}"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: RunDir, panel: LivePlot) -> None:
+    shown = panel._widgets.shown
+    until(lambda: bool(panel._widgets.image.value))
+    picture = panel._widgets.image.value
+    assert shown.is_empty
+    append(files.media, "sample", 5, media.text("A sample", "once upon a time"))
+    until(lambda: "once upon a time" in words(panel.widget))
+    assert panel._widgets.image.value is picture
+
+
+def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: RunDir, panel: LivePlot) -> None:
+    append(files.media, "unmasked", 5, FRAMES)
+    panel._displays.append(("a", "b", "c", "d"))
+    write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
+    until(lambda: "Unmasked" in words(panel.widget))
+    panel.refresh()
+    outputs = panel._outputs()
+    assert "Unmasked" in outputs[2][0]["text/html"]
+    assert "widget" not in "".join(outputs[2][0])
+    bundle, _ = panel._repr_mimebundle_()
+    assert "Unmasked" in bundle["text/html"]

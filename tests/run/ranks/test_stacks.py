@@ -1,0 +1,406 @@
+"""Who is stuck: the judgement over heartbeats, and stacks of living processes, none of which is stopped for it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbtools.machine.processes import kinds_of, living, members, ranks_among
+from nbtools.project import Project
+from nbtools.run.ranks import stacks
+from nbtools.run.ranks.stacks import take_stacks
+from nbtools.run.ranks.stragglers import Straggler, process_condition, stragglers
+from nbtools.run.run import Run
+from nbtools.run.state import RunState
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.identity import ProcessIdentity
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+Start = Callable[..., Run]
+NOW = 1000.0
+
+
+def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+# --- who is stuck ---------------------------------------------------------------------------------
+
+
+def beats(*entries: tuple[int, str, float] | tuple[int, str, float, int]) -> list[RankHeartbeat]:
+    """One rank per entry: step, phase, for how long, and which phase of its step that is."""
+    return [
+        RankHeartbeat(rank, 1, "elsewhere", entry[0], entry[1], NOW - entry[2], *entry[3:])
+        for rank, entry in enumerate(entries)
+    ]
+
+
+def stuck(*entries: tuple[int, str, float] | tuple[int, str, float, int], step_s: float | None = 0.5) -> list[int]:
+    return [straggler.beat.rank for straggler in stragglers(beats(*entries), NOW, step_s)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "straggler"),
+    [
+        ((10, "collective", 30.0), (10, "forward", 31.0)),
+        ((10, "collective", 30.0), (9, "collective", 31.0)),
+        ((10, "backward", 30.0), (10, "forward", 29.0)),  # DDP's backward pass holds the all-reduce
+        ((10, "backward", 30.0), (10, "data", 31.0)),
+        ((10, "backward", 30.0), (9, "backward", 28.0)),
+        ((10, "forward", 30.0), (9, "forward", 31.0)),
+    ],
+)
+def test_the_one_furthest_behind_is_named_and_not_those_who_wait_for_it(
+    waiting: tuple[int, str, float], straggler: tuple[int, str, float]
+) -> None:
+    assert stuck(waiting, straggler) == [1]
+    assert stuck(straggler, waiting, waiting) == [0]
+
+
+def test_the_count_of_phases_orders_ranks_within_a_step() -> None:
+    # The collective at the end of step 10 comes before the forward pass of step 11, which is still counted as 10.
+    assert stuck((10, "forward", 30.0, 3), (10, "collective", 31.0, 1)) == [1]
+    # Two passes are accumulated: the data of the second come after the backward pass of the first.
+    assert stuck((10, "data", 30.0, 4), (10, "backward", 30.0, 3)) == [1]
+
+
+def test_patience_is_twice_the_usual_step_and_a_little() -> None:
+    assert stuck((10, "forward", 0.2), (10, "forward", 3.9)) == []
+    assert stuck((10, "forward", 0.2), (10, "forward", 4.1)) == [1]
+    assert stuck((10, "forward", 22.0), (10, "forward", 24.0), step_s=10.0) == [1]
+    assert stuck((10, "forward", 14.0), step_s=None) == []
+    assert stuck((10, "forward", 16.0), step_s=None) == [0]
+
+
+def test_where_all_are_equally_far_all_hang() -> None:
+    assert stuck((10, "collective", 30.0), (10, "collective", 31.0)) == [0, 1]
+    assert stuck((10, "backward", 30.0)) == [0]
+
+
+def test_what_may_take_minutes_is_left_alone() -> None:
+    assert stuck((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == []
+    assert stuck((10, "checkpoint", 60.0), (10, "backward", 50.0)) == [], "it waits for a rank that writes"
+    assert stuck((0, "data", 600.0), (0, "data", 600.0)) == [], "the text is being tokenized"
+    assert stuck((10, "data", 30.0), (10, "backward", 30.0)) == [0], "a batch is not a text"
+    assert stuck((10, "done", 600.0), (10, "done", 600.0)) == []
+    assert stragglers([], NOW, 0.5) == []
+
+
+def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
+    def condition(beat: RankHeartbeat) -> str:
+        return "stopped (state T)" if beat.rank == 1 else ""
+
+    for phase, nth in (("backward", 3), ("checkpoint", 2), ("collective", 4)):
+        found = stragglers(beats((40, "backward", 35.0, 3), (40, phase, 35.2, nth)), NOW, 0.5, condition)
+        assert [straggler.beat.rank for straggler in found] == [1]
+    assert not stragglers(beats((40, "backward", 1.0), (40, "backward", 1.0)), NOW, 0.5, condition)
+
+
+def test_a_straggler_is_a_sentence() -> None:
+    beat = RankHeartbeat(1, 1, "h", 40, "forward", NOW)
+    assert str(Straggler(beat, 35.4, True, "")) == "rank 1 is behind: forward at step 40 for 35 s"
+    held = Straggler(beat, 35.4, False, "stopped (state T)")
+    assert str(held) == "rank 1 is stuck: forward at step 40 for 35 s, stopped (state T)"
+
+
+def test_a_heartbeat_that_is_none_or_of_an_older_nbtools_is_read_as_far_as_it_goes() -> None:
+    plain = {"rank": 1, "pid": 2, "host": "h", "step": 3, "phase": "data", "time": 4.0}
+    beat = RankHeartbeat.from_json(plain)
+    assert beat == RankHeartbeat(1, 2, "h", 3, "data", 4.0)
+    assert beat.to_json() == plain
+    for more in ({"nth": "x"}, {"stacks_signal": -1}, {"start_time": []}, {"boot_id": None}):
+        assert RankHeartbeat.from_json({**plain, **more}) == beat
+    assert RankHeartbeat.from_json({**plain, "step": None}) is None
+
+
+# --- processes apart ------------------------------------------------------------------------------
+
+
+def agent(*script_and_args: str | Path) -> list[str | Path]:
+    return [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", *script_and_args]
+
+
+def test_the_processes_of_a_run_are_told_apart(supervised: Start, tmp_path: Path) -> None:
+    program = tmp_path / "starts_another.py"
+    program.write_text(
+        "import os, subprocess, sys, time\n"
+        "if os.fork() == 0:\n    time.sleep(600)\n"
+        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    )
+    run = supervised(*agent(program))
+    expected = [*["agent"] * 2, *["loader worker"] * 2, *["process"] * 2, *["rank"] * 2]  # the supervisor is above, too
+
+    def kinds() -> dict[psutil.Process, str]:
+        found = members(run.files)
+        return kinds_of(found, ranks_among(found).values())
+
+    eventually(lambda: sorted(kinds().values()) == expected)
+    ranks = ranks_among(members(run.files))
+    assert sorted(ranks) == [0, 1]
+    assert {rank: process.environ()["RANK"] for rank, process in ranks.items()} == {0: "0", 1: "1"}
+    assert {process for process, kind in kinds().items() if kind == "rank"} == set(ranks.values())
+    assert all(kinds()[psutil.Process(rank.ppid())] == "agent" for rank in ranks.values())
+
+
+# --- stacks ---------------------------------------------------------------------------------------
+
+
+def hanging(supervised: Start, how: str) -> Run:
+    run = supervised(*agent(PROGRAMS / "hangs.py", how))
+    eventually(lambda: all((run.files.ranks / f"{rank}.ready").exists() for rank in (0, 1)))
+    return run
+
+
+@pytest.fixture
+def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_py_spy", lambda: None)
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_ranks_that_announced_a_signal_tell_where_they_are_and_go_on(supervised: Start) -> None:
+    run = hanging(supervised, "announce")
+    family = members(run.files)
+    ranks = ranks_among(family)
+    for _ in range(2):
+        found = take_stacks(run.files)
+        assert [(item.rank, item.pid, item.has_stacks) for item in found] == [(n, ranks[n].pid, True) for n in (0, 1)]
+        for item in found:
+            assert item.text.count("in hang_here") == 1, "this dump, and none before it"
+            assert "in beside_it" in item.text
+    assert len(living(family)) == len(family)
+    assert psutil.STATUS_STOPPED not in {process.status() for process in family}
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_rank_that_announced_nothing_is_never_signalled(supervised: Start) -> None:
+    run = hanging(supervised, "silent")
+    ranks = ranks_among(members(run.files))
+    found = take_stacks(run.files)
+    assert [(item.rank, item.pid) for item in found] == [(rank, ranks[rank].pid) for rank in (0, 1)]
+    for item in found:
+        assert not item.has_stacks
+        assert item.text == (
+            "no stacks: it has registered no signal for its stacks; install py-spy to read them from outside"
+        )
+    time.sleep(0.5)
+    assert len(living(ranks.values())) == 2
+    ranks[1].send_signal(signal.SIGUSR2)  # it would have been its death
+    eventually(lambda: not living([ranks[1]]))
+
+
+def test_py_spy_is_asked_where_it_is_installed(
+    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = hanging(supervised, "silent")
+    program = tmp_path / "py-spy"
+    program.write_text('#!/bin/sh\n[ "$1 $2" = "dump --pid" ] && [ -d "/proc/$3" ] && echo "Process $3: hang_here"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = take_stacks(run.files)
+    assert [item.text for item in found] == [f"Process {item.pid}: hang_here" for item in found]
+    assert all(item.has_stacks for item in found)
+    program.write_text("#!/bin/sh\necho 'Permission Denied: try sudo' >&2\nexit 1\n")
+    for item in take_stacks(run.files):
+        assert not item.has_stacks
+        assert item.text.endswith(f"py-spy dump --pid {item.pid}: Permission Denied: try sudo")
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_stopped_rank_is_told_as_such_and_not_signalled(supervised: Start) -> None:
+    run = hanging(supervised, "announce")
+    held = ranks_among(members(run.files))[1]
+    held.suspend()
+    eventually(lambda: held.status() == psutil.STATUS_STOPPED)
+    found = take_stacks(run.files)
+    assert "in hang_here" in found[0].text
+    assert (found[1].text, found[1].has_stacks) == ("stopped (state T)", False)
+    pending = [line.split() for line in Path(f"/proc/{held.pid}/status").read_text().splitlines() if "Pnd:" in line]
+    assert {int(mask, 16) for _, mask in pending} == {0}
+    held.resume()
+    eventually(lambda: held.status() == psutil.STATUS_SLEEPING)
+    assert "in hang_here" in take_stacks(run.files)[1].text
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_rank_that_does_not_answer_is_not_waited_for_long(supervised: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_ANSWER_S", 0.5)
+    run = hanging(supervised, "deaf")
+    for item in take_stacks(run.files):
+        assert not item.has_stacks
+        assert "no answer within 0 s (process is sleeping)" in item.text
+
+
+@pytest.mark.usefixtures("no_py_spy")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start_time": 1.0},
+        {"boot_id": "another boot"},
+        {"host": "node-7"},
+        {"start_time": None},
+        {"stacks_signal": int(signal.SIGKILL)},
+        {"stacks_signal": None},
+        {"phase": "done"},
+    ],
+)
+def test_a_stranger_with_a_ranks_pid_is_never_signalled(project: Project, change: dict[str, object]) -> None:
+    run = RunDir.create(project.runs, "toy")
+    run.lock.touch()
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        content = {"rank": 0, "step": 1, "phase": "forward", "time": 1.0, "stacks_signal": int(signal.SIGUSR2)}
+        write_json(run.heartbeat(0), {**content, **ProcessIdentity.of(stranger.pid).to_json(), **change})
+        found = take_stacks(Run(run.path).files)
+        assert not any(item.has_stacks for item in found)
+        if change.get("host"):
+            assert [item.text for item in found] == ["runs on node-7: take its stacks there"]
+        time.sleep(0.2)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        identity = ProcessIdentity.of(child.pid)
+        beat = RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=identity)
+        assert process_condition(beat) == ""
+        child.send_signal(signal.SIGSTOP)
+        eventually(lambda: process_condition(beat) == "stopped (state T)")
+        assert process_condition(RankHeartbeat(0, child.pid, "elsewhere", 1, "forward", 1.0)) == ""
+        reused = ProcessIdentity(identity.pid, 1.0, identity.boot_id, identity.host)
+        assert (
+            process_condition(RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=reused)) == "gone"
+        )
+    finally:
+        child.kill()
+        eventually(lambda: process_condition(beat) == "gone")  # a zombie until it is waited for
+        child.wait()
+    assert process_condition(beat) == "gone"
+
+
+def test_the_command_line_names_the_straggler_and_prints_the_stacks(
+    supervised: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = hanging(supervised, "announce")
+    assert run.state is RunState.RUNNING
+    show = [sys.executable, "-m", "nbtools", "show", str(run.dir)]
+    told = subprocess.run(show, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "rank 1 is behind: backward at step 40 for" in told
+    assert "hang_here" not in told
+    told = subprocess.run([*show, "--stacks"], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert told.count("in hang_here") == 2
+    pids = [process.pid for process in map(ranks_among(members(run.files)).get, (0, 1)) if process is not None]
+    assert all(f"--- rank {rank} (pid {pid})" in told for rank, pid in enumerate(pids))
+    asked = subprocess.run([*show, "--stacks", "--json"], capture_output=True, text=True, timeout=120, check=True)
+    summary = json.loads(asked.stdout)
+    assert [(item["rank"], item["has_stacks"]) for item in summary["stacks"]] == [(0, True), (1, True)]
+    assert [straggler["rank"] for straggler in summary["stragglers"]] == [1]
+    assert summary["stragglers"][0]["message"].startswith("rank 1 is behind: backward at step 40 for ")
+
+
+# --- real ranks -----------------------------------------------------------------------------------
+
+TRAINS = """
+import time
+import torch
+from nbtools.config import TrainConfig
+from nbtools.training.engine import worker
+from nbtools.training.engine.flags import Flags
+
+worker._SECONDS_PER_MINUTE = 40
+
+def train(worker, config):
+    hang = worker.files.path / "hang"
+    model = worker.wrap(torch.nn.Linear(8, 8))
+    for step in range(1, 100_000):
+        worker.phase("data")
+        time.sleep(0.02 if worker.rank else 0.3)  # so that rank 1 nearly always waits in a collective
+        worker.phase("forward")
+        if worker.rank == 1 and hang.exists():
+            hang_here()
+        loss = model(torch.ones(4, 8)).sum()
+        worker.phase("backward")
+        loss.backward()
+        worker.progress.step = step
+        worker.end_step({"train/loss": float(loss)}, 100_000)
+        if worker.stop_agreed():
+            break
+
+def hang_here():
+    while True:
+        time.sleep(1)
+
+worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
+"""
+
+
+@pytest.fixture
+def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Two real ranks under the real torchrun, three steps a second, a collective timeout of 40 seconds."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    script = project.scripts / "trains.py"
+    script.write_text(TRAINS)
+    torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
+    rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
+    run = supervised(*torchrun, *rendezvous, script)
+    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], 240)
+    return run
+
+
+@pytest.mark.promise("fault-23")
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_time(training: Run) -> None:
+    ranks = ranks_among(members(training.files))
+    eventually(lambda: read_heartbeats(training.files)[1].phase == "backward")
+    ranks[1].suspend()
+    eventually(lambda: training.stragglers, 30)
+    (straggler,) = training.stragglers
+    assert (straggler.beat.rank, straggler.condition) == (1, "stopped (state T)")
+    found = take_stacks(training.files)
+    assert "in train" in found[0].text
+    assert "backward" in found[0].text
+    assert (found[1].text, found[1].has_stacks) == ("stopped (state T)", False)
+    assert training.wait(timeout_s=200, check=False) is RunState.FAILED
+    failure = training.failure
+    assert failure is not None
+    assert failure.rank == 0
+    assert "Timed out waiting 40000ms" in (failure.traceback or "")
+    eventually(lambda: not members(training.files))
+
+
+@pytest.mark.promise("fault-23")
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> None:
+    for _ in range(5):
+        assert [item.has_stacks for item in take_stacks(training.files)] == [True, True]
+    seen = training.step
+    eventually(lambda: training.step > seen + 3)
+    assert not training.stragglers
+    (training.dir / "hang").touch()
+    eventually(lambda: training.stragglers, 30)
+    assert str(training.stragglers[0]).startswith("rank 1 is behind: forward at step ")
+    waiting, hanging = take_stacks(training.files)
+    assert "in hang_here" in hanging.text
+    assert "backward" in waiting.text
+    assert training.state is RunState.RUNNING
+    said = training.stop(timeout_s=1)  # they cannot agree on anything any more
+    assert said.startswith("killed after 1 s at step ")
+    assert said.endswith("; 2 ranks ended")
+    assert members(training.files) == []

@@ -1,0 +1,450 @@
+"""Checkpoints of other programs: known by their names and times, listed when they are quiet, never unpickled."""
+
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from nbtools.errors import CheckpointError
+from nbtools.rundir.program_files import foreign_checkpoints
+from nbtools.rundir.program_files.foreign_checkpoints import (
+    ForeignCheckpoint,
+    ForeignCheckpoints,
+    checkpoint_at,
+    checkpoints_of,
+    newest_whole,
+    resume_order,
+)
+from nbtools.rundir.program_files.written_files import walk
+
+Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """The directory of a run, whose program works in `cwd`."""
+    for name in ("runs/2026-01-31_142233_a", "cwd"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path / "runs/2026-01-31_142233_a"
+
+
+@pytest.fixture
+def cwd(run_dir: Path, tmp_path: Path) -> Path:
+    return tmp_path / "cwd"
+
+
+def listed(run_dir: Path, *args: str, ended: float | None = None, quiet_s: float = 0) -> list[ForeignCheckpoint]:
+    cwd = run_dir.parents[1] / "cwd"
+    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, quiet_s=quiet_s)
+
+
+def names(found: list[ForeignCheckpoint]) -> set[str]:
+    return {one.name for one in found}
+
+
+def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+# --- which ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "number"),
+    [
+        ("lightning_logs/version_0/checkpoints/epoch=3-step=400.ckpt", 400, None),
+        ("last.ckpt", None, None),
+        ("out/ckpt.pt", None, None),
+        ("out/model_0100.pth", None, 100),
+        ("checkpoint_best.pt", None, None),
+        ("checkpoint.pth.tar", None, None),
+        ("checkpoint-12.pth.tar", None, 12),
+        ("iter_2000.pth", 2000, None),
+        ("epoch_12.pth", None, None),
+        ("runs/detect/train/weights/last.pt", None, None),
+        ("snapshot.pt", None, None),
+        ("00000500.pt", None, 500),
+        ("checkpoint_3.safetensors", None, 3),
+        ("llama-3.1-step700.pt", 700, None),
+    ],
+)
+def test_files_of_known_names_are_checkpoints(
+    run_dir: Path, cwd: Path, name: str, step: int | None, number: int | None
+) -> None:
+    write(cwd / name)
+    (found,) = listed(run_dir)
+    assert (found.name, found.step, found.number, found.num_bytes) == (name, step, number, 7)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("optimizer.pt", "rng_state.pth", "training_args.bin", "tokenizer.pt", "val_predictions.pt", "dataset_4.pt"),
+        *("train_000.bin", "train_3.pt", "model.safetensors", "data_7.npz", "a.tar"),
+        *("last.ckpt.tmp", "tmp123.pt", ".last.pt"),
+    ],
+)
+def test_parts_data_and_unfinished_files_are_none(run_dir: Path, cwd: Path, name: str) -> None:
+    write(cwd / name)
+    assert listed(run_dir) == []
+
+
+def test_a_tensor_file_of_any_name_counts_only_where_no_name_says_so(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "mnist_cnn.pt")
+    assert names(listed(run_dir)) == {"mnist_cnn.pt"}
+    write(cwd / "out/ckpt.pt")
+    assert names(listed(run_dir)) == {"out/ckpt.pt"}
+
+
+def test_a_numbered_folder_is_one_checkpoint_with_the_size_of_its_files(run_dir: Path, cwd: Path) -> None:
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        write(cwd / f"out/checkpoint-500/{name}", b"12345")
+    assert names(listed(run_dir)) == {"out/checkpoint-500"}, "of a program that writes no more"
+    write(cwd / "out/checkpoint-500/training_args.bin")
+    assert listed(run_dir) == [], "of a Trainer that has not come to its end"
+    state = {"best_metric": None, "epoch": 1.5, "global_step": 501, "log_history": [{"step": 10}] * 9}
+    write(cwd / "out/checkpoint-500/trainer_state.json", json.dumps(state).encode())
+    (found,) = listed(run_dir)
+    assert (found.step, found.num_bytes) == (501, 20 + 7 + len(json.dumps(state)))
+
+
+def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "out/epoch_1/model.pt")
+    assert names(listed(run_dir)) == {"out/epoch_1/model.pt"}
+
+
+def test_folders_that_arguments_name_and_the_run_directory_are_looked_through(run_dir: Path, tmp_path: Path) -> None:
+    write(tmp_path / "disk/results/last.ckpt")
+    write(run_dir / "checkpoints/ckpt_7.pt")
+    found = listed(run_dir, f"--output_dir={tmp_path / 'disk/results'}")
+    assert names(found) == {str(tmp_path / "disk/results/last.ckpt"), "checkpoints/ckpt_7.pt"}
+
+
+def test_old_files_links_and_other_runs_are_passed_over(run_dir: Path, cwd: Path, tmp_path: Path) -> None:
+    write(tmp_path / "last.ckpt")
+    (cwd / "last.ckpt").symlink_to(tmp_path / "last.ckpt")
+    (cwd / "linked").symlink_to(tmp_path)
+    write(cwd / "old.ckpt", age_s=1000)
+    write(cwd / "runs/2026-01-31_142233_other/checkpoints/last.ckpt")
+    os.mkfifo(cwd / "pipe.ckpt")
+    assert listed(run_dir) == []
+
+
+def test_a_folder_of_links_alone_is_no_checkpoint(run_dir: Path, cwd: Path, tmp_path: Path) -> None:
+    (cwd / "checkpoint-500").mkdir()
+    for name in ("model.safetensors", "trainer_state.json"):
+        (cwd / "checkpoint-500" / name).symlink_to(write(tmp_path / "store" / name))
+    write(cwd / "last.ckpt")
+    assert names(listed(run_dir)) == {"last.ckpt"}
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (500, 600):
+        for name in ("model.safetensors", "trainer_state.json"):
+            write(cwd / f"checkpoint-{number}/{name}")
+
+    def deleting(root: Path, cut: None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+        for found in walk(root, cut):
+            if found[0].name == "checkpoint-500":
+                shutil.rmtree(found[0])
+            yield found
+
+    monkeypatch.setattr(foreign_checkpoints, "walk", deleting)
+    assert names(listed(run_dir)) == {"checkpoint-600"}
+
+
+def test_of_a_folder_inside_a_checkpoint_few_entries_and_only_parts_are_looked_at(
+    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cwd / "checkpoint-5/trainer_state.json")
+    for number in range(3_000):
+        (cwd / "checkpoint-5").joinpath("images").mkdir(exist_ok=True)
+        (cwd / f"checkpoint-5/images/{number}.png").touch()
+    write(cwd / "checkpoint-5/global_step5/mp_rank_00_model_states.pt")
+    (found,) = listed(run_dir)
+    assert found.files.keys() == {"trainer_state.json", "global_step5/mp_rank_00_model_states.pt"}
+    for number in range(3_000):
+        (cwd / f"checkpoint-5/global_step5/{number}.pt").touch()
+    (found,) = listed(run_dir)
+    assert 1_990 < len(found.files) <= 2_001
+
+
+def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "last.ckpt")
+    other = run_dir.parent / "2026-01-31_142234_b"
+    other.mkdir()
+    (other / "rank0.log").touch()
+    (other / "launch.json").write_text(json.dumps({"time": time.time() - 50, "cwd": str(cwd), "args": []}))
+    assert listed(run_dir) == []
+    (other / "exit.json").write_text(json.dumps({"time": time.time() - 40}))
+    shutil.rmtree(other)
+    assert names(listed(run_dir)) == {"last.ckpt"}
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_being_written_is_listed_once_it_is_quiet(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "last.ckpt", age_s=0)
+    assert listed(run_dir, quiet_s=2) == []
+    assert names(listed(run_dir, quiet_s=2, ended=time.time())) == {"last.ckpt"}, "no process is left that writes"
+    write(cwd / "last.ckpt", age_s=3)
+    assert names(listed(run_dir, quiet_s=2)) == {"last.ckpt"}
+
+
+def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_dir: Path, cwd: Path) -> None:
+    for age_s in (30, 20):
+        write(cwd / "ckpt.pt", age_s=age_s)
+        (found,) = listed(run_dir)
+        assert time.time() - found.time == pytest.approx(age_s, abs=1)
+
+
+def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_dir: Path, cwd: Path) -> None:
+    follows, started = ForeignCheckpoints(run_dir), time.time() - 100
+    assert follows.look(str(cwd), (), started, None) == []
+    write(cwd / "last.ckpt")
+    assert follows.look(str(cwd), (), started, None) == []
+    assert names(follows.look(str(cwd), (), started, time.time())) == {"last.ckpt"}
+
+
+def test_a_look_at_a_hundred_thousand_files_takes_less_than_50_ms(run_dir: Path, cwd: Path) -> None:
+    for number in range(100_000):
+        (cwd / f"{number}.pt").touch()
+    taken = []
+    for _ in range(5):
+        began = time.thread_time()
+        assert len(listed(run_dir)) <= 2_000
+        taken.append(time.thread_time() - began)
+    assert min(taken) < 0.05
+
+
+@pytest.mark.parametrize("checkpoint", ["checkpoints/last.ckpt", "a/last.ckpt", "zeta/deep/last.ckpt", "last.ckpt"])
+def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path, checkpoint: str) -> None:
+    for folder in ("images", "samples"):
+        (cwd / "out" / folder).mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out" / checkpoint)
+    assert names(listed(run_dir)) == {f"out/{checkpoint}"}
+
+
+def test_folders_named_for_checkpoints_are_looked_through_first_and_what_was_not_is_told(
+    run_dir: Path, cwd: Path
+) -> None:
+    for folder in range(8):
+        (cwd / f"out/{folder}").mkdir(parents=True)
+        for number in range(2_100):
+            (cwd / f"out/{folder}/{number}.png").touch()
+    write(cwd / "out/my_checkpoints/last.ckpt")
+    cut: list[Path] = []
+    found = checkpoints_of(run_dir, str(cwd), [], time.time() - 100, None, cut=cut)
+    assert names(found) == {"out/my_checkpoints/last.ckpt"}
+    assert set(cut) == {cwd / f"out/{folder}" for folder in range(8)}
+
+
+def test_a_folder_below_the_home_directory_is_looked_through(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(tmp_path / "home/out/last.ckpt")
+    assert [one.path for one in listed(run_dir, "--output_dir", "~/out")] == [tmp_path / "home/out/last.ckpt"]
+
+
+# --- which one to continue from ---------------------------------------------------------------------
+
+
+def test_the_last_one_precedes_the_best_one_that_is_written_after_it(run_dir: Path, cwd: Path) -> None:
+    for name, age_s in (("w/last.pt", 11.0), ("w/best.pt", 10.9), ("w/model_0100.pth", 50), ("model.pt", 5)):
+        write(cwd / name, age_s=age_s)
+    assert [one.path.name for one in resume_order(listed(run_dir))] == [
+        "last.pt",
+        "model_0100.pth",
+        "model.pt",
+        "best.pt",
+    ]
+
+
+def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> None:
+    with zipfile.ZipFile(cwd / "ckpt_1.pt", "w") as archive:
+        archive.writestr("data.pkl", b"x" * 10_000)
+    whole = (cwd / "ckpt_1.pt").read_bytes()
+    write(cwd / "ckpt_1.pt", whole, age_s=30)
+    write(cwd / "ckpt_2.pt", whole[:5000], age_s=20)
+    write(cwd / "checkpoint_3.safetensors", (10_000).to_bytes(8, "little") + b"{}", age_s=10)
+    write(cwd / "ckpt_4.pt", b"", age_s=5)
+    locator, end = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 2), struct.pack("<4s8xH8xH", b"PK\5\6", 0xFFFF, 0)
+    write(cwd / "ckpt_5.pt", whole[:5000] + locator + end.ljust(22, b"\0"), age_s=4)  # of an archive in two files
+    found, reasons = newest_whole(listed(run_dir))
+    assert found is not None and found.name == "ckpt_1.pt"
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        *("ckpt_5.pt", "ckpt_4.pt", "checkpoint_3.safetensors", "ckpt_2.pt")
+    ]
+    assert all(reason.endswith("ends too early: it was not written to its end") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "said", "files"),
+    [
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/mp_rank_00/m.pt", "iter_0000500/mp_rank_01/m.pt"]),
+        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/.metadata", "iter_0000500/__0_0.distcp"]),
+        (
+            "latest",
+            b"global_step500",
+            ["global_step500/mp_rank_00_model_states.pt", "global_step500/zero_pp_rank_0.pt"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("args", [(), ("--save-dir", "ckpts")])
+def test_a_folder_with_a_tracker_file_is_the_checkpoint(
+    run_dir: Path, cwd: Path, tracker: str, said: bytes, files: list[str], args: tuple[str, ...]
+) -> None:
+    for name in files:
+        write(cwd / "ckpts" / name, age_s=20)
+        write(cwd / "ckpts" / name.replace("500", "400"), age_s=30)
+    write(cwd / "ckpts/other.ckpt", age_s=90)
+    write(cwd / "ckpts" / tracker, said)
+    if args:
+        args = (args[0], str(cwd / args[1]))
+    found, _ = newest_whole(listed(run_dir, *args))
+    assert found is not None and (found.path, found.name, found.step) == (cwd / "ckpts", "ckpts", 500)
+    assert found.files.keys() == set(files)
+    assert names(listed(run_dir)) == {"ckpts", "ckpts/other.ckpt"}
+    write(cwd / "ckpts" / files[0], b"")
+    assert newest_whole(listed(run_dir))[0] != found
+
+
+@pytest.mark.parametrize("said", [b"600", b"", b"\xff", b"9" * 200])
+def test_a_tracker_that_names_nothing_beside_it_does_not_count(run_dir: Path, cwd: Path, said: bytes) -> None:
+    for name in ("optimizer.pt", "model.bin"):
+        write(cwd / f"ckpts/iter_0000500/{name}")
+    write(cwd / "ckpts/latest_checkpointed_iteration.txt", said)
+    assert names(listed(run_dir)) == {"ckpts/iter_0000500"}
+
+
+def test_what_holds_the_part_of_one_rank_is_not_continued_from(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "iter_0000500/mp_rank_01/model_optim_rng.pt")
+    assert listed(run_dir) == []
+    write(cwd / "checkpoint_rank0.pt", age_s=50)
+    for rank in range(4):
+        write(cwd / f"checkpoint_0100_rank{rank}.pt", age_s=20 - rank)
+        write(cwd / f"rank_{rank}/last.ckpt")
+    found, reasons = newest_whole(listed(run_dir))
+    assert found is not None and found.name == "checkpoint_rank0.pt", "its only file"
+    assert len(reasons) == 1 and "one of 8 files with a part for each rank; name one to use it" in reasons[0]
+
+
+def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: Path, cwd: Path) -> None:
+    write(cwd / "ckpt.pt")
+    (found,) = listed(run_dir)
+    found.verify()
+    write(cwd / "ckpt.pt", b"other weights")
+    with pytest.raises(CheckpointError, match="has changed since it was listed"):
+        found.verify()
+    (cwd / "ckpt.pt").unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        found.verify()
+    with pytest.raises(CheckpointError, match="no such file"):
+        checkpoint_at(cwd / "nothing")
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("touch executed",)
+
+
+@pytest.mark.parametrize("name", ["ckpt.pt", "last.ckpt", "checkpoint-5/pytorch_model.bin", "dcp/.metadata"])
+def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
+    run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cwd)
+    write(cwd / name, pickle.dumps(_Evil()))
+    if "/" in name:
+        for other in ("__0_0.distcp", "trainer_state.json"):
+            write((cwd / name).with_name(other), pickle.dumps(_Evil()))
+    with audited() as events:
+        (found,) = listed(run_dir)
+        found.verify()
+        found.to_json()
+    assert not {event for event, _ in events} & {"pickle.find_class", "os.system", "exec", "compile"}
+    assert not (cwd / "executed").exists()
+
+
+# --- what real programs write -----------------------------------------------------------------------
+
+WRITERS = {
+    "dcp": """
+        import torch, torch.distributed.checkpoint as dcp
+        dcp.save({"w": torch.zeros(3), "n": 5}, checkpoint_id="out/step_40", no_dist=True)
+    """,
+    "accelerate": """
+        import torch
+        from accelerate import Accelerator
+        from accelerate.utils import ProjectConfiguration
+        project = ProjectConfiguration(project_dir="out", automatic_checkpoint_naming=True)
+        accelerator = Accelerator(cpu=True, project_config=project)
+        model = torch.nn.Linear(2, 1)
+        model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
+        accelerator.save_state()
+        accelerator.project_configuration.automatic_checkpoint_naming = False
+        accelerator.save_state(output_dir="state")
+    """,
+    "torch": """
+        import torch
+        torch.save({"w": torch.zeros(3)}, "checkpoint_best.pt")
+        torch.save({"w": torch.zeros(3)}, "old_7.pt", _use_new_zipfile_serialization=False)
+    """,
+    "lightning": """
+        import torch, lightning
+        class Line(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(2, 1)
+            def training_step(self, batch):
+                return self.linear(batch).mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.1)
+        data = torch.utils.data.DataLoader(torch.zeros(8, 2), batch_size=2)
+        options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": True}
+        lightning.Trainer(max_epochs=2, **options).fit(Line(), data)
+    """,
+}
+EXPECTED = {
+    "dcp": {"out/step_40": 40},
+    "accelerate": {"out/checkpoints/checkpoint_0": None, "state": None},
+    "torch": {"checkpoint_best.pt": None, "old_7.pt": None},
+    "lightning": {"lightning_logs/version_0/checkpoints/epoch=1-step=8.ckpt": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "writer", ["dcp", "accelerate", "torch", pytest.param("lightning", marks=pytest.mark.needs("lightning"))]
+)
+def test_what_the_libraries_themselves_write_is_found_and_whole(run_dir: Path, cwd: Path, writer: str) -> None:
+    program = textwrap.dedent(WRITERS[writer])
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    found = listed(run_dir)
+    assert {one.name: one.step for one in found} == EXPECTED[writer]
+    for one in found:
+        one.verify()
+        assert one.num_bytes == sum(path.stat().st_size for path in [one.path, *one.path.rglob("*")] if path.is_file())

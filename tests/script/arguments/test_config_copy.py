@@ -1,0 +1,230 @@
+"""The config that an argument names: found in the source, its keys as arguments, and a copy with other values."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import nbtools as nt
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, LaunchError
+from nbtools.launcher.preflight import preflight
+from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.resume import launch_again, resume
+from nbtools.project import Project
+from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.config_copy import changed_config, keys_of_config
+from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.program import Program
+from nbtools.script.script import read_script, write_script
+
+HEAD = """
+import argparse, json, sys, yaml
+from pathlib import Path
+p = argparse.ArgumentParser()
+p.add_argument("--config", default="base.yaml")
+p.add_argument("--out", default="result.json")
+"""
+LOADERS = {
+    "open": "args = p.parse_args()\ncfg = yaml.safe_load(open(args.config))",
+    "with": "args = p.parse_args()\nwith open(args.config, encoding='utf-8') as f:\n    yaml.load(f, yaml.Loader)",
+    "json": "opt = vars(p.parse_args())\ncfg = json.load(open(opt['config'], 'r'))",
+    "read_text": "def main(a):\n    return json.loads(Path(a.config).read_text())\nmain(p.parse_args())",
+    "path": "args = p.parse_args()\ncfg = yaml.safe_load(Path(args.config).open())",
+    "omegaconf": "from omegaconf import OmegaConf\nargs = p.parse_args()\ncfg = OmegaConf.load(args.config)",
+    "own function": "def read(path):\n    return yaml.safe_load(open(path))\nread(p.parse_args().config)",
+    "other module": "from lib.conf import read_config\nread_config(p.parse_args().config, strict=True)",
+}
+CALLED = {
+    "click": "import click, yaml\n@click.command()\n@click.option('--config')\n@click.option('--out')\n"
+    "def main(config, out):\n    cfg = yaml.safe_load(open(config))\nmain()\n",
+    "typer": "import typer, tomllib\nfrom pathlib import Path\ndef main(config: Path, out: str = ''):\n"
+    "    with config.open('rb') as f:\n        tomllib.load(f)\ntyper.run(main)\n",
+    "argparse": "import argparse, yaml\np = argparse.ArgumentParser()\nfor n in dir(p)[:0] or ['config', 'out']:\n"
+    "    p.add_argument('--' + n)\na = p.parse_args()\nyaml.safe_load(open(a.config))\n",
+}
+NOT_LOADED = {
+    "written": "args = p.parse_args()\njson.dump({}, open(args.config, 'w')); json.loads('1')",
+    "printed": "args = p.parse_args()\nprint(args.config, json.loads('1'))",
+}
+BASE = """# the base
+optim:
+  lr: 0.1   # step size
+  betas: [0.9, 0.99]
+  warmup: null
+name: small
+steps: 3
+blocks:
+  - {kind: a}
+"""
+
+
+TOML = """# TOML
+name = "small"
+steps = 3
+when = 2026-01-02T03:04:05Z
+day = 2026-01-02
+at = 03:04:05
+limit = inf
+"a.b" = [[1, 2], ["x"]]
+blocks = [{kind = "a", n = 1}, {kind = "b"}]
+[empty]
+[optim]
+betas = [0.9, 0.99]
+fused = true
+[optim.deep]
+lr = 1e-05
+[[layers]]
+width = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [*((t, ("config",)) for t in LOADERS.values()), *((t, ()) for t in NOT_LOADED.values())]
+)
+def test_an_argument_that_is_loaded_is_a_config(tmp_path: Path, text: str, names: tuple[str, ...]) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "conf.py").write_text(
+        "import yaml\ndef read_config(p, strict):\n    return yaml.safe_load(open(p))\n"
+    )
+    (tmp_path / "train.py").write_text(HEAD + text + "\nopen('executed', 'w')\n")
+    assert arguments_of(tmp_path / "train.py").config_names == names
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("text", CALLED.values(), ids=CALLED)
+def test_an_argument_that_is_loaded_is_a_config_after_asking_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert ask(tmp_path / "train.py", sys.executable).config_names == ("config",)
+
+
+def test_a_copy_of_a_toml_config_keeps_every_value_that_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "base.toml"
+    path.write_text(TOML)
+    keys = keys_of_config(path, path.name)
+    assert keys is not None and {a.field.name: a.field.default for a in keys.arguments}["optim.deep.lr"] == 1e-05
+    expected = tomllib.loads(TOML)
+    expected["optim"]["deep"]["lr"], expected["name"] = 0.5, 'a "b"\n\x7f\\ é'
+    text = changed_config(path, ["optim.deep.lr=0.5", 'name=a "b"\n\x7f\\ é'])
+    assert tomllib.loads(text) == expected and '["optim"]' in text
+    with pytest.raises(ConfigError, match="or no value of it"):
+        changed_config(path, ["steps=null"])
+
+
+def test_the_keys_of_a_config_are_fields_with_the_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "base.yaml"
+    path.write_text(BASE)
+    keys = keys_of_config(path, "base.yaml")
+    assert keys is not None
+    found = {argument.field.name: (argument.field.default, argument.field.source) for argument in keys.arguments}
+    assert found == {
+        "optim.lr": (0.1, "base.yaml:3"),
+        "optim.betas": ((0.9, 0.99), "base.yaml:4"),
+        "optim.warmup": (None, "base.yaml:5"),
+        "name": ("small", "base.yaml:6"),
+        "steps": (3, "base.yaml:7"),
+    }
+
+
+def test_a_copy_has_the_changed_values_and_all_others(tmp_path: Path) -> None:
+    path = tmp_path / "base.yaml"
+    path.write_text(BASE)
+    text = changed_config(path, ["optim.lr=1e-05", "optim.betas=[0.5,0.6]", "name='null'"])
+    assert text.startswith(
+        "# A copy of base.yaml with other values of optim.lr, optim.betas, name; comments of the file"
+    )
+    expected = yaml.safe_load(BASE)
+    expected["optim"] |= {"lr": 1e-05, "betas": [0.5, 0.6]}
+    assert yaml.safe_load(text) == expected | {"name": "null"}
+    (tmp_path / "base.json").write_text(json.dumps({"a.b": {"c": 1}, "a": {"d": "x"}}))
+    assert json.loads(changed_config(tmp_path / "base.json", ["a.b.c=2", "a.d=y"])) == {
+        "a.b": {"c": 2},
+        "a": {"d": "y"},
+    }
+    for words, wrong in (
+        (["optim.rl=1"], "optim.rl=1.* is no key"),
+        (["steps=many"], "or no value of it; keys: optim.lr"),
+    ):
+        with pytest.raises(ConfigError, match=wrong):
+            changed_config(path, words)
+    with pytest.raises(ConfigError, match=r"absent\.yaml: is no YAML, JSON or TOML file with keys"):
+        changed_config(tmp_path / "absent.yaml", [])
+
+
+TRAIN = (
+    HEAD
+    + """
+p.add_argument("--resume", default=None)
+args = p.parse_args()
+cfg = yaml.safe_load(open(args.config))
+print("read", json.dumps(cfg["optim"]["lr"]), args.config, args.resume, flush=True)
+open("model_step3.ckpt", "w").write("x")
+"""
+)
+
+
+@pytest.fixture
+def work(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (cpu_project.root / "train.py").write_text(TRAIN)
+    (cpu_project.root / "base.yaml").write_text(BASE)
+    monkeypatch.chdir(cpu_project.root)
+    return cpu_project.root
+
+
+PROGRAM = Program(
+    script="train.py", args=("--config=base.yaml",), cwd=".", config_file="base.yaml", config_values=("optim.lr=0.5",)
+)
+
+
+def test_a_run_reads_the_copy_in_its_directory_and_so_do_resume_and_restart(work: Path, cpu_project: Project) -> None:
+    launch = Launch(torchrun=False, gpus=())
+    path = write_script(PROGRAM, "demo", launch, project=cpu_project)
+    script = read_script(path)
+    assert (script.program, script.hand_edited) == (PROGRAM, False)
+    assert "config_values=(" in path.read_text() and "optim.lr=0.5" in path.read_text()
+    run = nt.launch(path)
+    run.wait(60)
+    copy = run.dir / "configs" / "base.yaml"
+    assert f"read 0.5 {copy} None" in run.log()
+    assert run.info["args"] == run.info["argv"][-1:] == [f"--config={copy}"]
+    assert copy.stat().st_mode & 0o777 == 0o600 and not run.files.secrets.exists()
+    plan = continued(run.info, work / "model_step3.ckpt")
+    assert plan["argv"][-3:] == [f"--config={copy}", "--resume", str(work / "model_step3.ckpt")]
+    (work / "base.yaml").write_text("other: 1\n")
+    child = resume(run)
+    child.wait(60)
+    assert f"read 0.5 {child.dir / 'configs' / 'base.yaml'} {work / 'model_step3.ckpt'}" in child.log()
+    assert child.info["args"][0] == f"--config={child.dir / 'configs' / 'base.yaml'}"
+    (work / "base.yaml").write_text(BASE)
+    again = launch_again(run)
+    again.wait(60)
+    assert f"read 0.5 {again.dir / 'configs' / 'base.yaml'} None" in again.log()
+
+
+def test_a_launcher_script_by_hand_reads_a_copy_as_well(work: Path, cpu_project: Project, tmp_path: Path) -> None:
+    path = write_script(PROGRAM, "demo", Launch(torchrun=False, gpus=()), project=cpu_project)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, str(path)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=work).stdout
+    assert "read 0.5" in said and str(tmp_path / "cache") in said
+    (work / "base.yaml").write_text("optim: {}\n")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=work)
+    assert done.returncode == 1 and "optim.lr=0.5'] is no key of" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_values_of_a_config_that_cannot_be_copied_are_refused(work: Path) -> None:
+    for changes, wrong in (
+        ({"args": ()}, "config_file=base.yaml: no argument names it"),
+        ({"config_values": ("lr=1",)}, "is no key of"),
+        ({"config_file": "no.yaml", "args": ("no.yaml",)}, "is no YAML, JSON or TOML file with keys"),
+    ):
+        with pytest.raises(LaunchError, match=wrong):
+            preflight(PROGRAM.replace(**changes), gpus=(), torchrun=False)
+    with pytest.raises(ConfigError, match="config_values: are those of a config_file; name it"):
+        PROGRAM.replace(config_file=None)
+    assert not list((work / "runs").glob("*"))
