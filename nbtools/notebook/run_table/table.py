@@ -93,10 +93,14 @@ class RunTable:
 
     def close(self) -> None:
         """End the thread and remove the widgets."""
-        self._is_closed = True
+        with self._lock:
+            self._is_closed, thread = True, self._thread
         self._wake.set()
-        self._close_opened()
-        close_tree(self.widget)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10)
+        with self._lock:
+            self._close_opened()
+            close_tree(self.widget)
 
     # --- widgets ---
 
@@ -251,7 +255,10 @@ class RunTable:
                 if self._unread and not self._wake.is_set():
                     self._fill()
                 is_idle = all(row.is_final for row in self._shown) and not self._wake.is_set()
-                if self._is_closed or is_idle:
+                if self._is_closed:
+                    self._thread = None
+                    return
+                if is_idle:
                     self._thread = None
                     self._displays.replace(self._outputs(), which=[0])
                     return
@@ -295,12 +302,16 @@ class RunTable:
                 text, is_wrong = str(error), True
             with self._lock:
                 self._is_acting = False
-                self._said.value = html.note(text, is_warning=is_wrong)
-                self._look_again()
+                if not self._is_closed:
+                    self._said.value = html.note(text, is_warning=is_wrong)
+                    self._look_again()
 
         threading.Thread(target=work, name=doing, daemon=True).start()
 
     def _show_below(self, opened: Any) -> None:
+        if self._is_closed:  # while an action ran
+            opened.close()
+            return
         self._close_opened()
         self._opened, self._below.children = opened, (opened.widget,)
         answers_beside_cells(opened.widget)

@@ -158,6 +158,27 @@ def test_a_run_is_stopped_and_resumed_from_the_table(project: Project) -> None:
     table.close()
 
 
+def test_a_table_is_closed_while_its_thread_reads(
+    project: Project, made: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, may_end = threading.Event(), threading.Event()
+
+    def slow(rows: Rows, row: RunRow) -> Details:
+        reading.set()
+        may_end.wait(60)
+        return details_of(rows, row)
+
+    monkeypatch.setattr("nbtools.notebook.run_table.table.details_of", slow)
+    table = RunTable(nt.runs(project))
+    assert reading.wait(60)
+    thread, closer = table._thread, threading.Thread(target=table.close)
+    closer.start()
+    may_end.set()
+    closer.join(60)
+    assert thread is not None and not thread.is_alive() and not closer.is_alive()
+    assert table.widget.comm is None
+
+
 def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) -> None:
     hostile = "<img src=x onerror=alert(1)>'"
     label(made[-1], tags=["<i>"], note=hostile)

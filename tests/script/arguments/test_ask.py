@@ -213,7 +213,8 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
 ) -> None:
     (tmp_path / "tmp").mkdir()
     script = tmp_path / "train.py"
-    leaves_the_group = "import os, time\nif os.fork() == 0: os.setsid()\nopen(__file__ + '.up', 'w')\ntime.sleep(600)\n"
+    # One process alone makes the file: the other would not be allowed to open it for writing, and would end.
+    leaves_the_group = "import os, time\nif os.fork() == 0: os.setsid(), open(__file__ + '.up', 'w')\ntime.sleep(600)\n"
     script.write_text(leaves_the_group + PARSER + PARSES)
     caller = subprocess.Popen([sys.executable, "-c", ASKS, script, tmp_path / "tmp", str(timeout_s)])
     try:
