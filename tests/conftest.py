@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from nbtools.machine import gpu_queue, slurm
@@ -32,6 +33,16 @@ from slurm_cluster import SlurmCluster, running_cluster
 # In the background of a shell without job control SIGINT is ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example may take long on a machine with much else to do. Where CI is set, hypothesis does the same by itself, and
+# takes fixed examples.
+hypothesis.settings.register_profile(
+    "shared machine",
+    hypothesis.settings.default,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("shared machine")
 
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
 _COST_OF_SLOW = 60

@@ -13,7 +13,7 @@ _IS_FAST = bool(os.environ.get("NBTOOLS_FAST_TESTS"))
 def examples(number: int) -> settings:
     """Return settings for a test of so many examples, each of any duration and size."""
     number = max(number // 10, 1) if _IS_FAST else number
-    return settings(max_examples=number, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return settings(max_examples=number, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def some(values: Sequence[_T], turn: int) -> Sequence[_T]:

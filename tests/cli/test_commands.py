@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from nbtools import runs
 from nbtools.cli import doctor
@@ -57,13 +57,6 @@ def foreign(root: Path, text: str, name: str = "train") -> str:
     path = root / "scripts" / f"{name}_1.py"
     path.write_text(text)
     return str(path.relative_to(root))
-
-
-def wait_for(condition: Any, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
 
 
 # --- recipes and scripts ---
@@ -304,7 +297,7 @@ def test_a_failed_run_exits_1_and_shows_its_traceback(root: Path, cli: Cli) -> N
 def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> None:
     run_id = cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip()
     run = Run(run_id)
-    wait_for(lambda: "ready" in run.log())
+    eventually(lambda: "ready" in run.log())
     assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
     with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
         assert watching.stdout is not None
@@ -428,7 +421,7 @@ def test_closed_streams_are_no_error(root: Path, cli: Cli) -> None:
     command = f"exec {sys.executable} -m nbtools launch {path} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
     run = Run("latest")
-    wait_for(lambda: "ready" in run.log())
+    eventually(lambda: "ready" in run.log())
     assert str(run.state) == "RUNNING"
     cli("stop", "latest")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.cli.output import print_run
@@ -365,13 +366,6 @@ def failed(run: Run, timeout_s: float = 120) -> Failure:
     assert run.wait(timeout_s=timeout_s, check=False) is RunState.FAILED
     assert run.failure is not None
     return run.failure
-
-
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 LIMITED = """\

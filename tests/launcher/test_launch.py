@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import eventually
 
 import nbtools
 from nbtools.config import Launch
@@ -51,13 +52,6 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 def script(project: Project) -> Path:
     """A torch-free script in the project."""
     return Path(shutil.copy(PROGRAMS / "fake_trainer.py", project.scripts / "toy.py"))
-
-
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 # --- the command -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.config import Launch
@@ -61,13 +62,6 @@ def started(project: Project, text: str, *, shutdown_timeout_s: int = 10) -> Run
     eventually(lambda: run.log().count("started") == 2 or run.state.is_final, lambda: run.log())
     assert run.state is RunState.RUNNING, run.log()
     return run
-
-
-def eventually(condition: Callable[[], bool], said: Callable[[], str] = str, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.05)
 
 
 def ranks(run: Run) -> list[psutil.Process]:

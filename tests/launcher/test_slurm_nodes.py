@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from nbtools import runs
 from nbtools.config import Launch, Slurm
@@ -36,13 +36,6 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     site_file().parent.mkdir(parents=True)
     site_file().write_text('shared_paths = ["/"]')
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
-
-
-def eventually(condition: Callable[[], object], what: Callable[[], object], within_s: float = 240) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
 
 
 @pytest.mark.promise("slurm-nodes")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.machine.processes import living, members
 from nbtools.project import Project
@@ -34,13 +35,6 @@ def agent(*script_and_args: str | Path, nproc: int = 2, shutdown_timeout_s: floa
         *(sys.executable, fake, f"--nproc-per-node={nproc}", f"--shutdown-timeout={shutdown_timeout_s}"),
         *script_and_args,
     ]
-
-
-def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def at_step(run: Run, step: int, num_ranks: int) -> None:

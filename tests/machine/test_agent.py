@@ -4,21 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from waiting import eventually
 
 from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 
 TRAINER = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
-
-
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_further_sigterms_do_not_end_the_agent_before_ranks_that_save(project: Project) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
@@ -23,13 +24,6 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
 AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1"]
 Start = Callable[..., Run]
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def training(run: Run) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools import runs
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
@@ -487,13 +488,6 @@ def test_stopping_a_run_that_has_ended_says_so(files: RunDir) -> None:
 def trainer(*args: str) -> list[str | Path]:
     fake = PROGRAMS / "fake_agent.py"
     return [sys.executable, fake, "--nproc-per-node=2", PROGRAMS / "fake_trainer.py", *args]
-
-
-def eventually(condition: Callable[[], object], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:

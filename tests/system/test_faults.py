@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.machine.processes import members
@@ -24,13 +25,6 @@ from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-
-
-def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def agent_of(run: Run) -> psutil.Process:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.cli.commands import main
@@ -26,14 +27,6 @@ from nbtools.rundir.json_files import read_json, reserve, write_json, write_rese
 from nbtools.rundir.lock import NO_LOCKS
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import part
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
 
 Mount = Callable[..., None]
 

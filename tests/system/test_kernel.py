@@ -18,6 +18,7 @@ import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import find_connection_file
+from waiting import eventually
 
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -28,13 +29,6 @@ pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TOKEN = uuid.uuid4().hex
-
-
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 class Server:

@@ -2,12 +2,12 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine.processes import members
@@ -20,13 +20,6 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
 AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", "--shutdown-timeout=5"]
 Start = Callable[..., Run]
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def rows(run: Run) -> list[dict[str, float]]:

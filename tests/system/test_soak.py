@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.machine.processes import members
@@ -34,13 +35,6 @@ from nbtools.training.engine.checkpoint import load_state
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 # --- real training --------------------------------------------------------------------------------

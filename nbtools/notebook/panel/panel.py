@@ -150,6 +150,8 @@ class LivePlot:
                 self._look()
             elif self.run.state.is_final:
                 self.refresh()
+            elif self._drawn_state is None:  # the thread has not looked yet
+                self._look_guarded()
             self._displays.show(self._outputs())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -301,9 +301,10 @@ class RunTable:
             except (NbtoolsError, OSError) as error:
                 text, is_wrong = str(error), True
             with self._lock:
-                self._is_acting = False
                 if not self._is_closed:
                     self._said.value = html.note(text, is_warning=is_wrong)
+                self._is_acting = False
+                if not self._is_closed:
                     self._look_again()
 
         threading.Thread(target=work, name=doing, daemon=True).start()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.cli.commands import main
@@ -56,7 +56,6 @@ def test_repeated_text_is_said_to_be_shorter_perhaps(tmp_path: Path) -> None:
 
 
 @given(st.text("ab \n", min_size=1, max_size=200), st.integers(2, 12), st.randoms())
-@settings(deadline=None)
 def test_no_piece_of_a_repetitive_text_is_lost_or_invented(text: str, stride: int, randoms: random.Random) -> None:
     windows = [text[start : start + 2 * stride] for start in range(0, max(len(text) - 2 * stride, 0) + 1, stride)]
     shuffled = list(windows)

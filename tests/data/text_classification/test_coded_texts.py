@@ -181,7 +181,7 @@ ROW = st.tuples(TEXT, st.sampled_from(["en", "da", ""]), st.lists(st.sampled_fro
 
 
 @pytest.mark.parametrize("clean", ["none", "light"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(ROW, min_size=1, max_size=8))
 def test_whatever_a_csv_writer_writes_is_read(
     rows: list[tuple[str, str, list[str]]], tmp_path_factory: pytest.TempPathFactory, clean: Clean
@@ -209,7 +209,6 @@ def a_table(rows: list[tuple[str, list[int]]]) -> CodedTexts:
     return table
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from([f"text {number}" for number in range(30)]), st.sets(st.integers(0, 5), min_size=1)),

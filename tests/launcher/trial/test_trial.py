@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.config import Launch, Slurm, TrainConfig
 from nbtools.errors import LaunchError
@@ -85,13 +86,6 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 def assert_nothing_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     assert processes_in(folder) == []
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def contents(project: Project) -> dict[Path, bytes | None]:
@@ -256,7 +250,7 @@ def test_a_trial_ends_with_the_kernel_that_started_it(is_loaded: bool, texts: Pr
     eventually(lambda: len(processes_in(folder)) >= (2 if is_loaded else 1))
     kernel.kill()
     kernel.communicate()
-    eventually(lambda: processes_in(folder) == [], timeout_s=5)
+    eventually(lambda: processes_in(folder) == [])
     assert_nothing_left(folder)
 
 
@@ -311,7 +305,7 @@ def test_a_run_launched_meanwhile_is_queued_for_a_moment_and_the_trial_ends(
     eventually(lambda: is_training(trial))
     agent = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", PROGRAMS / "fake_trainer.py"]
     run = supervised(*agent, gpus=(0,), name="later")
-    eventually(lambda: run.state is RunState.RUNNING, timeout_s=10)
+    eventually(lambda: run.state is RunState.RUNNING)
     assert trial.wait(5).error == "the trial ended because later on GPU 0 was launched meanwhile"
     run.stop()
     assert run.state is RunState.STOPPED

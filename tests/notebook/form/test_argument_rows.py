@@ -10,6 +10,7 @@ from typing import Any
 
 import ipywidgets
 import pytest
+from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
@@ -69,17 +70,10 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     def make(source: str, args: tuple[str, ...] = ()) -> FormBody:
         (tmp_path / "train.py").write_text(source)
         form = FormBody(None, "demo", None, Program(script="train.py", args=args, cwd="."), Launch(gpus=()))
-        wait_until(lambda: rows_of(form).widget.layout.display == "")
+        eventually(lambda: rows_of(form).widget.layout.display == "")
         return form
 
     return make
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def rows_of(form: FormBody) -> ArgumentRows:
@@ -245,7 +239,7 @@ def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: 
     assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
     assert isinstance(rows.own.rows["data"]._input, ipywidgets.Password)
     rows._run.click()
-    wait_until(lambda: rows.own.shown in rows._asked.values() and "auth_token" in rows.own.rows)
+    eventually(lambda: rows.own.shown in rows._asked.values() and "auth_token" in rows.own.rows)
     assert "os.environ.get" in rows.own.rows["auth_token"]._input.placeholder
     assert leaked() == []
 
@@ -324,7 +318,7 @@ def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) ->
     rows._ask.click()
     run.click()
     assert rows._asks.layout.display == "none"
-    wait_until(lambda: all(name in rows.own.rows and rows.own.rows[name]._input.value for name in ("alpha", "beta")))
+    eventually(lambda: all(name in rows.own.rows and rows.own.rows[name]._input.value for name in ("alpha", "beta")))
     assert values(form) == {"alpha": 0.25, "beta": 0.5}
     rows.own.rows["beta"].type_in("1")
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
@@ -334,7 +328,7 @@ def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
     form = show(f"{LOOP.replace('args =', 'missing_name; args =')}")
     rows = rows_of(form)
     rows._run.click()
-    wait_until(lambda: "missing_name" in note(form))
+    eventually(lambda: "missing_name" in note(form))
     assert not rows._ask.disabled
 
 
@@ -356,7 +350,7 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
     form = show(TRAIN)
     Path("other.py").write_text(COMMANDS)
     line_of(form, "script").type_in("other.py")
-    wait_until(lambda: any(name.endswith("split") for name in rows_of(form).own.rows))
+    eventually(lambda: any(name.endswith("split") for name in rows_of(form).own.rows))
     line_of(form, "script").type_in("absent.py")
     assert rows_of(form).widget.layout.display == "none"
     Path("broken.py").write_text("def :\n")
@@ -381,12 +375,12 @@ def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "bare"], check=True)
     line = line_of(form, "python")
     line.type_in("bare")
-    wait_until(lambda: "torch is not installed in" in line.widget.children[1].value)
-    wait_until(lambda: form._view.launch.disabled)
+    eventually(lambda: "torch is not installed in" in line.widget.children[1].value)
+    eventually(lambda: form._view.launch.disabled)
     assert not form._view.write.disabled
     assert values(form)["steps"] == 3
     line.type_in("")
-    wait_until(lambda: not form._view.launch.disabled)
+    eventually(lambda: not form._view.launch.disabled)
 
 
 TRUTHS = """
@@ -509,9 +503,9 @@ def test_a_module_elsewhere_in_the_project_is_a_mistake_of_the_working_directory
     (tmp_path / "pkg" / "fit.py").write_text(COMMANDS)
     line_of(form, "script").type_in("")
     line_of(form, "module").type_in("pkg.fit")
-    wait_until(lambda: "seed" in rows_of(form).own.rows)
+    eventually(lambda: "seed" in rows_of(form).own.rows)
     line_of(form, "cwd").type_in("notebooks")
-    wait_until(lambda: [link for link in form._view.bar._list.children if link.description.startswith("module")])
+    eventually(lambda: [link for link in form._view.bar._list.children if link.description.startswith("module")])
     [link] = form._view.bar._list.children
     assert f"{tmp_path} has it: set cwd=" in link.description
     assert rows_of(form).widget.layout.display == "none" and not form._view.write.disabled
@@ -524,7 +518,7 @@ def test_a_form_in_the_folder_of_a_notebook_reads_the_program_from_there(
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     line_of(form, "cwd").type_in("")
-    wait_until(lambda: f"starts in {tmp_path / 'notebooks'}<br>" in note(form))
+    eventually(lambda: f"starts in {tmp_path / 'notebooks'}<br>" in note(form))
 
 
 CONFIG = """
@@ -562,7 +556,7 @@ def test_the_keys_of_a_config_are_rows_whose_changes_stand_in_the_launcher_scrip
     keys["steps"].type_in("3")
     path = form.write()
     again = FormBody(None, "demo", None, read_script(path).program, Launch(gpus=()))
-    wait_until(lambda: rows_of(again).widget.layout.display == "")
+    eventually(lambda: rows_of(again).widget.layout.display == "")
     assert rows_of(again).config.rows["optim.layers"].value == (4, 5, 6)
     form._view.sections.find.value = "steps"
     assert keys["steps"].widget.layout.display == "" and keys["name"].widget.layout.display == "none"

@@ -4,8 +4,7 @@ import csv
 import html
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -13,6 +12,7 @@ from typing import Any
 
 import ipywidgets
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.config import Launch, Slurm, StopOn
@@ -92,13 +92,6 @@ def text(form: nt.ConfigForm) -> str:
 def mistakes(form: nt.ConfigForm) -> list[str]:
     """The links to the rows whose values are wrong."""
     return [w.description for w in widgets_of(form) if "nbtools-link" in w._dom_classes and is_visible(form, w)]
-
-
-def eventually(condition: Callable[[], Any], deadline_s: float = 30) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.05)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -905,7 +898,7 @@ def test_slow_count_does_not_hold_up_the_typing(form: nt.ConfigForm, project: Pr
     assert re.search(r"…\s+training samples\s+counting", text(form))
     control(form, "batch_size").value = "4"
     assert re.search(r"8\s+effective batch", text(form))
-    eventually(lambda: "counting" not in text(form), 120)
+    eventually(lambda: "counting" not in text(form), within_s=120)
     assert "per epoch" in text(form)
 
 
@@ -920,7 +913,7 @@ def test_missing_dataset_is_marked_and_forbids_the_launch_only(form: nt.ConfigFo
 def test_trial_says_what_a_step_costs_until_a_value_changes(form: nt.ConfigForm) -> None:
     control(form, "Try two steps").click()
     assert control(form, "Cancel the trial")
-    eventually(lambda: "samples/s" in text(form), 120)
+    eventually(lambda: "samples/s" in text(form), within_s=120)
     assert re.search(r"duration\s+about 0:0", text(form))
     control(form, "batch_size").value = "8"
     assert "samples/s" not in text(form)

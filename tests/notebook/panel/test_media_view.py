@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import ipywidgets as widgets
 import numpy as np
 import pytest
 from PIL import Image
+from waiting import eventually
 
 from nbtools.notebook.panel.media_view import MediaView, show_media, state_html, static_html
 from nbtools.notebook.panel.panel import LivePlot
@@ -254,20 +255,13 @@ def panel(files: RunDir) -> Iterator[LivePlot]:
     assert not [thread for thread in threading.enumerate() if thread.name == f"panel {files.id}"]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
-
-
 def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: RunDir, panel: LivePlot) -> None:
     shown = panel._widgets.shown
-    until(lambda: bool(panel._widgets.image.value))
+    eventually(lambda: bool(panel._widgets.image.value))
     picture = panel._widgets.image.value
     assert shown.is_empty
     append(files.media, "sample", 5, media.text("A sample", "once upon a time"))
-    until(lambda: "once upon a time" in words(panel.widget))
+    eventually(lambda: "once upon a time" in words(panel.widget))
     assert panel._widgets.image.value is picture
 
 
@@ -275,7 +269,7 @@ def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: Run
     append(files.media, "unmasked", 5, FRAMES)
     panel._displays.append(("a", "b", "c", "d"))
     write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
-    until(lambda: "Unmasked" in words(panel.widget))
+    eventually(lambda: "Unmasked" in words(panel.widget))
     panel.refresh()
     outputs = panel._outputs()
     assert "Unmasked" in outputs[2][0]["text/html"]

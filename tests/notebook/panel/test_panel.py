@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from ipywidgets import HTML
 from nbclient import NotebookClient
+from waiting import eventually
 
 from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
@@ -116,13 +117,6 @@ def show() -> Iterator[Callable[..., LivePlot]]:
         panel.close()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
-
-
 @pytest.mark.promise("fault-22")
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
@@ -160,10 +154,10 @@ def image(panel: LivePlot) -> bytes:
 
 def test_a_row_that_is_written_appears_without_a_call(folder: Folder, show: Callable[..., LivePlot]) -> None:
     panel = show(folder)
-    until(lambda: image(panel)[:4] == b"\x89PNG")
+    eventually(lambda: image(panel)[:4] == b"\x89PNG")
     before = image(panel)
     folder.rows(1, 20)
-    until(lambda: image(panel) != before and "step 20 of 100" in words(panel))
+    eventually(lambda: image(panel) != before and "step 20 of 100" in words(panel))
 
 
 def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -180,10 +174,10 @@ def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Call
 def test_the_thread_ends_with_the_run_after_a_last_draw(folder: Folder, show: Callable[..., LivePlot]) -> None:
     panel = show(folder)
     folder.rows(1, 10)
-    until(lambda: "step 10 " in words(panel))
+    eventually(lambda: "step 10 " in words(panel))
     folder.rows(11, 50)
     folder.end()
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert "Succeeded" in words(panel)
     assert "step 50 of 100" in words(panel)
 
@@ -224,36 +218,36 @@ def test_options_redraw_a_live_run_and_a_finished_one(folder: Folder, show: Call
     for is_final in (False, True):
         if is_final:
             folder.end()
-            until(lambda: threads(panel) == [])
+            eventually(lambda: threads(panel) == [])
         options = {"log": True, "x": "time", "smoothing": 0.1, "span": (10, 90), "dark": True}
         for option, value in options.items():
             control = getattr(panel._widgets, option)
             default, before = control.value, image(panel)
             control.value = value
-            until(lambda before=before: image(panel) != before)  # type: ignore[misc]
+            eventually(lambda before=before: image(panel) != before)  # type: ignore[misc]
             control.value = default
-            until(lambda before=before: image(panel) == before)  # type: ignore[misc]
+            eventually(lambda before=before: image(panel) == before)  # type: ignore[misc]
 
 
 def test_two_panels_on_one_run_do_not_disturb_each_other(folder: Folder, show: Callable[..., LivePlot]) -> None:
     first, second = show(folder), show(folder, dark=True)
     folder.rows(1, 30)
-    until(lambda: all("step 30 " in words(panel) for panel in (first, second)))
+    eventually(lambda: all("step 30 " in words(panel) for panel in (first, second)))
     first.close()
     folder.rows(31, 40)
-    until(lambda: "step 40 " in words(second))
+    eventually(lambda: "step 40 " in words(second))
     folder.end()
-    until(lambda: threads(second) == [])
+    eventually(lambda: threads(second) == [])
 
 
 def test_a_panel_opened_before_the_first_line_waits(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.files.config.unlink()
     folder.files.log.unlink()
     panel = show(folder)
-    until(lambda: "Queued" in words(panel) and image(panel)[:4] == b"\x89PNG")
+    eventually(lambda: "Queued" in words(panel) and image(panel)[:4] == b"\x89PNG")
     assert "(no output yet)" in words(panel)
     folder.files.log.write_text("hello from rank 0\n")
-    until(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
+    eventually(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
 
 
 def test_a_finished_run_gives_a_static_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -267,7 +261,7 @@ def test_a_finished_run_gives_a_static_picture(folder: Folder, show: Callable[..
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert metadata["image/png"]["width"] == 900
     assert panel.picture().data[:4] == b"\x89PNG"
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
 
 
 def test_a_running_run_gives_the_widget_alone(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -278,18 +272,18 @@ def test_a_running_run_gives_the_widget_alone(folder: Folder, show: Callable[...
 def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 10)
     panel = show(folder)
-    until(lambda: "step 10 " in words(panel))
+    eventually(lambda: "step 10 " in words(panel))
     hidden = folder.files.checkpoints.with_name("hidden")
     folder.files.checkpoints.rename(hidden)
     folder.files.checkpoints.write_text("not a folder")
     newer = folder.files.path / "config.tmp"
     newer.write_text(json.dumps({"format": 99}))
     newer.replace(folder.files.heartbeat(7))
-    until(lambda: "update nbtools" in words(panel))
+    eventually(lambda: "update nbtools" in words(panel))
     folder.files.heartbeat(7).unlink()
     folder.files.checkpoints.unlink()
     hidden.rename(folder.files.checkpoints)
-    until(lambda: "update nbtools" not in words(panel))
+    eventually(lambda: "update nbtools" not in words(panel))
     assert len(threads(panel)) == 1
 
 
@@ -300,10 +294,10 @@ def test_the_thread_never_prints(
     panel = show(folder)
     (folder.files.path / "newer.json").write_text(json.dumps({"format": 99}))
     (folder.files.path / "newer.json").rename(folder.files.heartbeat(0))
-    until(lambda: "update nbtools" in words(panel))
+    eventually(lambda: "update nbtools" in words(panel))
     folder.files.heartbeat(0).unlink()
     folder.end(1)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert capfd.readouterr() == ("", "")
 
 
@@ -322,7 +316,7 @@ def test_hostile_text_is_shown_literally(tmp_path: Path, show: Callable[..., Liv
     panel = show(folder)
     panel.refresh()
     shown = words(panel)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     for tag in ("<img", "<script", "</script"):
         assert tag not in shown
     assert shown.count(html.literal(text)) >= 5
@@ -340,7 +334,7 @@ def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
     trace = "Traceback (most recent call last):\n" + "".join(f"  line {i}\n" for i in range(300)) + "ValueError: boom"
     folder.end(1, {"rank": 1, "host": "node7", "exitcode": 1, "message": "ValueError: boom", "traceback": trace})
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     shown = words(panel)
     for part in ("Failed", "rank 1", "ValueError: boom", "line 299", "102 more lines above", str(folder.files.log)):
         assert part in shown
@@ -352,7 +346,7 @@ def test_a_lost_run_says_so(folder: Folder, show: Callable[..., LivePlot]) -> No
     folder.rows(1, 5)
     folder.release()
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert "Lost" in words(panel)
 
 
@@ -372,7 +366,7 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
     folder.rows(1, 5)
     folder.release()
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert num_looks == 6
 
 
@@ -428,14 +422,14 @@ def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
     long_run(folder)
     gate = Gate(monkeypatch)
     panel = show(folder)
-    until(lambda: bool(panel._png))
+    eventually(lambda: bool(panel._png))
     said = "the curves show the first and the last rows; all are being read"
     assert said in panel._widgets.header.value and "step 30,000" in panel._widgets.progress.value
     assert not is_read(panel.run) and highest(panel) < 10, "the spike in the middle is not known"
     panel._widgets.smoothing.value = 0.0  # the panel is not locked while rows are read
     first = panel._png
     gate.opened.set()
-    until(lambda: said not in panel._widgets.header.value and panel._png != first)
+    eventually(lambda: said not in panel._widgets.header.value and panel._png != first)
     assert highest(panel) > 99 and is_read(panel.run)
     whole = show(folder, smoothing=0.0)
     whole.refresh()
@@ -449,15 +443,15 @@ def test_a_long_run_that_was_opened_before_is_whole_at_once(
     show(folder).refresh()
     gate = Gate(monkeypatch)
     panel = show(folder)
-    until(lambda: bool(panel._png))
+    eventually(lambda: bool(panel._png))
     assert highest(panel) > 99 and "being read" not in panel._widgets.header.value
     assert not is_read(panel.run)
     folder.rows(30_001, 30_001)
     lagging = show(folder)
-    until(lambda: bool(lagging._png))
+    eventually(lambda: bool(lagging._png))
     assert "the newest rows are being read" in lagging._widgets.header.value
     gate.opened.set()
-    until(lambda: "being read" not in lagging._widgets.header.value)
+    eventually(lambda: "being read" not in lagging._widgets.header.value)
     assert lagging.run.history.last_step == 30_001
 
 
@@ -587,13 +581,13 @@ def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: Folder, 
         beat = {"rank": 1, "step": 40, "phase": "backward", "time": time.time() - 60}
         write_json(folder.files.heartbeat(1), {**beat, **identity})
         panel = show(folder)
-        until(lambda: ", stopped (state T)</b>" in words(panel))
+        eventually(lambda: ", stopped (state T)</b>" in words(panel))
         assert "rank 1 silent for" in panel._widgets.header.value
         assert words(panel).count("silent") == 2, "in the header, and at the rank"
     finally:
         held.kill()
         held.wait()
-    until(lambda: ", gone</b>" in words(panel))
+    eventually(lambda: ", gone</b>" in words(panel))
 
 
 def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
@@ -603,19 +597,19 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     run = supervised(
         sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
     )
-    until(lambda: len(read_heartbeats(run.files)) == 2, 60)
+    eventually(lambda: len(read_heartbeats(run.files)) == 2, 60)
     panel = LivePlot(run, refresh_s=0.05)
     try:
-        until(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)
+        eventually(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)
         panel._widgets.stacks.click()
-        until(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
+        eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
         shown = panel._widgets.taken.value
         assert shown.count("in hang_here") == 2
         assert shown.count("<details open>") == 1
         assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
-        until(lambda: not panel._widgets.stacks.disabled)
+        eventually(lambda: not panel._widgets.stacks.disabled)
         run.stop(timeout_s=1)
-        until(lambda: panel._widgets.stacks.disabled, 60)
+        eventually(lambda: panel._widgets.stacks.disabled, 60)
     finally:
         panel.close()
 
@@ -659,7 +653,7 @@ def test_damaged_and_dropped_rows_are_told(folder: Folder, show: Callable[..., L
     with folder.files.metrics.open("a") as file:
         file.write('{"step": 4, "train/lo\n{"step": 5, "time": 1.0, "train/loss": 2.0, "dropped": 7}\n')
     panel = show(folder)
-    until(lambda: "1 damaged lines" in words(panel) and "7 metric rows could not be written" in words(panel))
+    eventually(lambda: "1 damaged lines" in words(panel) and "7 metric rows could not be written" in words(panel))
 
 
 @pytest.mark.promise("fault-13")
@@ -669,20 +663,20 @@ def test_values_that_are_not_finite_are_an_alert_in_words(
 ) -> None:
     folder.rows(1, 9, name=name)
     panel = show(folder)
-    until(lambda: "step 9 of 100" in words(panel))
+    eventually(lambda: "step 9 of 100" in words(panel))
     assert "not finite" not in words(panel)
     folder.rows(10, 12, name=name, value="NaN")
-    until(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
+    eventually(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
     assert "role='alert'" in panel._widgets.losses.value
     folder.rows(13, 13, name=name)
-    until(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
+    eventually(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
 
 
 def test_of_many_metrics_that_are_not_finite_a_few_are_named(folder: Folder, show: Callable[..., LivePlot]) -> None:
     for index in range(9):
         folder.rows(1, 2, name=f"layer{index}/norm", value="Infinity")
     panel = show(folder)
-    until(lambda: "layer3/norm is not finite since step 1\nand 5 more metrics" in words(panel))
+    eventually(lambda: "layer3/norm is not finite since step 1\nand 5 more metrics" in words(panel))
 
 
 # --- the queue, restarts, coming back ---
@@ -698,13 +692,13 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
     write_json(folder.files.launch, {**info, "after": str(before.files.path)})
     try:
         panel = show(folder)
-        until(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
+        eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
         assert panel._widgets.stop.description == "Cancel"
         assert not panel._widgets.stop.disabled
         before.end()
-        until(lambda: "<b>Queued</b>" in panel._widgets.header.value)
+        eventually(lambda: "<b>Queued</b>" in panel._widgets.header.value)
         folder.files.log.touch()
-        until(lambda: "Running" in panel._widgets.header.value)
+        eventually(lambda: "Running" in panel._widgets.header.value)
         assert panel._widgets.stop.description == "Stop"
     finally:
         before.release()
@@ -731,25 +725,25 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: Folder, show
     panel._widgets.header.observe(lambda change: headers.append(change["new"]), "value")
     folder.rows(1, 60)
     folder.checkpoint(50, 3.0)
-    until(lambda: "step 60 of 100" in words(panel))
+    eventually(lambda: "step 60 of 100" in words(panel))
     failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
     write_json(folder.files.finished, {"why": "failed", "step": 60, "metrics": {}, "failure": failure, "time": 1.0})
-    until(lambda: panel._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
+    eventually(lambda: panel._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
     folder.restart(1, "step-000050", **failure)
     folder.files.finished.unlink()
-    until(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))
+    eventually(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))
     with folder.files.metrics.open("a") as file:
         for step in range(51, 56):
             row = {"step": step, "time": time.time(), "attempt": 2, "train/loss": 1.0}
             file.write(json.dumps(row) + "\n")
-    until(lambda: "step 55 of 100" in words(panel))
+    eventually(lambda: "step 55 of 100" in words(panel))
     assert len(threads(panel)) == 1
     assert not panel._widgets.stop.disabled
     assert panel._widgets.resume.disabled
     assert headers
     assert all("Running" in header for header in headers)
     folder.end()
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert "Succeeded" in words(panel)
     assert "attempt 2 of 4" in words(panel)
 
@@ -781,7 +775,7 @@ def test_a_panel_shows_what_changed_since_the_last_look_and_records_its_own(
     folder.files.log.write_text("warning: the disk is nearly full\n")
     folder.checkpoint(40, 3.0)
     first = show(folder, refresh_s=60.0)
-    until(lambda: "Since the last look" in words(first))
+    eventually(lambda: "Since the last look" in words(first))
     assert "step 40 → 40" not in words(first)
     assert "1 checkpoint" in words(first)
     assert "<li>warning: the disk is nearly full</li>" in words(first)
@@ -796,14 +790,14 @@ def test_the_first_panel_of_a_run_and_one_soon_after_show_no_news(
 ) -> None:
     folder.rows(1, 10)
     first = show(folder)
-    until(lambda: read_look(folder.files) is not None and "step 10 " in words(first))
+    eventually(lambda: read_look(folder.files) is not None and "step 10 " in words(first))
     folder.rows(11, 20)
     second = show(folder)
-    until(lambda: all("step 20 " in words(panel) for panel in (first, second)))
+    eventually(lambda: all("step 20 " in words(panel) for panel in (first, second)))
     folder.end()
-    until(lambda: threads(first) == [])
+    eventually(lambda: threads(first) == [])
     third = show(folder)
-    until(lambda: "Succeeded" in words(third))
+    eventually(lambda: "Succeeded" in words(third))
     assert not any("Since the last look" in words(panel) for panel in (first, second, third))
 
 
@@ -811,7 +805,7 @@ def test_a_look_is_recorded_every_ten_seconds_and_when_the_panel_closes(
     folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = show(folder, refresh_s=3600.0)
-    until(lambda: read_look(folder.files) is not None)
+    eventually(lambda: read_look(folder.files) is not None)
     start, recorded = time.time(), []
     for second in (100, 105, 109.9, 110, 115, 120):
         monkeypatch.setattr("nbtools.notebook.panel.panel.time.time", lambda at=start + second: at)
@@ -873,7 +867,7 @@ def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., Li
     folder.rows(1, 30)
     folder.end(1, stopped=True)
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     shown = words(panel)
     assert "Stopped" in shown
     assert "saved step-000305" in shown
@@ -886,16 +880,18 @@ def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., Li
 def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.checkpoint(200, 3.25)
     panel = show(folder)
-    until(lambda: len(panel._widgets.checkpoint.options) == 2)
+    eventually(lambda: len(panel._widgets.checkpoint.options) == 2)
     panel._widgets.checkpoint.index = 1
     folder.checkpoint(400, 3.0)
-    until(lambda: len(panel._widgets.checkpoint.options) == 3)
+    eventually(lambda: len(panel._widgets.checkpoint.options) == 3)
     labels = [label for label, _ in panel._widgets.checkpoint.options]
     assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
-    until(lambda: getattr(panel._widgets.checkpoint.value, "step", None) == 200)  # a choice survives a new checkpoint
+    eventually(
+        lambda: getattr(panel._widgets.checkpoint.value, "step", None) == 200
+    )  # a choice survives a new checkpoint
     assert panel._widgets.resume.disabled, "a running run is not resumed"
     folder.end()
-    until(lambda: not panel._widgets.resume.disabled)
+    eventually(lambda: not panel._widgets.resume.disabled)
     assert panel._widgets.stop.disabled
 
 
@@ -905,18 +901,18 @@ def test_a_checkpoint_without_an_evaluation_is_offered_by_its_step(
     folder.rows(1, 30)
     folder.checkpoint(35, None)
     panel = show(folder)
-    until(lambda: len(panel._widgets.checkpoint.options) == 2)
+    eventually(lambda: len(panel._widgets.checkpoint.options) == 2)
     assert [label for label, _ in panel._widgets.checkpoint.options] == ["latest verified", "step 35"]
     assert "step 35" not in panel._widgets.trouble.value
 
 
 def test_stop_answers_at_once_and_then_in_a_sentence(folder: Folder, show: Callable[..., LivePlot]) -> None:
     panel = show(folder)
-    until(lambda: "Running" in words(panel))
+    eventually(lambda: "Running" in words(panel))
     panel._widgets.stop.click()
     assert panel._widgets.stop.disabled
     panel._widgets.stop.click()
-    until(lambda: "Stopping…" not in panel._widgets.note.value, 60)
+    eventually(lambda: "Stopping…" not in panel._widgets.note.value, 60)
     assert panel._widgets.note.value
 
 
@@ -924,13 +920,13 @@ def test_a_resume_that_cannot_be_is_explained(folder: Folder, show: Callable[...
     folder.checkpoint(200, 3.25)
     folder.end()
     panel = show(folder)
-    until(lambda: not panel._widgets.resume.disabled)
+    eventually(lambda: not panel._widgets.resume.disabled)
     with warnings.catch_warnings():
         panel._widgets.resume.click()
-        until(lambda: "Resuming…" not in panel._widgets.note.value, 60)
+        eventually(lambda: "Resuming…" not in panel._widgets.note.value, 60)
     assert "script" in panel._widgets.note.value
     assert panel.run.id == folder.files.id
-    until(lambda: not panel._widgets.resume.disabled)
+    eventually(lambda: not panel._widgets.resume.disabled)
 
 
 def test_a_resumed_run_that_ended_before_its_first_checkpoint_can_be_resumed(
@@ -938,13 +934,13 @@ def test_a_resumed_run_that_ended_before_its_first_checkpoint_can_be_resumed(
 ) -> None:
     folder.end(1)
     alone = show(folder)
-    until(lambda: threads(alone) == [])
+    eventually(lambda: threads(alone) == [])
     assert alone._widgets.resume.disabled
     assert alone._widgets.checkpoint.options[0][0] == "no checkpoint"
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     child.end(1)
     panel = show(child)
-    until(lambda: not panel._widgets.resume.disabled)
+    eventually(lambda: not panel._widgets.resume.disabled)
     assert panel._widgets.checkpoint.options[0][0] == "latest of the parent"
 
 
@@ -955,7 +951,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
     folder.checkpoint(200, 3.25)
     folder.end()
     panel = show(folder)
-    until(lambda: not panel._widgets.resume.disabled and threads(panel) == [])
+    eventually(lambda: not panel._widgets.resume.disabled and threads(panel) == [])
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     asked: list[Any] = []
 
@@ -969,15 +965,15 @@ def test_after_a_resume_the_panel_shows_the_new_run(
     try:
         panel._widgets.checkpoint.index = 1
         panel._widgets.resume.click()
-        until(lambda: f"as {child.files.id}" in words(panel))
+        eventually(lambda: f"as {child.files.id}" in words(panel))
         assert asked == [(folder.files.id, 200, {})]
         assert "a warning of the launch" in words(panel)
         child.rows(201, 230)
-        until(lambda: "step 230 of 100" in words(panel))
+        eventually(lambda: "step 230 of 100" in words(panel))
         assert f"resumed from {folder.files.id} at step 200" in words(panel)
-        until(lambda: not panel._widgets.stop.disabled)
+        eventually(lambda: not panel._widgets.stop.disabled)
         child.end()
-        until(lambda: threads(panel) == [] and "Succeeded" in words(panel))
+        eventually(lambda: threads(panel) == [] and "Succeeded" in words(panel))
     finally:
         child.release()
 
@@ -1000,7 +996,7 @@ def test_changes_are_checked_while_they_are_typed(
     folder.end()
     panel = show(folder)
     controls = panel._widgets
-    until(lambda: not controls.resume.disabled)
+    eventually(lambda: not controls.resume.disabled)
     controls.changes.value = typed
     assert said in controls.changing.value
     assert "<img" not in controls.changing.value
@@ -1021,12 +1017,12 @@ def test_a_checkpoint_chosen_during_a_run_says_when_it_can_start(folder: Folder,
     folder.checkpoint(200, 3.25)
     panel = show(folder)
     controls = panel._widgets
-    until(lambda: len(controls.checkpoint.options) == 2)
+    eventually(lambda: len(controls.checkpoint.options) == 2)
     assert controls.changing.value == ""
     controls.checkpoint.value = controls.checkpoint.options[1][1]
     assert "can start once this run has ended" in controls.changing.value
     folder.end()
-    until(lambda: not controls.resume.disabled and controls.changing.value == "")
+    eventually(lambda: not controls.resume.disabled and controls.changing.value == "")
 
 
 def test_typed_changes_make_a_fork_that_says_what_it_changed(
@@ -1036,7 +1032,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
     folder.end()
     panel = show(folder)
     assert panel._widgets.changes.disabled == panel._widgets.checkpoint.disabled
-    until(lambda: not panel._widgets.resume.disabled and not panel._widgets.changes.disabled)
+    eventually(lambda: not panel._widgets.resume.disabled and not panel._widgets.changes.disabled)
     origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
     changes = {"learning_rate": [0.001, 0.0001]}
     child = Folder(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
@@ -1051,11 +1047,11 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
     try:
         panel._widgets.changes.value = "learning_rate=1e-4"
         panel._widgets.resume.click()
-        until(lambda: f"as {child.files.id}" in words(panel))
+        eventually(lambda: f"as {child.files.id}" in words(panel))
         assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
         assert panel._widgets.changes.value == ""
         told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
-        until(lambda: told in panel._widgets.header.value)
+        eventually(lambda: told in panel._widgets.header.value)
     finally:
         child.release()
 
@@ -1135,18 +1131,18 @@ def steps(panel: LivePlot) -> list[float]:
 def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 20)
     panel = show(folder)
-    until(lambda: image(panel)[:4] == b"\x89PNG")
+    eventually(lambda: image(panel)[:4] == b"\x89PNG")
     canvas, charts = panel._charts.canvas, panel._charts
     assert (canvas.version, charts.box.layout.display, charts.image.layout.display) == (0, "none", None)
     first = panel._png
     tell(panel, ready=True, width=900)
-    until(lambda: canvas.version > 0)
+    eventually(lambda: canvas.version > 0)
     assert (charts.box.layout.display, charts.image.layout.display) == ("block", "none")
     folder.rows(21, 40)
-    until(lambda: bool(drawn(panel)) and steps(panel)[-1] == 40)
+    eventually(lambda: bool(drawn(panel)) and steps(panel)[-1] == 40)
     assert panel._png == first == image(panel), "no picture is made meanwhile"
     folder.end()
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert panel._png != first, "but one at the end"
     version = canvas.version
     tell(panel, zoom=[10, 20])
@@ -1158,10 +1154,10 @@ def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: Folder, s
 def test_a_page_that_never_answers_has_the_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 20)
     panel = show(folder)
-    until(lambda: image(panel)[:4] == b"\x89PNG")
+    eventually(lambda: image(panel)[:4] == b"\x89PNG")
     before = image(panel)
     folder.rows(21, 40)
-    until(lambda: image(panel) != before)
+    eventually(lambda: image(panel) != before)
     assert (panel._charts.canvas.version, panel._charts.canvas.data) == (0, b"")
 
 
@@ -1172,10 +1168,10 @@ def test_without_anywidget_a_panel_has_the_picture(
     monkeypatch.setitem(sys.modules, "anywidget", None)
     folder.rows(1, 20)
     panel = show(folder)
-    until(lambda: image(panel)[:4] == b"\x89PNG")
+    eventually(lambda: image(panel)[:4] == b"\x89PNG")
     assert panel._charts.canvas is None
     folder.end()
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
 
 
 def test_a_hidden_canvas_gets_nothing_until_it_is_seen_again(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -1224,14 +1220,14 @@ def test_a_save_in_the_page_renews_the_stored_picture(folder: Folder, show: Call
     panel.refresh()
     assert panel._png == first, "while the page draws, once a minute"
     panel._widgets.page._handle_custom_msg({"saving": True}, [])
-    until(lambda: panel._png != first)
+    eventually(lambda: panel._png != first)
 
 
 def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: Folder, show: Callable[..., LivePlot]) -> None:
     folder.rows(1, 20)
     folder.end()
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     tell(panel, visible=False, view="a")
     tell(panel, ready=True, dark=False)
     assert steps(panel)[-1] == 20
@@ -1283,7 +1279,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     folder.rows(1, 100)
     folder.end()
     panel = show(folder)
-    until(lambda: threads(panel) == [])
+    eventually(lambda: threads(panel) == [])
     assert image(panel)[:4] == b"\x89PNG"
     assert panel._figure is None
     assert panel.run._own.num_rows == 0
@@ -1291,8 +1287,8 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     assert not any(type(found) is RunFigure for found in gc.get_objects())
     before = image(panel)
     panel._widgets.dark.value = True  # an option draws it again, and releases the figure again
-    until(lambda: image(panel) != before)
-    until(lambda: panel._figure is None)
+    eventually(lambda: image(panel) != before)
+    eventually(lambda: panel._figure is None)
 
 
 @pytest.mark.promise("safety-panels")
@@ -1301,7 +1297,7 @@ def test_a_closed_panel_leaves_nothing(folder: Folder) -> None:
 
     def closed() -> LivePlot:
         panel = LivePlot(folder.files.path, refresh_s=0.05)
-        until(lambda: image(panel)[:4] == b"\x89PNG")
+        eventually(lambda: image(panel)[:4] == b"\x89PNG")
         panel.close()
         assert (panel._figure, panel._png, panel._displays) == (None, b"", [])
         return panel
@@ -1312,6 +1308,19 @@ def test_a_closed_panel_leaves_nothing(folder: Folder) -> None:
 
 
 @pytest.mark.promise("safety-page")
+def test_a_panel_that_is_shown_before_its_thread_has_looked_shows_the_state(
+    folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rows(1, 20)
+    monkeypatch.setattr(LivePlot, "_start", lambda self: None)
+    panel, shown = show(folder), []
+    monkeypatch.setattr(panel._displays, "show", shown.extend)
+    panel._ipython_display_()
+    (words, _), (picture, _), *_ = shown
+    assert "step 20 of 100" in words["text/html"]
+    assert "image/png" in picture
+
+
 def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

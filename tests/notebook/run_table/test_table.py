@@ -3,12 +3,11 @@
 import shutil
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.notebook.run_table.details import details_of
@@ -38,17 +37,10 @@ def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
     return found
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.02)
-
-
 @pytest.fixture
 def table(project: Project, made: list[RunDir]) -> RunTable:
     table = RunTable(nt.runs(project))
-    until(lambda: table._thread is None)
+    eventually(lambda: table._thread is None)
     return table
 
 
@@ -56,7 +48,7 @@ def test_the_table_reads_the_rows_on_screen_and_turns_pages(table: RunTable, mad
     assert set(table._details) == {run.id for run in made[3:]}, "only what is on screen was read"
     assert "polyline" in table._lines[0]._text.value and made[-1].id in table._lines[0]._text.value
     table._next.click()
-    until(lambda: table._thread is None)
+    eventually(lambda: table._thread is None)
     assert [row.id for row in table._shown] == [run.id for run in made[2::-1]]
     table._text.value = "nothing"
     assert table._shown == [] and "no runs" in table._place.value
@@ -71,11 +63,11 @@ def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
         run.metrics.write_text(f'{{"step": 1, "eval/accuracy": 0.{number + 1}}}\n')
     made[5].metrics.write_text('{"step": 1, "train/loss": "NaN"}\n')
     table = RunTable(nt.runs(project))
-    until(lambda: table._thread is None)
+    eventually(lambda: table._thread is None)
     with table._lock:
         table._order.value = order
         assert f", {order} of 12 read" in table._place.value
-    until(lambda: table._thread is None)
+    eventually(lambda: table._thread is None)
     in_order = [*made[6:], *made[4::-1], made[5]]
     assert [row.id for row in table._shown] == [run.id for run in in_order[:NUM_ROWS]]
     assert "read" not in table._place.value
@@ -104,16 +96,16 @@ def test_a_run_is_deleted_after_two_questions_and_not_before(table: RunTable, ma
     table._lines[0]._tick.value = True
     for question in ("Delete 1 run", "Yes, delete for ever"):
         table._delete.click()
-        until(lambda question=question: table._delete.description == question and not table._is_acting)  # type: ignore[misc]
+        eventually(lambda question=question: table._delete.description == question and not table._is_acting)  # type: ignore[misc]
         assert made[-1].path.exists()
     table._lines[1]._tick.value = True
     assert table._delete.description == "Delete…", "another choice is asked again"
     table._lines[1]._tick.value = False
     for _ in range(3):
         table._delete.click()
-        until(lambda: not table._is_acting)
-    until(lambda: not made[-1].path.exists())
-    until(lambda: table._shown[0].id == made[-2].id)
+        eventually(lambda: not table._is_acting)
+    eventually(lambda: not made[-1].path.exists())
+    eventually(lambda: table._shown[0].id == made[-2].id)
     assert made[-2].path.exists()
 
 
@@ -121,11 +113,11 @@ def test_labels_are_saved_and_wrong_ones_are_explained(table: RunTable, made: li
     table._lines[0]._tick.value = True
     table._name.value, table._tags.value = "good", "a, b"
     table._save.click()
-    until(lambda: read_labels(made[-1]).name == "good" and not table._is_acting)
+    eventually(lambda: read_labels(made[-1]).name == "good" and not table._is_acting)
     assert read_labels(made[-1]).tags == ("a", "b")
     table._name.value = "not allowed"
     table._save.click()
-    until(lambda: "must be a letter" in table._said.value)
+    eventually(lambda: "must be a letter" in table._said.value)
     assert read_labels(made[-1]).name == "good"
 
 
@@ -144,15 +136,15 @@ def test_a_run_is_stopped_and_resumed_from_the_table(project: Project) -> None:
     (project.scripts / "save.py").write_text(SAVES)
     program = nt.Program(script="scripts/save.py", resume=("--from", "{checkpoint}"), cwd=str(project.root))
     run = nt.launch(program, gpus=(), torchrun=False)
-    until(lambda: "[]" in run.log())
+    eventually(lambda: "[]" in run.log())
     table = RunTable(nt.runs(project))
     for name in ("Stop", "Resume", "Stop"):
         table._lines[0]._tick.value = True
         {"Stop": table._stop, "Resume": table._resume}[name].click()
-        until(lambda: not table._is_acting)
+        eventually(lambda: not table._is_acting)
         assert ("stopped" if name == "Stop" else f"Resumed {run.id} as ") in table._said.value
         if name == "Resume":
-            until(lambda: "checkpoint-5" in nt.runs(project)[0].log())
+            eventually(lambda: "checkpoint-5" in nt.runs(project)[0].log())
             table._lines[1]._tick.value = False
     assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
     table.close()

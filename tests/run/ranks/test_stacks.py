@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
 from nbtools.project import Project
@@ -26,13 +27,6 @@ from nbtools.rundir.rundir import RunDir
 PROGRAMS = Path(__file__).parents[2] / "programs"
 Start = Callable[..., Run]
 NOW = 1000.0
-
-
-def eventually(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 # --- who is stuck ---------------------------------------------------------------------------------
@@ -358,7 +352,7 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
     run = supervised(*torchrun, *rendezvous, script)
-    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], 240)
+    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], within_s=240)
     return run
 
 
@@ -369,7 +363,7 @@ def test_a_rank_held_in_a_collective_is_named_and_shown_and_the_run_fails_in_tim
     ranks = ranks_among(members(training.files))
     eventually(lambda: read_heartbeats(training.files)[1].phase == "backward")
     ranks[1].suspend()
-    eventually(lambda: training.stragglers, 30)
+    eventually(lambda: training.stragglers)
     (straggler,) = training.stragglers
     assert (straggler.beat.rank, straggler.condition) == (1, "stopped (state T)")
     found = take_stacks(training.files)
@@ -394,7 +388,7 @@ def test_stacks_do_a_training_no_harm_and_show_where_it_hangs(training: Run) -> 
     eventually(lambda: training.step > seen + 3)
     assert not training.stragglers
     (training.dir / "hang").touch()
-    eventually(lambda: training.stragglers, 30)
+    eventually(lambda: training.stragglers)
     assert str(training.stragglers[0]).startswith("rank 1 is behind: forward at step ")
     waiting, hanging = take_stacks(training.files)
     assert "in hang_here" in hanging.text

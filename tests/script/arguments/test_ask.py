@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
@@ -218,21 +219,14 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
     script.write_text(leaves_the_group + PARSER + PARSES)
     caller = subprocess.Popen([sys.executable, "-c", ASKS, script, tmp_path / "tmp", str(timeout_s)])
     try:
-        wait_until(lambda: (tmp_path / "train.py.up").exists())
+        eventually(lambda: (tmp_path / "train.py.up").exists())
         assert marked(tmp_path) and list((tmp_path / "tmp").iterdir())
         caller.send_signal(ending)
-        wait_until(lambda: not marked(tmp_path))
-        wait_until(lambda: not list((tmp_path / "tmp").iterdir()))
+        eventually(lambda: not marked(tmp_path))
+        eventually(lambda: not list((tmp_path / "tmp").iterdir()))
     finally:
         caller.kill()
         caller.wait()
-
-
-def wait_until(is_done: Callable[[], bool], within_s: float = 15) -> None:
-    end = time.monotonic() + within_s
-    while not is_done():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:

@@ -147,7 +147,7 @@ def test_the_real_argparse_reads_what_words_writes(name: str, monkeypatch: pytes
         script = ask(ZOO / f"{name}.py", sys.executable)
     assert {action.dest for action in parser._actions} - {"help"} <= {a.field.name for a in script.arguments}
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)  # of timm's first parser
@@ -163,7 +163,7 @@ def test_sub_commands_get_the_words_of_their_own_arguments(
     parser = real_parser("subcommands.py", monkeypatch)
     script = arguments_of(ZOO / "subcommands.py")
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(all_values(script, command, texts))
     def check(values: dict[str, Any]) -> None:
         check_argparse("subcommands", parser, script, values, command)
@@ -177,7 +177,7 @@ def test_the_real_hf_argument_parser_reads_what_words_writes(monkeypatch: pytest
     script = arguments_of(ZOO / "run_glue.py", search=[Path(path) for path in sys.path if path])
     namespace = runpy.run_path(str(ZOO / "run_glue.py"))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         parser = HfArgumentParser(namespace["DataArguments"])
@@ -213,7 +213,7 @@ def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
     real = tyro_real(name)
     script = arguments_of(ZOO / name)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(all_values(script, (), words_.filter(lambda text: text != "None")))
     def check(values: dict[str, Any]) -> None:
         words = parse_words(script, ()).edited(values)
@@ -234,7 +234,7 @@ def check_library(
     strings: Any,
     examples: int = 40,
 ) -> None:
-    @settings(max_examples=examples, deadline=None)
+    @settings(max_examples=examples)
     @given(all_values(script, command, strings))
     def check(values: dict[str, Any]) -> None:
         words = parse_words(script, ()).edited(values, command)
@@ -300,7 +300,7 @@ def test_the_real_absl_reads_what_words_writes() -> None:
         holder(["program", *words])
         return {**holder.flag_values_dict(), "optimizer": holder["optimizer"].value.name.lower()}
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values["num_steps"] = abs(values.get("num_steps", 1)) + 1
@@ -322,7 +322,7 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
         with hydra.initialize_config_dir(version_base=None, config_dir=str(ZOO / "hydra_conf")):
             return hydra.compose("config", overrides=words)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values.pop("out", None)  # an interpolation
@@ -352,7 +352,7 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     parser = jsonargparse.ArgumentParser()
     parser.add_function_arguments(namespace["setup"], as_positional=True)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(all_values(script, (), words_.filter(lambda text: text.lower() not in ("null", "true", "false"))))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)
@@ -401,7 +401,7 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
 
     strings = texts.filter(lambda text: "=" not in text)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(all_values(script, (), strings))
     def check(values: dict[str, Any]) -> None:
         values.pop("config_file", None)

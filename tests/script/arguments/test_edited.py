@@ -68,7 +68,7 @@ def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Pa
     parser: argparse.ArgumentParser = runpy.run_path(str(script.script))["parser"]
     num_edits = num_refused = 0
 
-    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.sampled_from(CHUNKS), max_size=6), st.sampled_from(EDITS))
     def check(chunks: list[list[str]], edit: dict[str, Any]) -> None:
         nonlocal num_edits, num_refused

@@ -534,7 +534,7 @@ def test_a_hostile_source_is_followed_within_bounds(body: str, read: Read) -> No
 SOURCES = sorted(path for path in ZOO.rglob("*.py") if path.stat().st_size)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(SOURCES), st.integers(0, 2**32))
 def test_a_script_with_missing_and_swapped_lines_never_fails(tmp_path: Path, source: Path, seed: int) -> None:
     dice = random.Random(seed)

@@ -26,6 +26,7 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
 )
+from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
@@ -435,13 +436,6 @@ def start(texts: Project) -> Iterator[ByHand]:
     """Start scripts by hand, and leave nothing behind."""
     with by_hand(texts) as started:
         yield started
-
-
-def eventually(condition: Callable[[], object], within_s: float = 180) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def newest_run(project: Project) -> Run:

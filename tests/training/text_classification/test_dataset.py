@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
@@ -59,7 +59,6 @@ def test_texts_that_are_cut_are_counted() -> None:
     assert counts == [2, 3, 0]  # as encoded they are 14, 17, 18 and 39 characters long
 
 
-@settings(deadline=None)
 @given(text=TEXT.map(clean_text).filter(bool), draws=st.lists(st.integers(0, 2**62 - 1), min_size=9, max_size=9))
 def test_edits_leave_some_text_and_lengthen_it_by_their_insertions_at_most(text: str, draws: list[int]) -> None:
     draws_E3 = np.array(draws, dtype=np.int64).reshape(3, 3)
@@ -146,7 +145,6 @@ def test_a_resumed_order_goes_on_with_the_rows_that_are_left(batch: int) -> None
     assert (resumed.chunk_of(0), resumed.chunk_of(1)) == (16, batch)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 1000))
 def test_sorting_by_length_loses_no_row(num_rows: int, chunk: int, seed: int) -> None:
     widths_N = np.random.default_rng(seed).integers(5, 60, num_rows)
