@@ -31,8 +31,7 @@ from nbtools.machine.devices import Device
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.recipes import Source, recipe_of
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import RunDir, is_run, project_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.config_copy import changed_config
 from nbtools.script.arguments.program_flags import flags_of_program

@@ -18,10 +18,10 @@ import psutil
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
-from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, goes_on
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, foreign_owner, goes_on
 from nbtools.rundir.tail import one_line
 
 SWEEP_GRACE_S = 2.0

@@ -30,12 +30,11 @@ from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released,
 from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.rundir import RunDir, is_run, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 

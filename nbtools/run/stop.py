@@ -12,9 +12,9 @@ from nbtools.machine.processes import RANK, Ending, happens_within, members, rec
 from nbtools.run.records import Records
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.machines import num_machines, record
+from nbtools.rundir.rundir import foreign_owner
 from nbtools.rundir.tail import one_line
 
 _GPU_WAIT_S = 2.0

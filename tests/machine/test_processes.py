@@ -11,9 +11,9 @@ import pytest
 
 from nbtools.machine import processes
 from nbtools.machine.processes import stop_processes
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 

@@ -31,9 +31,9 @@ from nbtools.run.records import local_time
 from nbtools.run.run import Run, is_read, newest_history
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -615,7 +615,7 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     run = RunDir.create(project.runs, "byhand")
     program = (
         "import os, sys\n"
-        "from nbtools.rundir.identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
+        "from nbtools.rundir.process_identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
         "from nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"
