@@ -26,7 +26,7 @@ from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, mapping_at, started_as
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
-from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job
+from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
@@ -298,7 +298,7 @@ class Run:
         if runs_on_slurm(self.records) and not before.is_final:
             ending = stop_job(self.records, timeout_s)
         else:
-            ending = processes.stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+            ending = stop_processes(self.files, lambda: self.state.is_final, timeout_s)
         state, saved = self.state, self.checkpoints
         if state is RunState.STOPPED and not self.files.log.exists() and not ending.left:
             return "cancelled while queued; it had not started"

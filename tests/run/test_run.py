@@ -524,9 +524,9 @@ def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeyp
     for process in family:
         if process not in ranks.values():
             process.kill()  # neither the supervisor nor the agent would spare it
-    send = processes._signal
+    send = processes.send_signal
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "_signal", lambda one, number: one == stubborn or send(one, number))
+        patched.setattr(processes, "send_signal", lambda one, number: one == stubborn or send(one, number))
         patched.setattr(processes, "sweep_processes", functools.partial(processes.sweep_processes, limit_s=0.5))
         said = run.stop(timeout_s=0.5)
     assert said.endswith(f"; 1 rank ended; 1 process could not be ended: pid {stubborn.pid} (state T)")
