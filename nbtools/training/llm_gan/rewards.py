@@ -14,7 +14,7 @@ def token_rewards(scores_BT: torch.Tensor, mask_BT: torch.Tensor, decided_B: tor
 
 
 def verdict_rewards(outcomes_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return 1 on the last token of a text taken for human (outcome -1), -1 of another one (outcome 1). Shape (B, T)."""
+    """Return 1 on the last token of a text that fooled the judge (outcome -1), -1 of another one (1). Shape (B, T)."""
     lasts_B = mask_BT.sum(1) - 1
     rewards_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
     rewards_BT[torch.arange(len(lasts_B), device=lasts_B.device), lasts_B] = -outcomes_B.float()
