@@ -13,7 +13,7 @@ from nbtools.data import tables
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
 from nbtools.predict.model_process import ModelProcess
-from nbtools.predict.rows import (
+from nbtools.predict.row_files import (
     Form,
     InputRow,
     Report,

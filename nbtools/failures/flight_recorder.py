@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, foreign_owner
 from nbtools.rundir.tail import one_line, open_regular
 
 _NAMES = {

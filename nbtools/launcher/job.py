@@ -31,9 +31,16 @@ from nbtools.machine.devices import GLOO_INTERFACE, num_cores
 from nbtools.run.checkpoints import AnyCheckpoint, newest_verified
 from nbtools.run.records import mapping_at
 from nbtools.rundir import secret_values
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import read_json, whole, write_json, write_reserved_json
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe, is_run
+from nbtools.rundir.rundir import (
+    ROOT_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    RunDir,
+    foreign_owner,
+    has_recipe,
+    is_run,
+)
 from nbtools.script.torchrun import Meeting
 
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"

@@ -20,9 +20,9 @@ from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import RunState, state_of
 from nbtools.rundir import machines, secret_values
-from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, is_run
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, foreign_owner, is_run
 from nbtools.script.torchrun import Meeting
 
 _LOOK_EVERY_S = 1.0

@@ -15,24 +15,15 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
-from nbtools.launcher.findings import Finding, batch, epochs, ok, render_html, render_text, size, warn
+from nbtools.launcher.findings import Finding, epochs, ok, render_html, render_text, size, warn
 from nbtools.launcher.placement import Placement, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
-from nbtools.launcher.sizes import (
-    check_disk,
-    memory_in_words,
-    memory_of,
-    num_trainable_parameters,
-    precision_of,
-    smallest_change,
-)
+from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
-from nbtools.machine.devices import Device
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.recipes import Source, recipe_of
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import RunDir, is_run, project_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.config_copy import changed_config
 from nbtools.script.arguments.program_flags import flags_of_program
@@ -457,41 +448,6 @@ def _project_of(script: Path) -> Project:
 
 
 # --- what it trains -------------------------------------------------------------------------------
-
-
-def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | None) -> list[Finding]:
-    """Report batch, parameters and memory on `gpus` (None: unknown); LaunchError if one is too small for weights."""
-    samples, product = batch(config, world_size)
-    parameters, precision = num_trainable_parameters(config), precision_of(config, gpus)
-    about = "about " if getattr(config, "model_name", None) else ""  # a recipe may add or leave out a head
-    found = [
-        ok("batch", f"{plural(samples, 'sample')} per step: {product}"),
-        ok(
-            "parameters",
-            "known once the model is loaded"
-            if parameters is None
-            else f"{about}{parameters:,}, trained in {precision}",
-        ),
-    ]
-    if (memory := memory_of(config, world_size, precision)) is None:
-        return found
-    text = f"{size(memory.state)} per process for weights, gradients and AdamW's moments, before activations"
-    if memory.activations is not None:
-        text = f"about {size(memory.total)} per process: {size(memory.state)} for weights, gradients and AdamW's "
-        text += f"moments, {size(memory.activations)} for activations"
-    text += f"; {words}" if "," in (words := memory_in_words(config, world_size, precision)) else ""
-    small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
-    if small is None or small.memory_total_bytes >= memory.total:
-        return [*found, ok("memory", text)]
-    has = f"GPU {small.index} ({small.name}) has {size(small.memory_total_bytes)}"
-    step = smallest_change(config, world_size, precision, small.memory_total_bytes)
-    step = step or "choose GPUs with more memory, or a smaller model"
-    if small.memory_total_bytes >= memory.state:
-        return [*found, warn("memory", f"{text}; {has}", step)]
-    raise LaunchError(
-        f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}: "
-        f"{step}"
-    )
 
 
 def _source_of(path: Path, config: TrainConfig, project: Project) -> Source:

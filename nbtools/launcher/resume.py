@@ -26,10 +26,9 @@ from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
-from nbtools.rundir.rundir import has_recipe, is_run, project_of
+from nbtools.rundir.rundir import foreign_owner, has_recipe, is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
 

@@ -21,7 +21,7 @@ from nbtools.config import Launch, Slurm, complaints
 from nbtools.errors import ConfigError, LaunchError, plural, shown
 from nbtools.launcher.findings import Finding, ok, warn
 from nbtools.launcher.placement import Placement
-from nbtools.machine import slurm, slurm_words
+from nbtools.machine import slurm, slurm_messages
 from nbtools.machine.file_systems import local_disk
 from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.project import Project
@@ -376,7 +376,7 @@ def _quoted(text: str) -> str:
 def refused(error: LaunchError, launch: Launch) -> LaunchError:
     """Return sbatch's refusal of a job with the setting that it is about."""
     assert launch.cluster is not None
-    field, said = slurm_words.refusal(str(error))
+    field, said = slurm_messages.refusal(str(error))
     asked = ("nnodes", "gpus_per_node", "cpus_per_task", "mem", "constraint", "partition")
     names = asked if field is None else (field,)
     values = {"nnodes": launch.nnodes, **dict(launch.cluster)}

@@ -1,4 +1,4 @@
-"""Size of a training, computed from the config alone: weights, memory and checkpoints."""
+"""Size of a training, computed from the config alone: weights, memory and checkpoints, and what does not fit."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError, plural
-from nbtools.launcher.findings import Finding, ok, size, warn
+from nbtools.launcher.findings import Finding, batch, ok, size, warn
 from nbtools.machine.devices import Device
 from nbtools.recipes import lora, recipe_of
 from nbtools.recipes.named_model import models_of
@@ -174,6 +174,41 @@ def num_checkpoints_kept(config: TrainConfig) -> int:
         return kept
     at_epochs = min(config.epochs, config.max_steps) if config.checkpoint_epochs else 0
     return min(kept, -(-config.max_steps // config.checkpoint_every) + at_epochs)
+
+
+def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | None) -> list[Finding]:
+    """Report batch, parameters and memory on `gpus` (None: unknown); LaunchError if one is too small for weights."""
+    samples, product = batch(config, world_size)
+    parameters, precision = num_trainable_parameters(config), precision_of(config, gpus)
+    about = "about " if getattr(config, "model_name", None) else ""  # a recipe may add or leave out a head
+    found = [
+        ok("batch", f"{plural(samples, 'sample')} per step: {product}"),
+        ok(
+            "parameters",
+            "known once the model is loaded"
+            if parameters is None
+            else f"{about}{parameters:,}, trained in {precision}",
+        ),
+    ]
+    if (memory := memory_of(config, world_size, precision)) is None:
+        return found
+    text = f"{size(memory.state)} per process for weights, gradients and AdamW's moments, before activations"
+    if memory.activations is not None:
+        text = f"about {size(memory.total)} per process: {size(memory.state)} for weights, gradients and AdamW's "
+        text += f"moments, {size(memory.activations)} for activations"
+    text += f"; {words}" if "," in (words := memory_in_words(config, world_size, precision)) else ""
+    small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
+    if small is None or small.memory_total_bytes >= memory.total:
+        return [*found, ok("memory", text)]
+    has = f"GPU {small.index} ({small.name}) has {size(small.memory_total_bytes)}"
+    step = smallest_change(config, world_size, precision, small.memory_total_bytes)
+    step = step or "choose GPUs with more memory, or a smaller model"
+    if small.memory_total_bytes >= memory.state:
+        return [*found, warn("memory", f"{text}; {has}", step)]
+    raise LaunchError(
+        f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}: "
+        f"{step}"
+    )
 
 
 def check_disk(runs: Path, config: TrainConfig | None) -> Finding:

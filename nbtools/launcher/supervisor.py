@@ -38,9 +38,9 @@ from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import is_active
 from nbtools.run.state import state_of
 from nbtools.rundir import machines, secret_values
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe
 
 SAMPLE_EVERY_S = 5.0

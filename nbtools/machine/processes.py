@@ -1,4 +1,4 @@
-"""The processes of a run: search, identification and ending.
+"""The processes of a run: search, identification, and the sweep that ends them; `run/stop.py` holds the stop.
 
 A process belongs to a run if its environment named the run when it started, or if it holds a file that only the run
 writes; its name, its pid or the content of a file is not enough.
@@ -8,20 +8,15 @@ torchrun starts each rank in a session of its own, so the processes of a run sha
 import contextlib
 import os
 import signal
-import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 
 import psutil
 
-from nbtools.errors import NbtoolsError, plural
+from nbtools.errors import NbtoolsError
 from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
-from nbtools.rundir.identity import ProcessIdentity, foreign_owner
-from nbtools.rundir.json_files import read_json, write_reserved_json
-from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, goes_on
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.rundir.tail import one_line
 
 SWEEP_GRACE_S = 2.0
@@ -29,9 +24,6 @@ SWEEP_GRACE_S = 2.0
 STOP_GRACE_S = 10.0
 """Time that the supervisor adds to the shutdown timeout, since torchrun itself kills late ranks first."""
 _POLL_S = 0.05
-_READ_WITHIN_S = 1.0
-"""Time in which a reader that tests a lock frees it."""
-_STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "tracing-stop": "t"}
 RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
@@ -104,9 +96,9 @@ def sweep_processes(
             break
         for process in remaining:
             if now >= kill_at:
-                _signal(process, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
             elif process not in asked:
-                _signal(process, signal.SIGTERM)
+                send_signal(process, signal.SIGTERM)
             asked.add(process)
         time.sleep(_POLL_S)
     return len(asked)
@@ -142,110 +134,6 @@ def _is_loader_worker(process: psutil.Process, parent: psutil.Process) -> bool:
     return process.name() == "pt_data_worker" or process.cmdline() == parent.cmdline()
 
 
-@dataclass(frozen=True)
-class Ending:
-    """The result of a stop."""
-
-    ended: Mapping[str, int]
-    """Number of processes of each kind that lived at the request to stop and have ended."""
-    left: tuple[str, ...]
-    """Processes that could not be ended: `pid 123 (state D)`."""
-    was_killed: bool
-    """Whether processes had to be killed."""
-
-    def __str__(self) -> str:
-        others = "process" if set(self.ended) <= {OTHER} else "other process"
-        counts = [plural(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
-        if self.ended.get(OTHER) or not counts:
-            counts.append(plural(self.ended.get(OTHER, 0), others))
-        *most, last = counts
-        text = f"{', '.join(most)} and {last} ended" if most else f"{last} ended"
-        left = f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}"
-        return f"{text}; {left}" if self.left else text
-
-
-def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
-    """Send a run SIGTERM, wait, kill processes that have not ended after `timeout_s`, and sweep.
-
-    The signal goes to the supervisor if it lives, else to the outermost processes of the run. Several threads may call
-    this at once.
-
-    `is_over` tells by the run's files whether it has ended; `timeout_s` includes the time for the last checkpoint.
-
-    Raises:
-        NbtoolsError: the run is on another host, in another container, or of another user.
-    """
-    record = _process_record(run)
-    identity = ProcessIdentity.from_json(record)
-    if not is_over() and identity is not None and identity.host != socket.gethostname():
-        raise NbtoolsError(f"{run.id} runs on {identity.host}, this is {socket.gethostname()}: stop it from there")
-    leader = leader_of(run, identity)
-    supervisor = leader if record.get("role") == "supervisor" else None
-    family = family_of(run, leader)
-    if not family:
-        if not is_over():
-            if owner := foreign_owner(run.path):
-                raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
-            raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
-        return Ending({}, (), was_killed=False)
-
-    def workers() -> list[psutil.Process]:
-        return [process for process in living({*family, *members(run)}) if process != supervisor]
-
-    before = workers()
-    ranks = {leader} if leader is not None and record.get("role") == "worker" else {*ranks_among(before).values()}
-    kinds = kinds_of(before, ranks)
-    asked = [leader] if leader in family else []
-    signalled: set[psutil.Process] = set()
-
-    def is_over_once_asked() -> bool:
-        nonlocal asked
-        alive = living(asked)
-        if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
-            return True
-        if not alive:  # there was none, or it ended before it passed the signal on
-            asked = _outermost(workers())
-        _ask(run, [process for process in asked if process not in signalled])
-        signalled.update(asked)
-        return False
-
-    was_killed = not happens_within(is_over_once_asked, timeout_s)
-    if was_killed:
-        sweep_processes(workers, grace_s=0)
-        # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below.
-        if supervisor is not None and not happens_within(lambda: is_over() and not living([supervisor]), STOP_GRACE_S):
-            _signal(supervisor, signal.SIGKILL)
-            happens_within(lambda: not living([supervisor]), SWEEP_GRACE_S)
-    if supervisor is None or not living([supervisor]):
-        sweep_processes(workers)
-        _record_stop(run)
-    left = workers()
-    ended = Counter(kind for process, kind in kinds.items() if process not in left and kind != AGENT)
-    return Ending(ended, tuple(map(_described, left)), was_killed)
-
-
-def _described(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        status = process.status()
-        return f"pid {process.pid} (state {_STATE_LETTERS.get(status, status)})"
-    return f"pid {process.pid}"
-
-
-def _process_record(run: RunDir) -> dict[str, object]:
-    """Return the content of process.json; wait for a supervisor that has just been started to write it.
-
-    The lock says that there is one: right after its start, `members` may miss it, because the kernel shows an empty
-    environment until exec is complete.
-    """
-    deadline = time.monotonic() + 5
-    while True:
-        record = read_json(run.process)
-        is_starting = not run.log.exists() and (goes_on(run) or members(run))
-        if record is not None or not is_starting or time.monotonic() > deadline:
-            return record or {}
-        time.sleep(_POLL_S)
-
-
 def leader_of(run: RunDir, identity: ProcessIdentity | None) -> psutil.Process | None:
     """Return the living process with an identity from a run's files; None if it does not belong to the run.
 
@@ -265,30 +153,8 @@ def leader_of(run: RunDir, identity: ProcessIdentity | None) -> psutil.Process |
     return None
 
 
-def _outermost(processes: list[psutil.Process]) -> list[psutil.Process]:
-    pids = {process.pid for process in processes}
-    found = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if process.ppid() not in pids:
-                found.append(process)
-    return found
-
-
-def _ask(run: RunDir, processes: list[psutil.Process]) -> None:
-    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown."""
-    for process in processes:
-        try:
-            if foreign_owner(run.path) is None and foreign_owner(run.ranks) is None:
-                (run.ranks / f"{process.pid}.asked").touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        except OSError:
-            pass  # the disk is full: signal without a mark
-        _signal(process, signal.SIGTERM)
-
-
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
+def send_signal(process: psutil.Process, number: signal.Signals) -> None:
+    """Send a signal to a process that may be signalled and has not ended."""
     with contextlib.suppress(psutil.Error):  # it has ended, or is of another user
         if may_be_signalled(process):
             process.send_signal(number)
@@ -302,27 +168,3 @@ def happens_within(is_over: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-def _record_stop(run: RunDir) -> None:
-    """Write exit.json for a dead supervisor if no end was recorded. The holder of the run's lock is its only writer.
-
-    Nothing is written into a run directory of another user.
-    """
-    descriptor = None
-    with contextlib.suppress(OSError):  # a file system without locks
-        if foreign_owner(run.path) is None:
-            descriptor = acquire_lock(run.lock, timeout_s=_READ_WITHIN_S)
-    if descriptor is None:
-        return
-    try:
-        if read_json(run.exit) is None and read_json(run.finished) is None:
-            record_stop(run)
-    finally:
-        os.close(descriptor)
-
-
-def record_stop(run: RunDir, **more: object) -> None:
-    """Write exit.json for a supervisor that could not."""
-    content = {"returncode": None, "signal": None, "stopped": True, "failure": None, "time": time.time()}
-    write_reserved_json(run.exit, {**content, **more})

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from nbtools.metrics.blocks import Blocks
+from nbtools.metrics.block_reductions import Blocks
 from nbtools.rundir.json_files import MAX_STEP
 
 RESERVED: Final = frozenset({"step", "time", "samples", "attempt", "dropped"})

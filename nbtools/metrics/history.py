@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.errors import ConfigError, html_table
-from nbtools.metrics.blocks import Blocks
+from nbtools.metrics.block_reductions import Blocks
 from nbtools.metrics.columns import EPOCH_SHIFT, GENERATION_SHIFT, Batch, Column, MetricTable, Series, parse_rows
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail, open_regular

@@ -29,11 +29,11 @@ from nbtools.run.run import Run
 from nbtools.run.slurm_job import has_active_job, is_active
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import open_descriptor
-from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import NO_LOCKS, acquire_lock, wait_for_lock
 from nbtools.rundir.names import find_run
-from nbtools.rundir.rundir import RunDir, is_run, run_folders
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, run_folders
 
 CACHE = ".cache"
 _GONE = "no longer exists"

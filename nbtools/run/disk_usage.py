@@ -10,8 +10,7 @@ from pathlib import Path
 from nbtools.errors import FormatError
 from nbtools.run.records import Records
 from nbtools.run.state import RunState, state_of
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import RunDir, run_folders
+from nbtools.rundir.rundir import RunDir, foreign_owner, run_folders
 
 _STARTING_S = 60.0
 """A younger run without a lock may be about to take it."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.errors import FormatError
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.names import Labels, labels_file
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 

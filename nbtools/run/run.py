@@ -26,16 +26,15 @@ from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, mapping_at, started_as
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
-from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job
+from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.rundir import RunDir, is_run, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
@@ -299,7 +298,7 @@ class Run:
         if runs_on_slurm(self.records) and not before.is_final:
             ending = stop_job(self.records, timeout_s)
         else:
-            ending = processes.stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+            ending = stop_processes(self.files, lambda: self.state.is_final, timeout_s)
         state, saved = self.state, self.checkpoints
         if state is RunState.STOPPED and not self.files.log.exists() and not ending.left:
             return "cancelled while queued; it had not started"

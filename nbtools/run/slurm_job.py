@@ -13,9 +13,8 @@ from nbtools.failures.evidence import end_of
 from nbtools.machine import slurm
 from nbtools.machine.slurm import Job
 from nbtools.run.records import Records, mapping_at
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import finite, read_json, whole
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, goes_on
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, foreign_owner, goes_on
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 CANCELLED, STOPPED, PREEMPTED, TIME_LIMIT, NODE_FAILED, REQUEUED = (

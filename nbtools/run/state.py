@@ -6,13 +6,12 @@ from pathlib import Path
 from nbtools.errors import plural
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
-from nbtools.machine.slurm_words import reason_in_words
+from nbtools.machine.slurm_messages import reason_in_words
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.machines import has_joined, join_command, num_machines
-from nbtools.rundir.rundir import RunDir, lives_without_lock, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, lives_without_lock, name_of
 from nbtools.rundir.tail import one_line
 
 

@@ -1,26 +1,190 @@
-"""The stop of a job, and checks after any stop: remaining processes of the run, and the memory that GPUs released."""
+"""The stop of a run: its processes or its job are asked to save and end, then killed; and checks after the stop."""
 
+import contextlib
 import os
+import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from nbtools.errors import NbtoolsError
-from nbtools.machine import slurm
+import psutil
+
+from nbtools.errors import NbtoolsError, plural
+from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices
-from nbtools.machine.processes import RANK, Ending, happens_within, members, record_stop
+from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
 from nbtools.run.records import Records
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
+from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.machines import num_machines, record
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on
 from nbtools.rundir.tail import one_line
 
 _GPU_WAIT_S = 2.0
 _POLL_S = 0.1
 _CANCELLED_WITHIN_S = 60.0
 """Time in which Slurm ends a cancelled job: by default it kills after 30 s."""
+_READ_WITHIN_S = 1.0
+"""Time in which a reader that tests a lock frees it."""
+_STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped": "T", "tracing-stop": "t"}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The result of a stop."""
+
+    ended: Mapping[str, int]
+    """Number of processes of each kind that lived at the request to stop and have ended."""
+    left: tuple[str, ...]
+    """Processes that could not be ended: `pid 123 (state D)`."""
+    was_killed: bool
+    """Whether processes had to be killed."""
+
+    def __str__(self) -> str:
+        others = "process" if set(self.ended) <= {OTHER} else "other process"
+        counts = [plural(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
+        if self.ended.get(OTHER) or not counts:
+            counts.append(plural(self.ended.get(OTHER, 0), others))
+        *most, last = counts
+        text = f"{', '.join(most)} and {last} ended" if most else f"{last} ended"
+        left = f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}"
+        return f"{text}; {left}" if self.left else text
+
+
+def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
+    """Send a run SIGTERM, wait, kill processes that have not ended after `timeout_s`, and sweep.
+
+    The signal goes to the supervisor if it lives, else to the outermost processes of the run. Several threads may call
+    this at once.
+
+    `is_over` tells by the run's files whether it has ended; `timeout_s` includes the time for the last checkpoint.
+
+    Raises:
+        NbtoolsError: the run is on another host, in another container, or of another user.
+    """
+    written = _process_record(run)
+    role, identity = written.get("role"), ProcessIdentity.from_json(written)
+    if not is_over() and identity is not None and identity.host != socket.gethostname():
+        raise NbtoolsError(f"{run.id} runs on {identity.host}, this is {socket.gethostname()}: stop it from there")
+    leader = processes.leader_of(run, identity)
+    supervisor = leader if role == "supervisor" else None
+    family = processes.family_of(run, leader)
+    if not family:
+        if not is_over():
+            if owner := foreign_owner(run.path):
+                raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
+            raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
+        return Ending({}, (), was_killed=False)
+
+    def workers() -> list[psutil.Process]:
+        return [process for process in living({*family, *processes.members(run)}) if process != supervisor]
+
+    before = workers()
+    ranks = {leader} if leader is not None and role == "worker" else {*processes.ranks_among(before).values()}
+    kinds = processes.kinds_of(before, ranks)
+    asked = [leader] if leader in family else []
+    signalled: set[psutil.Process] = set()
+
+    def is_over_once_asked() -> bool:
+        nonlocal asked
+        alive = living(asked)
+        if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
+            return True
+        if not alive:  # there was none, or it ended before it passed the signal on
+            asked = _outermost(workers())
+        _ask(run, [process for process in asked if process not in signalled])
+        signalled.update(asked)
+        return False
+
+    was_killed = not processes.happens_within(is_over_once_asked, timeout_s)
+    if was_killed:
+        processes.sweep_processes(workers, grace_s=0)
+        # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below.
+        if supervisor is not None and not processes.happens_within(
+            lambda: is_over() and not living([supervisor]), STOP_GRACE_S
+        ):
+            processes.send_signal(supervisor, signal.SIGKILL)
+            processes.happens_within(lambda: not living([supervisor]), SWEEP_GRACE_S)
+    if supervisor is None or not living([supervisor]):
+        processes.sweep_processes(workers)
+        _record_stop(run)
+    left = workers()
+    ended = Counter(kind for process, kind in kinds.items() if process not in left and kind != AGENT)
+    return Ending(ended, tuple(map(_described, left)), was_killed)
+
+
+def _described(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        status = process.status()
+        return f"pid {process.pid} (state {_STATE_LETTERS.get(status, status)})"
+    return f"pid {process.pid}"
+
+
+def _process_record(run: RunDir) -> dict[str, object]:
+    """Return the content of process.json; wait for a supervisor that has just been started to write it.
+
+    The lock says that there is one: right after its start, `members` may miss it, because the kernel shows an empty
+    environment until exec is complete.
+    """
+    deadline = time.monotonic() + 5
+    while True:
+        written = read_json(run.process)
+        is_starting = not run.log.exists() and (goes_on(run) or processes.members(run))
+        if written is not None or not is_starting or time.monotonic() > deadline:
+            return written or {}
+        time.sleep(_POLL_S)
+
+
+def _outermost(family: list[psutil.Process]) -> list[psutil.Process]:
+    pids = {process.pid for process in family}
+    found = []
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            if process.ppid() not in pids:
+                found.append(process)
+    return found
+
+
+def _ask(run: RunDir, receivers: list[psutil.Process]) -> None:
+    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown."""
+    for process in receivers:
+        try:
+            if foreign_owner(run.path) is None and foreign_owner(run.ranks) is None:
+                (run.ranks / f"{process.pid}.asked").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # the disk is full: signal without a mark
+        processes.send_signal(process, signal.SIGTERM)
+
+
+def _record_stop(run: RunDir) -> None:
+    """Write exit.json for a dead supervisor if no end was recorded. The holder of the run's lock is its only writer.
+
+    Nothing is written into a run directory of another user.
+    """
+    descriptor = None
+    with contextlib.suppress(OSError):  # a file system without locks
+        if foreign_owner(run.path) is None:
+            descriptor = acquire_lock(run.lock, timeout_s=_READ_WITHIN_S)
+    if descriptor is None:
+        return
+    try:
+        if read_json(run.exit) is None and read_json(run.finished) is None:
+            record_stop(run)
+    finally:
+        os.close(descriptor)
+
+
+def record_stop(run: RunDir, **more: object) -> None:
+    """Write exit.json for a supervisor that could not."""
+    content = {"returncode": None, "signal": None, "stopped": True, "failure": None, "time": time.time()}
+    write_reserved_json(run.exit, {**content, **more})
 
 
 def stop_job(records: Records, timeout_s: float) -> Ending:
@@ -68,13 +232,13 @@ def _has_ended(records: Records, within_s: float) -> bool:
         job = job_of(records)
         return listed_jobs(records) is not None and (job is None or has_ended(job))
 
-    return happens_within(is_over, within_s)
+    return processes.happens_within(is_over, within_s)
 
 
 def left_behind(records: Records) -> bool:
     """Whether a process of an ended run still lives, other than its supervisor, which is about to exit."""
     supervisor = records.process
-    return any(supervisor is None or process.pid != supervisor.pid for process in members(records.files))
+    return any(supervisor is None or process.pid != supervisor.pid for process in processes.members(records.files))
 
 
 def other_machines(records: Records) -> list[str]:

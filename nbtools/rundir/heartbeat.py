@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json, whole
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 _PHASES = (

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtools.errors import NbtoolsError
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, whole, write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 _MOST = 1024

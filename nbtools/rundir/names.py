@@ -14,9 +14,8 @@ from typing import Any, Self
 
 from nbtools.errors import ConfigError, FormatError, InvalidNameError, RunNotFoundError, did_you_mean, plural, shown
 from nbtools.project import user_cache
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_of, name_of, newest_first
+from nbtools.rundir.rundir import RunDir, foreign_owner, found_runs, is_run, launch_of, name_of, newest_first
 from nbtools.rundir.tail import one_line
 
 LATEST = "latest"

@@ -1,4 +1,4 @@
-"""The run directory: the names of its files, and how runs are found.
+"""The run directory: the names of its files, how runs are found, and whose they are.
 
 The directory is the only protocol between the processes of a run and its readers. Each file has one writing process
 and is either written once by an atomic rename or appended to. Every JSON file holds `"format": 1`; readers ignore
@@ -11,6 +11,7 @@ import heapq
 import itertools
 import math
 import os
+import pwd
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +22,9 @@ from typing import Any, Self
 from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project
 from nbtools.rundir.atomic import retried
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.lock import is_locked
+from nbtools.rundir.process_identity import ProcessIdentity
 
 RUN_ID_VARIABLE = "NBTOOLS_RUN_ID"
 """Environment variable that every process of a launched run carries from its start."""
@@ -231,6 +232,19 @@ def found_runs(runs: Path, prefix: str = "") -> list[Path]:
         ]
     except OSError:
         return []
+
+
+def foreign_owner(path: Path) -> str | None:
+    """Return the name of the user who owns a file or folder; None if that is this process's user.
+
+    Of a link, both the link and its target count: another user's link may lead to a folder of this user.
+    """
+    for uid in (path.lstat().st_uid, path.stat().st_uid):
+        if uid != os.geteuid():
+            with contextlib.suppress(KeyError):  # the user exists on another machine only
+                return pwd.getpwuid(uid).pw_name
+            return f"user {uid}"
+    return None
 
 
 def launch_of(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pages import see, show
 
 from nbtools.machine import gpu_queue
 from nbtools.metrics.writer import MetricWriter
-from nbtools.notebook.panel.news import cache_file, record_look
+from nbtools.notebook.panel.changes import cache_file, record_look
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState

@@ -18,7 +18,7 @@ import nbtools as nt
 from nbtools.errors import LaunchError
 from nbtools.launcher import placement, preflight, sizes
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, precision_of
+from nbtools.launcher.sizes import check_size, checkpoint_bytes, num_checkpoints_kept, precision_of
 from nbtools.launcher.step_count import Schedule
 from nbtools.machine import interpreter
 from nbtools.machine.devices import Device, Holder
@@ -288,7 +288,7 @@ def test_auto_is_told_as_the_precision_that_the_gpus_make_it(
     capabilities: list[tuple[int, int] | None], precision: str
 ) -> None:
     gpus = [Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0", capability) for capability in capabilities]
-    said = {finding.subject: finding.text for finding in preflight.check_size(MLM.config_class(), 1, gpus)}
+    said = {finding.subject: finding.text for finding in check_size(MLM.config_class(), 1, gpus)}
     assert said["parameters"].endswith(f"trained in {precision}")
     assert precision_of(MLM.config_class(precision="fp16"), gpus) == "fp16"
 

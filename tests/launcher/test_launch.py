@@ -39,8 +39,8 @@ from nbtools.run.clean import Item, plan_removal, remove
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, goes_on, run_folders
 from nbtools.script.script import write_script
 from nbtools.script.torchrun import torchrun_command

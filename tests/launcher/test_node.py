@@ -27,8 +27,8 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for
 from nbtools.run.stop import left_behind, other_machines
 from nbtools.rundir import machines
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat.shell import shell_text
 from nbtools.script.script import read_script, write_script

@@ -23,8 +23,14 @@ from transformers import (
 from nbtools.config import TrainConfig
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.errors import LaunchError
-from nbtools.launcher.preflight import check_size
-from nbtools.launcher.sizes import activation_bytes, memory_of, num_trainable_parameters, sharded_bytes, training_bytes
+from nbtools.launcher.sizes import (
+    activation_bytes,
+    check_size,
+    memory_of,
+    num_trainable_parameters,
+    sharded_bytes,
+    training_bytes,
+)
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.recipes import (

@@ -19,9 +19,9 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import is_locked
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

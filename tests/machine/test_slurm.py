@@ -15,7 +15,7 @@ import pytest
 from nbtools.errors import LaunchError
 from nbtools.machine import slurm
 from nbtools.machine.slurm import Job
-from nbtools.machine.slurm_words import reason_in_words, refusal
+from nbtools.machine.slurm_messages import reason_in_words, refusal
 
 import slurm_cluster as cluster_of_tests
 from slurm_cluster import SlurmCluster

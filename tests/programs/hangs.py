@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 

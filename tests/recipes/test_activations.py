@@ -18,8 +18,7 @@ from transformers import (
 )
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.preflight import check_size
-from nbtools.launcher.sizes import activation_bytes
+from nbtools.launcher.sizes import activation_bytes, check_size
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig, activations

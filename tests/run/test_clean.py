@@ -29,9 +29,9 @@ from nbtools.run.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
 from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, run_folders
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -23,10 +23,10 @@ from nbtools.run import listing, state
 from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
 from nbtools.run.run import Run, newest_metrics
 from nbtools.run.state import waiting_for
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.names import label
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 from slurm_cluster import SlurmCluster

@@ -32,9 +32,9 @@ from nbtools.run.records import local_time
 from nbtools.run.run import Run, is_read, newest_history
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -518,9 +518,9 @@ def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeyp
     for process in family:
         if process not in ranks.values():
             process.kill()  # neither the supervisor nor the agent would spare it
-    send = processes._signal
+    send = processes.send_signal
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "_signal", lambda one, number: one == stubborn or send(one, number))
+        patched.setattr(processes, "send_signal", lambda one, number: one == stubborn or send(one, number))
         patched.setattr(processes, "sweep_processes", functools.partial(processes.sweep_processes, limit_s=0.5))
         said = run.stop(timeout_s=0.5)
     assert said.endswith(f"; 1 rank ended; 1 process could not be ended: pid {stubborn.pid} (state T)")
@@ -609,7 +609,7 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     run = RunDir.create(project.runs, "byhand")
     program = (
         "import os, sys\n"
-        "from nbtools.rundir.identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
+        "from nbtools.rundir.process_identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
         "from nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from nbtools.errors import FormatError, RunNotFoundError
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock, create_lock, is_locked
 from nbtools.rundir.names import find_run
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, is_run, run_folders
 
 

@@ -36,8 +36,8 @@ from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import LARGEST_JSON_BYTES, read_json, write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import last_lines
 from nbtools.script.script import parse_script, render

@@ -33,10 +33,10 @@ from nbtools.run.ranks import stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import append_descriptor, open_descriptor
-from nbtools.rundir.identity import ProcessIdentity, foreign_owner
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock, is_locked
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RunDir, foreign_owner
 
 from capabilities import ANOTHER_UID
 

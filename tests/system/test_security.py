@@ -48,8 +48,8 @@ from nbtools.run.ranks.stragglers import stragglers
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import hidden_name
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, read_script, render, write_script
 from nbtools.training.engine.checkpoint import load_state, load_weights

@@ -16,14 +16,13 @@ from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir import secret_values
-from nbtools.rundir.identity import foreign_owner
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
     checkpoint_at,
     newest_whole,
     resume_order,
 )
-from nbtools.rundir.rundir import RunDir, newest_first
+from nbtools.rundir.rundir import RunDir, foreign_owner, newest_first
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import arguments_in, named_checkpoint_in, resume_words, takes_path, with_checkpoint
 from nbtools.script.script import parse_script, write_script

@@ -13,13 +13,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
-from nbtools.notebook.comparison.report import report
+from nbtools.notebook.comparison.tables_html import tables_html
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
-from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Displays, Output, close_tree
 from nbtools.recipes import RECIPES
@@ -267,7 +267,7 @@ class ComparisonPanel:
     def _draw_all(self) -> None:
         began = time.monotonic()
         self._draw()
-        self._tables = self._words.value = report(self.comparison, self._reader.curves)
+        self._tables = self._words.value = tables_html(self.comparison, self._reader.curves)
         now = time.monotonic()
         self._is_changed, self._draw_after = False, now + max(_DRAW_EVERY_S, _DRAW_SHARE * (now - began))
 

@@ -15,9 +15,9 @@ from nbtools.config import may_be_path
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.notebook.background import Background, Guarded
-from nbtools.notebook.form.fields import INPUT_SHAPE, FieldRow, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, FieldRow, mark, note_widget, row
 from nbtools.notebook.form.sections import Section, Sections
-from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import button
 from nbtools.project import expanded
 from nbtools.rundir.secret_values import MASK

@@ -15,7 +15,7 @@ from nbtools.launcher.placement import place
 from nbtools.launcher.sbatch import site_defaults
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.cluster_row import HERE, JobCheck, launch_values, values_of_rows
-from nbtools.notebook.form.fields import mark
+from nbtools.notebook.form.field_rows import mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
     KnownScripts,

@@ -12,7 +12,7 @@ from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.sbatch import check_site, place_job
 from nbtools.machine import slurm
 from nbtools.notebook.background import Background
-from nbtools.notebook.form.fields import INPUT_SHAPE, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, mark, note_widget, row
 from nbtools.script.field import Field
 from nbtools.script.program import Program
 

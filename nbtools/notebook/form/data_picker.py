@@ -13,7 +13,7 @@ from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, plural
 from nbtools.notebook.background import Background, Guarded
-from nbtools.notebook.form.fields import FieldRow
+from nbtools.notebook.form.field_rows import FieldRow
 from nbtools.notebook.widgets import button
 from nbtools.recipes import Recipe
 from nbtools.script.field import Field, fields_of

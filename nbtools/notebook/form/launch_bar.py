@@ -6,8 +6,8 @@ from html import escape
 
 import ipywidgets as widgets
 
-from nbtools.notebook.form.fields import note_widget, row
-from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.form.field_rows import note_widget, row
+from nbtools.notebook.kernel import answers_beside_cells
 
 
 class LaunchBar:

@@ -18,10 +18,10 @@ from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster_row import IN_A_JOB, SLURM, ClusterField
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
-from nbtools.notebook.form.fields import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
 from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.sections import FormRow, Section, Sections
-from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import button
 from nbtools.project import check_name
 from nbtools.recipes import Preset, Recipe

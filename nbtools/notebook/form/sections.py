@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import ipywidgets as widgets
 
 from nbtools.errors import plural
-from nbtools.notebook.form.fields import INPUT_SHAPE, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, note_widget, row
 from nbtools.script.field import Field
 
 

@@ -1,4 +1,4 @@
-"""The panel's HTML: header, progress, news, failure, ranks, log and notes; every text is escaped here.
+"""The panel's HTML: header, progress, changes, failure, ranks, log and notes; every text is escaped here.
 
 A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
@@ -9,7 +9,7 @@ from html import escape
 
 from nbtools.errors import plural
 from nbtools.failures.failure import Failure
-from nbtools.notebook.panel.news import Change
+from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.theme import THEME
@@ -127,7 +127,7 @@ def title(name: str, state: str, facts: Snapshot, *, is_alarming: bool) -> str:
     return f"{sign} {share}{name}"
 
 
-def news(changes: Sequence[Change], absent_s: float) -> str:
+def changes_card(changes: Sequence[Change], absent_s: float) -> str:
     """Return what changed since the last look as one line that unfolds; empty without changes."""
     if not changes:
         return ""

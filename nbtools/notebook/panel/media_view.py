@@ -11,12 +11,12 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, literal
 from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
-from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import close_tree, html_widget
 from nbtools.rundir import media

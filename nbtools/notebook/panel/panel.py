@@ -21,10 +21,11 @@ from IPython.display import Image
 from nbtools.errors import ConfigError, FormatError, NbtoolsError
 from nbtools.launcher.programs.program_resume import why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
+from nbtools.notebook.kernel import answers_beside_cells, is_attended
 from nbtools.notebook.panel import html
+from nbtools.notebook.panel.changes import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.checkpoint_list import LATEST
 from nbtools.notebook.panel.controls import CANCEL, STOP, Controls, view_bundle
-from nbtools.notebook.panel.news import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
 from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
 from nbtools.notebook.plots.charts import charts_of
@@ -32,7 +33,6 @@ from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFig
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
-from nbtools.notebook.subshell import answers_beside_cells, is_attended
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import Displays, Output
 from nbtools.run.checkpoints import AnyCheckpoint
@@ -45,8 +45,7 @@ from nbtools.run.run import Run, is_read
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
-from nbtools.rundir.identity import foreign_owner
-from nbtools.rundir.rundir import has_recipe
+from nbtools.rundir.rundir import foreign_owner, has_recipe
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
@@ -285,7 +284,7 @@ class LivePlot:
         self._png = b""
         self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
-        self._earlier, self._recorded_at, self._news = read_look(self.run.files), 0.0, ""
+        self._earlier, self._recorded_at, self._changes = read_look(self.run.files), 0.0, ""
         self._system: SystemReader | None = None
         self._is_all_read, self._measured = False, 0
         self._was_active = False
@@ -303,7 +302,7 @@ class LivePlot:
         if self._first is None and (earlier := self._earlier) is not None:
             self._earlier = None
             if now - earlier.time >= MIN_ABSENCE_S:
-                self._news = html.news(changes_since(self.run, earlier), now - earlier.time)
+                self._changes = html.changes_card(changes_since(self.run, earlier), now - earlier.time)
         if state.is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
             self._recorded_at = now
             record_look(self.run.files, now)
@@ -423,7 +422,7 @@ class LivePlot:
         widgets.header.value = html.header(self.run.name, self.run.id, state, script, notes, blocker, alarms)
         widgets.progress.value = html.progress(facts, elapsed, remaining, state, job_s)
         widgets.waiting.value = html.waiting(waits_of(self.run, state, facts))
-        widgets.news.value = self._news
+        widgets.changes.value = self._changes
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)

@@ -13,10 +13,10 @@ import ipywidgets as widgets
 from nbtools.config import errors_by_field
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
-from nbtools.notebook.form.fields import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.widgets import Displays, button, close_tree, html_widget
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from nbtools.metrics.blocks import ROWS, Blocks
+from nbtools.metrics.block_reductions import ROWS, Blocks
 from nbtools.metrics.columns import Series
 from nbtools.run.curves import Sketch
 

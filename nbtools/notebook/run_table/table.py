@@ -21,13 +21,13 @@ from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.comparison import compare
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.controls import view_bundle
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
-from nbtools.notebook.subshell import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Displays, Output, close_tree, html_widget, in_row
 from nbtools.run.clean import RemovalPlan, plan_removal, remove

@@ -24,8 +24,8 @@ from nbtools.errors import NbtoolsError
 from nbtools.machine.ownership import survives
 from nbtools.machine.processes import family_of, leader_of, ranks_among
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
 

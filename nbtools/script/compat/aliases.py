@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nbtools.errors import ConfigError, shown
-from nbtools.script.assignments import parse_field
+from nbtools.script.field_text import parse_field
 
 _OLDER_NAMES = {
     "dataset": ("data_dir", "data_path"),

@@ -1,56 +1,19 @@
-"""Follows a script from its first statement to its parser, on the syntax tree alone: nothing of it is executed."""
+"""Follows a script's statements, from the first one to its parser, on the syntax tree alone: nothing is executed."""
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from nbtools.script.follow import folding
-from nbtools.script.follow.calls import NO_CALL, Call, Calls, LoopControl, Raised, Returned, Super, TooLong
-from nbtools.script.follow.modules import MOST_MODULES, Modules, SourceModule, bindings
-from nbtools.script.follow.values import (
-    Class,
-    Deferred,
-    EnumMember,
-    External,
-    File,
-    Function,
-    Instance,
-    Method,
-    Module,
-    Namespace,
-    Scope,
-    Unknown,
-    is_literal,
-)
-
-_DEEPEST_CALL = 24
-_MOST_ROUNDS = 500
-"""Rounds of a loop over literals that are followed."""
-_MOST_STEPS = 60_000
-"""Expressions and statements that are followed; scripts reach their parser after a few thousand."""
+from nbtools.script.follow.calls import NO_CALL, Call, LoopControl, Raised, Returned
+from nbtools.script.follow.expressions import MOST_ROUNDS, Expressions
+from nbtools.script.follow.modules import MOST_MODULES, bindings
+from nbtools.script.follow.values import MAYBE, Class, External, Function, Instance, Scope, Unknown, is_literal
 
 
-class Follower:
+class Follower(Expressions):
     """Follows the statements of a script, of the functions that it calls and of the modules that it imports."""
-
-    def __init__(self, modules: Modules, calls: Calls) -> None:
-        self.modules = modules
-        self.calls = calls
-        self.conditions: list[str] = []
-        """Tests on the way to the present statement whose result is unknown."""
-        self.loops: list[str] = []
-        """Loops around the present statement over something unknown."""
-        self.entered: set[ast.AST] = set()
-        """Functions whose calls were followed."""
-        self.steps = 0
-        self.stack: list[ast.AST] = []
-        self.scopes: dict[Path, Scope] = {}
-        self._imports_unknown = False
-        """Whether a module was imported whose name is known only to the program."""
-        self._is_loading = False
 
     def run_script(self) -> None:
         """Follow the script as Python would run it."""
@@ -66,30 +29,6 @@ class Follower:
                 for value in list(scope.names.values()):
                     if isinstance(value, Function) and value.node not in self.entered and mentions_parser(value.node):
                         self.call_function(value, Call(NO_CALL, scope, [], {}, is_whole=False))
-
-    def _load(self, most: int) -> None:
-        """Follow the modules of the repository that were imported and not needed yet, and those that they import."""
-        if self._is_loading:
-            return
-        self._is_loading, first, count = True, len(self.scopes), -1
-        while count < len(self.scopes):
-            count = len(self.scopes)
-            for scope in list(self.scopes.values()):
-                for name, value in list(scope.names.items()) if not scope.module.is_foreign else ():
-                    if isinstance(value, Deferred) and len(self.scopes) < first + most:
-                        scope.names[name] = self.force(value)
-        self._imports_unknown = self._imports_unknown or len(self.scopes) >= first + most
-        self._is_loading = False
-
-    def _filled(self, name: str, value: Any) -> Any:
-        """Return a list or a dict after the imports that may fill it, as decorators fill a registry; unknown if one of
-        these imports is."""
-        if isinstance(value, dict | list) and any(s.module.fills(name) for s in self.scopes.values()):
-            self._load(_MOST_LOADED)
-            return Unknown(ast.Name(name)) if self._imports_unknown else value
-        return value
-
-    # --- statements -----------------------------------------------------------------------------------
 
     def block(self, statements: Iterable[ast.stmt], scope: Scope) -> None:
         """Follow statements in order."""
@@ -156,16 +95,6 @@ class Follower:
         finally:
             where.pop()
 
-    def _branch(self, statements: Iterable[ast.stmt], scope: Scope) -> Returned | None:
-        """Follow statements that may not be executed; return what they end with."""
-        try:
-            self.block(statements, scope)
-        except Returned as returned:
-            return returned
-        except (LoopControl, Raised):
-            return Returned(Unknown())
-        return None
-
     def _if(self, node: ast.If, scope: Scope) -> None:
         test = folding.truth(self.value(node.test, scope))
         if test is not None:
@@ -177,9 +106,9 @@ class Follower:
         if all(ends):
             known = [end for end in returned if end.value is not None and not isinstance(end.value, Unknown)]
             chosen = (known or returned or ends)[0]
-            scope.names.setdefault(_MAYBE, []).extend(end.value for end in returned if end is not chosen)
+            scope.names.setdefault(MAYBE, []).extend(end.value for end in returned if end is not chosen)
             raise chosen
-        scope.names.setdefault(_MAYBE, []).extend(end.value for end in returned)
+        scope.names.setdefault(MAYBE, []).extend(end.value for end in returned)
 
     def _alternatives(self, branches: Sequence[Iterable[ast.stmt]], scope: Scope) -> list[Any]:
         """Follow branches of which one or none is executed; return what they end with.
@@ -197,7 +126,7 @@ class Follower:
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> None:
         items = self.items(self.value(node.iter, scope))
-        if items is None or len(items) > _MOST_ROUNDS:
+        if items is None or len(items) > MOST_ROUNDS:
             self._assign(node.target, Unknown(node.target, scope), scope)
             with self._unsure(self.loops, scope.module.where(node)):
                 self._alternatives([node.body], scope)
@@ -225,39 +154,6 @@ class Follower:
                         scope.names[target.id] = Unknown(target, scope)
         self.block(node.orelse, scope)
         self.block(node.finalbody, scope)
-
-    def _assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
-        """Bind a value to a name, an attribute or an element."""
-        match target:
-            case ast.Name(id=name) if name in scope.shared:
-                self._change(self.scope_of(scope.module).names, name, value, scope)
-            case ast.Name(id=name):
-                scope.names[name] = value
-            case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                items = self.items(value)
-                known = items is not None and len(items) == len(elements)
-                for number, element in enumerate(elements):
-                    self._assign(element, items[number] if known and items else Unknown(element, scope), scope)
-            case ast.Attribute(value=owner, attr=name):
-                receiver = self.value(owner, scope)
-                if isinstance(receiver, Class):
-                    self._change(receiver.body.names, name, value, scope)
-                elif hasattr(receiver, "attributes"):
-                    self._change(receiver.attributes, name, value, scope)
-            case ast.Subscript(value=owner, slice=index):
-                receiver, key = self.value(owner, scope), self.value(index, scope)
-                if isinstance(receiver, dict):
-                    is_known = is_literal(key) and isinstance(key, int | str)
-                    if not is_known or (key not in receiver and (self.conditions or self.loops)):
-                        receiver[Unknown(index)] = value  # a key that there may be
-                    if is_known:
-                        self._change(receiver, key, value, scope)
-
-    def _change(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope) -> None:
-        """Set a value; where that may not be executed, one that differs from the earlier value becomes unknown."""
-        old = values.get(key, value)
-        is_unsure = bool(self.conditions or self.loops) and is_literal([old, value]) and not folding.same(old, value)
-        values[key] = Unknown(ast.Name(str(key)), scope) if is_unsure else value
 
     def _delete(self, target: ast.expr, scope: Scope) -> None:
         match target:
@@ -297,492 +193,13 @@ class Follower:
         body.owner = cls
         self._decorate(cls, decorators, scope)
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = alias.name if alias.asname else alias.name.split(".")[0]
-                path = self.modules.find(whole, scope.module)
-                bound = External(whole) if path is None else Deferred(path, None, whole)
-                scope.names[alias.asname or whole] = bound
-            return
-        name, level = node.module or "", node.level
-        path = self.modules.find(name, scope.module, level)
-        for alias in node.names:
-            external = f"{name}.{alias.name}".strip(".")
-            if path is None:
-                scope.names[alias.asname or alias.name] = External(external)
-            elif alias.name != "*":
-                scope.names[alias.asname or alias.name] = Deferred(path, alias.name, external)
-            elif (module := self.modules.parse(path) if path.suffix == ".py" else None) is not None:
-                names = self.scope_of(module).names
-                scope.names.update({key: value for key, value in names.items() if not key.startswith("_")})
 
-    # --- expressions ----------------------------------------------------------------------------------
-
-    def value(self, node: ast.expr, scope: Scope) -> Any:
-        """Return what an expression stands for."""
-        self._step()
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                return self._name(name, scope, node)
-            case ast.Attribute(value=owner, attr=name):
-                return self.attribute(self.value(owner, scope), name, node, scope)
-            case ast.Call():
-                return self._called(node, scope)
-            case ast.NamedExpr(target=target, value=value):
-                result = self.value(value, scope)
-                self._assign(target, result, scope)
-                return result
-            case ast.Await(value=value) | ast.Starred(value=value):
-                return self.value(value, scope)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                chosen = folding.truth(self.value(test, scope))
-                return Unknown(node, scope) if chosen is None else self.value(body if chosen else orelse, scope)
-            case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
-                return self._sequence(node, elements, scope)
-            case ast.Dict(keys=keys, values=values):
-                return self._dict(node, keys, values, scope)
-            case ast.Subscript(value=owner, slice=index):
-                return folding.subscript(self.value(owner, scope), self.value(index, scope), Unknown(node, scope))
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                parts = [None if part is None else self.value(part, scope) for part in (lower, upper, step)]
-                return slice(*parts) if is_literal(parts) else Unknown(node, scope)
-            case ast.BinOp(left=left, op=op, right=right):
-                return folding.binary(op, self.value(left, scope), self.value(right, scope), Unknown(node, scope))
-            case ast.UnaryOp(op=op, operand=operand):
-                return folding.unary(op, self.value(operand, scope), Unknown(node, scope))
-            case ast.BoolOp(op=op, values=values):
-                return self._bool(node, isinstance(op, ast.And), values, scope)
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return folding.comparison(op, self.value(left, scope), self.value(right, scope), Unknown(node, scope))
-            case ast.JoinedStr(values=parts):
-                return self._joined(node, parts, scope)
-            case ast.Lambda():
-                return Function(node, scope)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, scope)
-        return Unknown(node, scope)
-
-    def _name(self, name: str, scope: Scope, node: ast.AST) -> Any:
-        current: Scope | None = scope
-        while current is not None:
-            if (found := self._in_scope(current, name)) is not None:
-                value = found[0]
-                if isinstance(value, Deferred):
-                    value = self.force(value)
-                    current.names[name] = value
-                return Unknown(node, scope) if isinstance(value, Unknown) and value.node is None else value
-            current = current.parent
-        return External(name) if hasattr(builtins, name) else Unknown(node, scope)
-
-    def attribute(self, receiver: Any, name: str, node: ast.AST | None, scope: Scope | None) -> Any:
-        """Return an attribute of a value."""
-        unknown = Unknown(node, scope)
-        match receiver:
-            case External(path):
-                return folding.CONSTANTS.get(f"{path}.{name}", External(f"{path}.{name}"))
-            case str() if name in folding.PATH_PARTS:
-                return folding.path_method(receiver, name, (), unknown)
-            case Module(module_scope, module_name):
-                found = self._member(module_scope, name, f"{module_name}.{name}")
-                return unknown if isinstance(found, Unknown) and found.node is None else found
-            case Instance(cls, attributes):
-                if name in attributes:
-                    return self._filled(name, attributes[name])
-                found = self.class_attribute(cls, name, receiver)
-                return unknown if found is None else found[0]
-            case Class():
-                if name in ("__name__", "__qualname__"):
-                    return receiver.node.name
-                if receiver.is_enum:
-                    members = {member.name: member for member in self.members(receiver)}
-                    if name == "__members__" or name in members:
-                        return members.get(name, members)
-                found = self.class_attribute(receiver, name, None)
-                return unknown if found is None else found[0]
-            case EnumMember():
-                return {"name": receiver.name, "value": receiver.value}.get(name, unknown)
-            case Namespace(parser):
-                default = parser.default_of(name)
-                return default if is_literal(default) and default else unknown
-            case Function(node=ast.FunctionDef(name=function)) if name == "__name__":
-                return function
-            case File():
-                return Method(receiver, name)
-            case Function(library=library) if library:
-                return External(f"{library}.{name}")
-            case Super(cls, instance):
-                for owner in cls.ancestors[1:]:
-                    if name in owner.body.names:
-                        found = owner.body.names[name]
-                        if isinstance(found, Function):
-                            return Function(found.node, found.scope, owner, instance, found.kind)
-                return External(f"object.{name}") if isinstance(instance, Instance | None) else Method(instance, name)
-        if (found := self.calls.attribute(receiver, name)) is not None:
-            return found
-        if isinstance(receiver, str | list | tuple | dict | set | int | float):
-            return Method(receiver, name)
-        return unknown
-
-    def class_attribute(self, cls: Class, name: str, receiver: Any) -> tuple[Any] | None:
-        """Return an attribute of a class in a tuple, bound to an object if it is a method; None if it has none."""
-        for owner in cls.ancestors:
-            found = self._in_scope(owner.body, name)
-            if found is None:
-                continue
-            value = self.force(found[0])
-            if isinstance(value, Function):
-                bound = None if value.kind == "staticmethod" else cls if value.kind == "classmethod" else receiver
-                value = Function(value.node, value.scope, owner, bound, value.kind, value.library)
-                if value.kind == "property" and receiver is not None:
-                    value = self.call_function(value, Call(NO_CALL, owner.body, [], {}, is_whole=True))
-            return (value,)
-        return None
-
-    def members(self, cls: Class) -> list[EnumMember]:
-        """Return the members of an enumeration, in order."""
-        found: list[EnumMember] = []
-        for owner in reversed(cls.ancestors):
-            for statement in owner.node.body:
-                if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Name):
-                    value = self.value(statement.value, owner.scope)
-                    if ast.unparse(statement.value).endswith("auto()"):
-                        value = target.id.lower() if cls.derives_from("StrEnum") else len(found) + 1
-                    found.append(EnumMember(cls, target.id, value))
-        return found
-
-    def items(self, value: Any) -> list[Any] | None:
-        """Return what iterating over a value gives; None if it is not known."""
-        if isinstance(value, list | tuple | set | frozenset | dict | str):
-            return list(value)
-        if isinstance(value, Class) and value.is_enum:
-            return list(self.members(value))
-        return None
-
-    def _sequence(self, node: ast.List | ast.Tuple | ast.Set, elements: list[ast.expr], scope: Scope) -> Any:
-        found, is_whole = self._elements(elements, scope)
-        if not is_whole:
-            return Unknown(node, scope)
-        return tuple(found) if isinstance(node, ast.Tuple) else found
-
-    def _elements(self, nodes: Sequence[ast.expr], scope: Scope) -> tuple[list[Any], bool]:
-        """Return the values of expressions, and whether what each starred one stands for is known."""
-        found: list[Any] = []
-        is_whole = True
-        for node in nodes:
-            value = self.value(node, scope)
-            items = self.items(value) if isinstance(node, ast.Starred) else [value]
-            is_whole = is_whole and items is not None
-            found += items or ()
-        return found, is_whole
-
-    def _dict(self, node: ast.Dict, keys: list[ast.expr | None], values: list[ast.expr], scope: Scope) -> Any:
-        found: dict[Any, Any] = {}
-        for key_node, value_node in zip(keys, values, strict=True):
-            value = self.value(value_node, scope)
-            if key_node is None:
-                if not isinstance(value, dict):
-                    return Unknown(node, scope)
-                found.update(value)
-                continue
-            key = self.value(key_node, scope)
-            if isinstance(key, list | dict | set | Namespace):
-                return Unknown(node, scope)
-            found[key] = value
-        return found
-
-    def _bool(self, node: ast.BoolOp, is_and: bool, values: list[ast.expr], scope: Scope) -> Any:
-        result: Any = None
-        for operand in values:
-            result = self.value(operand, scope)
-            test = folding.truth(result)
-            if test is None:
-                return Unknown(node, scope)
-            if test is not is_and:
-                return result
-        return result
-
-    def _joined(self, node: ast.JoinedStr, parts: list[ast.expr], scope: Scope) -> Any:
-        texts = []
-        for part in parts:
-            value = self.value(part.value if isinstance(part, ast.FormattedValue) else part, scope)
-            spec = getattr(part, "format_spec", None)
-            text = folding.formatted(value, getattr(part, "conversion", -1), self.value(spec, scope) if spec else "")
-            if text is None:
-                return Unknown(node, scope)
-            texts.append(text)
-        return "".join(texts)
-
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope) -> Any:
-        inner = Scope(scope.module, parent=scope)
-        found: list[Any] = []
-        pairs: dict[Any, Any] = {}
-
-        def rounds(number: int) -> bool:
-            if number == len(node.generators):
-                if isinstance(node, ast.DictComp):
-                    pairs[self.value(node.key, inner)] = self.value(node.value, inner)
-                else:
-                    found.append(self.value(node.elt, inner))
-                return True
-            generator = node.generators[number]
-            items = self.items(self.value(generator.iter, inner))
-            if items is None or len(items) > _MOST_ROUNDS:
-                return False
-            for item in items:
-                self._assign(generator.target, item, inner)
-                tests = [folding.truth(self.value(test, inner)) for test in generator.ifs]
-                if None in tests or (all(tests) and not rounds(number + 1)):
-                    return False
-            return True
-
-        try:
-            is_known = rounds(0)
-        except TypeError:  # a key that cannot be one
-            is_known = False
-        return Unknown(node, scope) if not is_known else pairs if isinstance(node, ast.DictComp) else found
-
-    # --- calls ----------------------------------------------------------------------------------------
-
-    def _called(self, node: ast.Call, scope: Scope) -> Any:
-        """Return the value of a call."""
-        if isinstance(node.func, ast.Name) and node.func.id == "super":
-            return self._super(node, scope)
-        function = self.value(node.func, scope)
-        args, is_whole = self._elements(node.args, scope)
-        keywords: dict[str, Any] = {}
-        for keyword in node.keywords:
-            value = self.value(keyword.value, scope)
-            if keyword.arg is not None:
-                keywords[keyword.arg] = value
-            elif isinstance(value, dict):
-                keywords.update({key: item for key, item in value.items() if isinstance(key, str)})
-                is_whole = is_whole and len(value) == sum(isinstance(key, str) for key in value)
-            else:
-                is_whole = False
-        return self.call(function, Call(node, scope, args, keywords, is_whole=is_whole))
-
-    def _super(self, node: ast.Call, scope: Scope) -> Any:
-        current: Scope | None = scope
-        while current is not None and current.owner is None:
-            current = current.parent
-        if current is None or current.owner is None:
-            return Unknown(node, scope)
-        return Super(current.owner, current.receiver)
-
-    def call(self, function: Any, call: Call) -> Any:
-        """Return the value of a call."""
-        match function:
-            case Function():
-                return self.call_function(function, call)
-            case Class():
-                return self._create(function, call)
-            case External("globals" | "locals" | "vars") if not call.args:
-                return Unknown(call.node, call.scope)
-            case External("setattr") if len(call.args) == 3 and hasattr(call.args[0], "attributes"):
-                self._change(call.args[0].attributes, str(call.args[1]), call.args[2], call.scope)
-                return None
-            case External("getattr") if len(call.args) >= 2 and isinstance(call.args[1], str):
-                return self.attribute(call.args[0], call.args[1], call.node, call.scope)
-            case External(name) if name in _ITERATING:
-                return self._iterated(name, call)
-            case External("importlib.import_module" | "__import__"):
-                name = call.argument(0, "name")
-                path = self.modules.find(name, call.scope.module) if isinstance(name, str) else None
-                self._imports_unknown = self._imports_unknown or not isinstance(name, str) or name.startswith(".")
-                return Unknown(call.node, call.scope) if path is None else self.force(Deferred(path, None, str(name)))
-            case External(path):
-                return self.calls.call_external(path, call)
-            case Method(receiver, name) if isinstance(receiver, str | list | tuple | dict | set | int | float):
-                unknown = Unknown(call.node, call.scope)
-                is_unsure = bool(self.conditions or self.loops)
-                return folding.method(receiver, name, call.args, call.keywords, unknown, is_unsure=is_unsure)
-            case Method(receiver, name):
-                return self.calls.call_method(receiver, name, call)
-        return self.calls.call_external("", call)
-
-    def _iterated(self, name: str, call: Call) -> Any:
-        lists = [self.items(argument) for argument in call.args]
-        if name == "map" and len(call.args) == 2 and lists[1] is not None:
-            return [
-                self.call(call.args[0], Call(call.node, call.scope, [item], {}, is_whole=True)) for item in lists[1]
-            ]
-        if name == "map" or any(items is None for items in lists) or not call.is_whole:
-            return Unknown(call.node, call.scope)
-        return folding.iterated(
-            name, [items for items in lists if items is not None], call.keywords, Unknown(call.node, call.scope)
-        )
-
-    def _create(self, cls: Class, call: Call) -> Any:
-        if cls.is_enum:
-            members = [member for member in self.members(cls) if call.args and member.value == call.args[0]]
-            return members[0] if members else Unknown(call.node, call.scope)
-        instance = self.calls.instance_of(cls, call)
-        instance = Instance(cls) if instance is None else instance
-        is_plain = isinstance(instance, Instance) or getattr(instance, "cls", None) is not None
-        found = self.class_attribute(cls, "__init__", instance) if is_plain else None
-        if found and isinstance(found[0], Function):
-            self.call_function(found[0], call)
-        elif isinstance(instance, Instance):  # a dataclass, or a class of settings
-            instance.attributes.update(call.keywords)
-        return instance
-
-    def call_function(self, function: Function, call: Call) -> Any:
-        """Follow the statements of a function."""
-        node = function.node
-        if function.library:
-            self.calls.call_external(function.library, call)
-        if len(self.stack) >= _DEEPEST_CALL or self.stack.count(node) > 1:
-            return Unknown(call.node, call.scope)
-        scope = Scope(function.scope.module, parent=function.scope, owner=function.owner, receiver=function.receiver)
-        if function.scope.is_class_body:  # which is no scope for its methods
-            scope.parent = function.scope.parent
-        self._bind(node.args, function, call, scope)
-        self.stack.append(node)
-        self.entered.add(node)
-        try:
-            if isinstance(node, ast.Lambda):
-                return self.value(node.body, scope)
-            self.block(node.body, scope)
-        except Returned as returned:
-            return _result([*scope.names.get(_MAYBE, ()), returned.value], call)
-        except (LoopControl, Raised):
-            return Unknown(call.node, call.scope)
-        finally:
-            self.stack.pop()
-        return _result([*scope.names.get(_MAYBE, ()), None], call)
-
-    def _bind(self, parameters: ast.arguments, function: Function, call: Call, scope: Scope) -> None:
-        args = ([] if function.receiver is None else [function.receiver]) + call.args
-        names = [*parameters.posonlyargs, *parameters.args]
-        defaults = dict(zip(reversed(names), reversed(parameters.defaults), strict=False))
-        defaults |= {
-            name: value for name, value in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if value
-        }
-        keywords = dict(call.keywords)
-        for number, name in enumerate((*names, *parameters.kwonlyargs)):
-            if number < len(names) and number < len(args):
-                value = args[number]
-            elif name.arg in keywords:
-                value = keywords.pop(name.arg)
-            elif name in defaults and call.is_whole:
-                value = self.value(defaults[name], function.scope)
-            else:
-                value = Unknown(ast.Name(name.arg), scope)
-            scope.names[name.arg] = value
-        if parameters.vararg:
-            scope.names[parameters.vararg.arg] = tuple(args[len(names) :]) if call.is_whole else Unknown(None, scope)
-        if parameters.kwarg:
-            scope.names[parameters.kwarg.arg] = keywords if call.is_whole else Unknown(None, scope)
-
-    # --- names ----------------------------------------------------------------------------------------
-
-    def scope_of(self, module: SourceModule) -> Scope:
-        """Return the names of a module; its statements are followed at the first time."""
-        known = self.scopes.get(module.path)
-        if known is None:
-            known = self.scopes[module.path] = Scope(
-                module, {"__name__": module.path.stem, "__file__": str(module.path)}
-            )
-            if module.is_foreign:
-                known.pending = bindings(module.tree.body)
-            else:
-                with self._outside():
-                    self._branch(module.tree.body, known)
-        return known
-
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Leave the conditions around an import."""
-        kept = self.conditions, self.loops
-        self.conditions, self.loops = [], []
-        try:
-            yield
-        finally:
-            self.conditions, self.loops = kept
-
-    def resolve(self, value: Any, importer: SourceModule) -> Any:
-        """Return the class or function behind an external name, read from the installed package; itself if none."""
-        if not isinstance(value, External):
-            return value
-        parts = value.path.split(".")
-        for end in range(len(parts) - 1, 0, -1):
-            path = self.modules.find(".".join(parts[:end]), importer, foreign=True)
-            if path is not None and path.suffix == ".py":
-                found: Any = Deferred(path, parts[end], value.path)
-                for name in parts[end + 1 :]:
-                    found = self.attribute(self.force(found), name, None, None)
-                found = self.force(found)
-                return value if isinstance(found, Unknown) else found
-        return value
-
-    def resolve_bases(self, cls: Class) -> None:
-        """Replace the bases of a class that are installed packages' by their source, and so on."""
-        cls.bases = tuple(self.resolve(base, cls.scope.module) for base in cls.bases)
-        for base in cls.bases:
-            if isinstance(base, Class):
-                self.resolve_bases(base)
-
-    def force(self, value: Any) -> Any:
-        """Return what a name stands for, parsing the module that an import names."""
-        if not isinstance(value, Deferred):
-            return value
-        if value.path.suffix != ".py":
-            inner = self.modules.find(value.name or "", self.modules.script) if value.name else None
-            for suffix in (f"{value.name}.py", f"{value.name}/__init__.py"):
-                if value.name and (value.path / suffix).is_file():
-                    inner = value.path / suffix
-            return self.force(Deferred(inner, None, value.external)) if inner else External(value.external)
-        module = self.modules.parse(value.path)
-        if module is None:
-            return External(value.external)
-        scope = self.scope_of(module)
-        if value.name is None:
-            return Module(scope, value.external)
-        return self._member(scope, value.name, value.external)
-
-    def _member(self, scope: Scope, name: str, external: str) -> Any:
-        """Return what a module binds to a name, or its sub-module of this name."""
-        found = self._in_scope(scope, name)
-        is_itself = found is not None and found[0] == Deferred(scope.module.path, name, external)
-        if found is not None and not is_itself:
-            return self.force(found[0])
-        folder = scope.module.path.parent
-        if scope.module.path.name == "__init__.py":
-            for path in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if path.is_file():
-                    return self.force(Deferred(path, None, external))
-        return External(external) if scope.module.is_foreign else Unknown()
-
-    def _in_scope(self, scope: Scope, name: str) -> tuple[Any] | None:
-        """Return what a scope itself binds to a name; None if it binds nothing."""
-        if name not in scope.names and (statements := scope.pending.pop(name, None)):
-            for statement in statements:
-                self._statement(statement, scope)
-        if name not in scope.names:
-            return None
-        is_shared = scope.parent is None or scope.is_class_body
-        return (self._filled(name, scope.names[name]) if is_shared else scope.names[name],)
-
-    def _step(self) -> None:
-        """Count one followed statement or call."""
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise TooLong
-
-
-_ITERATING = ("list", "tuple", "sorted", "set", "frozenset", "reversed", "enumerate", "zip", "map", "iter")
-_MOST_LOADED = 60
-"""Modules that are followed for a registry; it is unknown if there are more."""
-_MAYBE = "(returned in branches)"
 _PARSER_WORDS = ("ArgumentParser", "parse_args", "parse_known_args", "add_argument", "parse_args_into_dataclasses")
 
 
 def _literals(scope: Scope) -> dict[str, Any]:
     """Return the names of a scope with what can be compared: literals, imports, and nodes of functions and classes."""
-    values = {n: value.cls if isinstance(value, Instance) else value for n, value in scope.names.items() if n != _MAYBE}
+    values = {n: value.cls if isinstance(value, Instance) else value for n, value in scope.names.items() if n != MAYBE}
     names = {name: getattr(value, "node", value) for name, value in values.items()}
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | External
     return {name: value for name, value in names.items() if is_literal(value) or isinstance(value, kinds)}
@@ -791,15 +208,6 @@ def _literals(scope: Scope) -> dict[str, Any]:
 def is_nothing(value: Any) -> bool:
     """Whether a branch ends with no value: by an exception, or by the end of a loop's round."""
     return isinstance(value, Unknown) and value.node is None
-
-
-def _result(values: Sequence[Any], call: Call) -> Any:
-    """Return what a function returns, of the values that its branches return, the last one first; different literals
-    make it unknown."""
-    known = [value for value in values if value is not None and not isinstance(value, Unknown)]
-    if len(values) > 1 and all(map(is_literal, known)) and not all(folding.same(values[0], each) for each in values):
-        return Unknown(call.node, call.scope)
-    return values[-1] if values[-1] in known[-1:] or not known else known[0]
 
 
 def mentions_parser(node: ast.AST) -> bool:

@@ -10,6 +10,8 @@ from nbtools.script.follow.modules import SourceModule
 
 Literal = None | bool | int | float | str | bytes | complex
 LITERALS = (type(None), bool, int, float, str, bytes, complex)
+MAYBE = "(returned in branches)"
+"""Name in a scope for the values that some branches return."""
 
 
 @dataclass(eq=False)

@@ -21,9 +21,9 @@ from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import secret_values
 from nbtools.rundir.git_source import record_source
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, project_of
 from nbtools.training.engine.flags import Flags
 from nbtools.training.process.device import is_under_torchrun, script_path

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2ForTokenClassification, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, discriminator_positions, model_settings
+from nbtools.training.llm_gan.rewards import token_rewards
 from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
@@ -107,9 +108,8 @@ class TokenDiscriminator(Discriminator):
     def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return 2 sigmoid(D) - 1 at every token of the generated texts, and which pairs are not tied."""
         outcomes_B, ratings = self._judged(pairs)
-        rewards_BT = torch.where(self.alphabet.mask(pairs.fakes_BT), 2 * torch.sigmoid(ratings[1]) - 1, 0.0)
         decided_B = outcomes_B != 0
-        return torch.where(decided_B[:, None], rewards_BT, 0.0), decided_B
+        return token_rewards(ratings[1], self.alphabet.mask(pairs.fakes_BT), decided_B), decided_B
 
     def prefers(self, pairs: Pairs) -> torch.Tensor:
         """Return whether the human text has the higher mean score."""

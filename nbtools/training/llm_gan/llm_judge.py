@@ -35,6 +35,7 @@ from nbtools.training.llm_gan.dataset import (
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import load_discriminator
+from nbtools.training.llm_gan.rewards import verdict_rewards
 from nbtools.training.text.causal_sampling import at_rest, write
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
@@ -212,10 +213,7 @@ class LLMJudge(Discriminator):
     def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return +1 on the last token of a text taken for human, else -1, and which pairs are decided."""
         _, _, outcomes_B = self._ask(pairs)
-        lasts_B = self.alphabet.mask(pairs.fakes_BT).sum(1) - 1
-        rewards_BT = torch.zeros(pairs.fakes_BT.shape, device=pairs.fakes_BT.device)
-        rewards_BT[torch.arange(len(lasts_B), device=lasts_B.device), lasts_B] = -outcomes_B.float()
-        return rewards_BT, outcomes_B != 0
+        return verdict_rewards(outcomes_B, self.alphabet.mask(pairs.fakes_BT)), outcomes_B != 0
 
     @torch.no_grad()
     def prefers(self, pairs: Pairs) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Returns, baseline and advantages: from rewards to the weight of each token in the generator's loss.
+"""The generator's reward per token, by a discriminator's answers, and from it return, baseline and advantage.
 
 Shape suffixes: B batch, T positions.
 """
@@ -6,6 +6,19 @@ Shape suffixes: B batch, T positions.
 from collections.abc import Callable
 
 import torch
+
+
+def token_rewards(scores_BT: torch.Tensor, mask_BT: torch.Tensor, decided_B: torch.Tensor) -> torch.Tensor:
+    """Return 2 sigmoid(D) - 1 at every token with the score D; 0 off the mask, and in undecided pairs. Shape (B, T)."""
+    return torch.where(mask_BT & decided_B[:, None], 2 * torch.sigmoid(scores_BT) - 1, 0.0)
+
+
+def verdict_rewards(outcomes_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Return 1 on the last token of a text that fooled the judge (outcome -1), -1 of another one (1). Shape (B, T)."""
+    lasts_B = mask_BT.sum(1) - 1
+    rewards_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+    rewards_BT[torch.arange(len(lasts_B), device=lasts_B.device), lasts_B] = -outcomes_B.float()
+    return rewards_BT
 
 
 def returns(rewards_BT: torch.Tensor, discount: float) -> torch.Tensor:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nbtools.rundir.atomic import append_descriptor
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.process.device import is_under_torchrun
 from nbtools.training.process.signals import StopRequest

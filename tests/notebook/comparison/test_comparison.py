@@ -20,8 +20,8 @@ from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare, meaning_of
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
-from nbtools.notebook.comparison.report import report
 from nbtools.notebook.comparison.scaling_card import scaling_of
+from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import columns_of
 from nbtools.project import Project
@@ -168,7 +168,7 @@ def plain_text(html: str) -> str:
 
 def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
     found = compare_runs(make("a", {"lr": 1, "layers": 2}), make("b", {"lr": 2, "layers": 2}))
-    html = report(found, [curves_of(run.history) for run in found.runs])
+    html = tables_html(found, [curves_of(run.history) for run in found.runs])
     words = plain_text(html)
     assert "What differs run lr a 1 b 2" in words and "layers" not in words
     assert "<b>1.1 (50)</b> → 1.1" in html, "the least loss"
@@ -200,7 +200,7 @@ def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
     with b.files.metrics.open("a") as file:
         file.write(json.dumps({"step": 51, evil: 1.0}) + "\n")
     found = compare_runs(a, b)
-    html = report(found, [curves_of(run.history) for run in found.runs])
+    html = tables_html(found, [curves_of(run.history) for run in found.runs])
     assert "<img" not in html and "&lt;img" in html
 
 
@@ -213,7 +213,7 @@ def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
     assert (one.rate, one.unit, one.efficiency, one.data_wait) == (8.0, "samples/s", 1.0, None)
     assert one.peer_wait is None
     assert (two.rate, two.efficiency, two.data_wait, two.peer_wait) == (16.0, 1.0, 0.25, 0.125)
-    words = plain_text(report(found, curves))
+    words = plain_text(tables_html(found, curves))
     assert "Scaling run processes throughput efficiency waiting for data for other processes" in words
     assert "one 1 8 samples/s 100% not recorded –" in words and "two 2 16 samples/s 100% 25% 12%" in words
 

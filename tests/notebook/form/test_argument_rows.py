@@ -16,7 +16,7 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.body import FormBody
-from nbtools.notebook.form.fields import FieldRow
+from nbtools.notebook.form.field_rows import FieldRow
 from nbtools.script.program import Program
 from nbtools.script.script import read_script
 

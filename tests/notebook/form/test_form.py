@@ -20,7 +20,7 @@ from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.machine.devices import Device
 from nbtools.notebook.form import layout, summary
-from nbtools.notebook.form.fields import FieldRow, GPUField, parse_value
+from nbtools.notebook.form.field_rows import FieldRow, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.script.field import Field, fields_of

@@ -24,7 +24,7 @@ from waiting import eventually
 
 from nbtools.failures.failure import Failure
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.news import cache_file, read_look, record_look
+from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.figure import RunFigure
@@ -35,9 +35,9 @@ from nbtools.run.ranks.stragglers import stragglers
 from nbtools.run.run import Run, is_read
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]

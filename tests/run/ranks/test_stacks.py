@@ -20,8 +20,8 @@ from nbtools.run.ranks.stragglers import Straggler, process_condition, straggler
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.identity import ProcessIdentity
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 PROGRAMS = Path(__file__).parents[2] / "programs"

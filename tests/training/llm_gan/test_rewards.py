@@ -1,9 +1,22 @@
-"""From rewards to weights: discounted returns, and a baseline that a batch never moves for itself."""
+"""From answers to weights: rewards, discounted returns, and a baseline that a batch never moves for itself."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
-from nbtools.training.llm_gan.rewards import Baseline, returns
+from nbtools.training.llm_gan.rewards import Baseline, returns, token_rewards, verdict_rewards
+
+
+def test_a_text_is_rewarded_by_token_or_at_its_end_and_not_if_undecided() -> None:
+    mask_BT = torch.tensor([[True, True, False], [True, True, True], [True, False, False]])
+    scores_BT = torch.tensor([[0.0, torch.inf, torch.nan], [-torch.inf, 1.0, 0.0], [torch.nan, 1.0, 1.0]])
+    decided_B = torch.tensor([True, True, False])
+    by_token = [[0, 1, 0], [-1, 2 / (1 + math.exp(-1)) - 1, 0], [0, 0, 0]]
+    assert token_rewards(scores_BT, mask_BT, decided_B).numpy() == pytest.approx(np.array(by_token))
+    by_verdict = verdict_rewards(torch.tensor([-1, 1, 0]), mask_BT)
+    assert by_verdict.tolist() == [[0, 1, 0], [0, 0, -1], [0, 0, 0]]
 
 
 def test_a_token_is_credited_for_what_comes_after_it_less_and_less() -> None:

@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 from nbtools.errors import ConfigError, LaunchError
-from nbtools.launcher.preflight import check_size
-from nbtools.launcher.sizes import num_trainable_parameters, training_bytes
+from nbtools.launcher.sizes import check_size, num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History

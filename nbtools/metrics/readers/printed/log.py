@@ -20,9 +20,9 @@ from typing import Final
 import orjson
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.printed.line import MAX_LINE_CHARACTERS, read_line
 from nbtools.metrics.readers.printed.metric_words import MEASURED, words_of
 from nbtools.metrics.readers.printed.printed_tables import Tables
+from nbtools.metrics.readers.printed.read_line import MAX_LINE_CHARACTERS, read_line
 from nbtools.metrics.readers.printed.steps import Counts, StepCount
 from nbtools.metrics.readers.printed.strip_noise import FOREIGN
 from nbtools.rundir.json_files import strict_number

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.printed import log as printed
-from nbtools.metrics.readers.printed.line import read_line
 from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.printed.read_line import read_line
 
 from printers import PRINTERS, Printer
 

@@ -27,7 +27,7 @@ _COLOURS = "".join(
 _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap"
 
 
-def report(comparison: Comparison, curves: Sequence[Curves]) -> str:
+def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     parts = [_notes(comparison), _scaling(comparison, curves), _ends(comparison, curves), _differences(comparison)]
     text, colours = "".join(parts), f"<style>{_COLOURS}</style>"

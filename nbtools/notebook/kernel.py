@@ -1,4 +1,4 @@
-"""Properties of the kernel's page: whether it answers while a cell runs, and whether a user sees it."""
+"""The kernel of a notebook: whether it answers controls while a cell runs, and whether a page shows its outputs."""
 
 from typing import Any
 

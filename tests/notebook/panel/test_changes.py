@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.news import Change, Look, cache_file, changes_since, read_look, record_look
+from nbtools.notebook.panel.changes import Change, Look, cache_file, changes_since, read_look, record_look
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 LEFT = 1_750_000_000.0
-"""Time of the last look; only what comes after it is news."""
+"""Time of the last look; only what comes after it is a change."""
 
 
 class Record:
@@ -66,11 +66,11 @@ class Record:
             os.close(self.lock)
             self.lock = None
 
-    def news(self) -> list[Change]:
+    def changes(self) -> list[Change]:
         return changes_since(Run(self.files.path), self.look)
 
     def short(self) -> list[str]:
-        return [change.short for change in self.news()]
+        return [change.short for change in self.changes()]
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_nothing_that_was_there_before_is_news(record: Record) -> None:
     record.row(20, -80, eval_loss=2.0)
     record.checkpoint(20, -79)
     record.restart(1, -90, None)
-    assert record.news() == []
+    assert record.changes() == []
     record.end(-1)
-    assert record.news() == []
+    assert record.changes() == []
 
 
 def test_steps_best_loss_and_checkpoints_are_told_then_and_now(record: Record) -> None:
@@ -105,12 +105,12 @@ def test_steps_best_loss_and_checkpoints_are_told_then_and_now(record: Record) -
     record.checkpoint(200, 20)
     record.checkpoint(300, 31)
     assert record.short() == ["step 100 → 300", "best eval loss 3.25 → 2.5", "2 checkpoints"]
-    assert [list(change.details) for change in record.news()] == [
+    assert [list(change.details) for change in record.changes()] == [
         [],
         ["best eval loss 3.25 (step 100) → 2.5 (step 200)"],
         ["step-000200", "step-000300"],
     ]
-    assert not any(change.is_trouble for change in record.news())
+    assert not any(change.is_trouble for change in record.changes())
 
 
 def test_a_best_loss_that_did_not_improve_is_told_as_such(record: Record) -> None:
@@ -119,7 +119,7 @@ def test_a_best_loss_that_did_not_improve_is_told_as_such(record: Record) -> Non
     assert record.short() == ["step 1 → 2"]
     record.row(3, 20, eval_loss=2.5)
     assert record.short() == ["step 1 → 3", "best eval loss still 2"]
-    assert record.news()[1].details == ("best eval loss still 2 (step 1)",)
+    assert record.changes()[1].details == ("best eval loss still 2 (step 1)",)
 
 
 def test_a_first_evaluation_has_no_loss_to_compare_with(record: Record) -> None:
@@ -157,15 +157,15 @@ def test_restarts_are_told_with_their_cause(record: Record) -> None:
     record.restart(2, 100, None)
     record.rows(range(201, 260), 200)
     assert record.short() == ["2 restarts", "step 200 → 259", "train loss 0.05 → 0.03861"]
-    first, second = record.news()[0].details
+    first, second = record.changes()[0].details
     assert first.endswith(": restarted at step 200: rank 1: killed by SIGKILL")
     assert second.endswith(": restarted from the start: rank 1: killed by SIGKILL")
-    assert record.news()[0].is_trouble
+    assert record.changes()[0].is_trouble
 
 
 def test_only_warnings_after_the_last_look_are_told_and_equal_ones_once(record: Record) -> None:
     record.say("step 1\nwarning: the disk is full\nno warning: here\nwarning: the disk is full\nwarning: \x1b[31mred\n")
-    warnings = record.news()[0]
+    warnings = record.changes()[0]
     assert warnings.short == "2 warnings"
     assert warnings.details == ["warning: the disk is full (2 times)", "warning: red"]
 
@@ -180,7 +180,7 @@ def test_of_a_flood_of_output_the_end_is_searched_and_of_many_warnings_the_last_
         log.write(b"warning: lost in the flood\n")
     os.truncate(record.files.log, 40 << 20)
     record.say("\n" + "".join(f"warning: number {i}\n" for i in range(1000)))
-    (warnings,) = record.news()
+    (warnings,) = record.changes()
     assert warnings.short == "1,000 warnings"
     assert warnings.details[0] == "995 earlier ones"
     assert warnings.details[-1] == "warning: number 999"
@@ -190,7 +190,7 @@ def test_of_a_flood_of_output_the_end_is_searched_and_of_many_warnings_the_last_
 def test_the_end_is_told_with_its_cause(record: Record) -> None:
     record.row(7, 10, train_loss=1.0)
     record.end(20, 1, {"rank": 1, "host": "node7", "message": "ValueError: boom"})
-    first = record.news()[0]
+    first = record.changes()[0]
     assert first.short == "failed at step 7"
     assert first.details[0].endswith("rank 1 on node7: ValueError: boom")
     assert first.is_trouble
@@ -200,7 +200,7 @@ def test_a_clean_end_is_no_trouble(record: Record) -> None:
     record.row(7, 10, train_loss=1.0)
     record.end(20)
     assert record.short()[0] == "succeeded at step 7"
-    assert not record.news()[0].is_trouble
+    assert not record.changes()[0].is_trouble
 
 
 def test_a_run_that_was_lost_meanwhile_is_told_and_one_lost_before_is_not(record: Record) -> None:
@@ -275,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 def test_the_card_is_one_line_that_unfolds_and_everything_in_it_is_literal() -> None:
     hostile = "<img src=x onerror=alert(1)></summary><script>"
-    card = html.news([Change(f"short {hostile}", ("one", hostile), is_trouble=True), Change("calm")], 4320.0)
+    card = html.changes_card([Change(f"short {hostile}", ("one", hostile), is_trouble=True), Change("calm")], 4320.0)
     assert card.count("<details") == card.count("<summary") == card.count("</summary>") == 1
     assert "<details open" not in card
     assert "Since the last look" in card
@@ -284,4 +284,4 @@ def test_the_card_is_one_line_that_unfolds_and_everything_in_it_is_literal() -> 
     assert "<script" not in card
     assert card.count(html.literal(hostile)) == 2
     assert [card.count(f"<li>{line}</li>") for line in ("one", "calm")] == [1, 1]
-    assert html.news([], 4320.0) == ""
+    assert html.changes_card([], 4320.0) == ""

@@ -15,11 +15,11 @@ from typing import Any, get_args, get_origin
 import ipywidgets as widgets
 
 from nbtools.errors import shown
-from nbtools.notebook.subshell import answers_beside_cells
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
-from nbtools.script.assignments import join_names, split_names
 from nbtools.script.field import Field
+from nbtools.script.field_text import join_names, split_names
 
 LABEL_WIDTH = "204px"
 INPUT_SHAPE = {

@@ -5,7 +5,7 @@ import csv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.script.assignments import join_names, split_names
+from nbtools.script.field_text import join_names, split_names
 
 names = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=6)
 

@@ -1,4 +1,4 @@
-"""The processes of a run as a stop sees them; runs with ranks of their own are stopped in `tests/run`."""
+"""The stop of a run's processes; runs with ranks of their own are stopped in `test_run`."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nbtools.machine import processes
-from nbtools.machine.processes import stop_processes
-from nbtools.rundir.identity import ProcessIdentity
+from nbtools.run import stop
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 
@@ -33,7 +33,7 @@ def test_a_stop_waits_for_the_record_of_a_supervisor_whose_environment_reads_as_
         writer = threading.Timer(0.2, write_json, (run.process, record))
         writer.start()
         try:
-            ending = stop_processes(run, lambda: supervisor.poll() is not None, timeout_s=30)
+            ending = stop.stop_processes(run, lambda: supervisor.poll() is not None, timeout_s=30)
         finally:
             writer.join()
             supervisor.kill()
@@ -55,12 +55,12 @@ def test_a_process_is_asked_once_where_no_mark_of_that_can_be_written(
 ) -> None:
     """A second SIGTERM makes torchrun abort its shutdown."""
     run = RunDir.create(tmp_path, "x")
-    monkeypatch.setattr(processes, "foreign_owner", lambda path: "somebody")
+    monkeypatch.setattr(stop, "foreign_owner", lambda path: "somebody")
     environment = {**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}
     command = [sys.executable, "-c", COUNTS]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
-        stop_processes(run, lambda: False, timeout_s=1)
+        stop.stop_processes(run, lambda: False, timeout_s=1)
         assert worker.stdout.read() == "asked\n"
     assert worker.returncode == -signal.SIGKILL

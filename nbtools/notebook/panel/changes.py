@@ -25,7 +25,7 @@ from nbtools.rundir.tail import open_regular, terminal_text
 
 RECORD_EVERY_S = 10.0
 MIN_ABSENCE_S = 2 * RECORD_EVERY_S
-"""A panel that opens sooner shows no news: another one may be open at the same time."""
+"""A panel that opens sooner shows no changes: another one may be open at the same time."""
 _MAX_LOG_BYTES = 16 << 20
 _MAX_DETAILS = 5
 _WARNING = re.compile(rb"^warning:[ \t]*(.*)$", re.MULTILINE)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nbtools.metrics.blocks import ROWS, Blocks
+from nbtools.metrics.block_reductions import ROWS, Blocks
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import decimate
 

@@ -1,8 +1,6 @@
 """The identity of a process, safe against reused pids."""
 
-import contextlib
 import os
-import pwd
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -53,19 +51,6 @@ class ProcessIdentity:
             return abs(_start_time(self.pid) - self.start_time) < 0.005
         except psutil.Error:
             return False
-
-
-def foreign_owner(path: Path) -> str | None:
-    """Return the name of the user who owns a file or folder; None if that is this process's user.
-
-    Of a link, both the link and its target count: another user's link may lead to a folder of this user.
-    """
-    for uid in (path.lstat().st_uid, path.stat().st_uid):
-        if uid != os.geteuid():
-            with contextlib.suppress(KeyError):  # the user exists on another machine only
-                return pwd.getpwuid(uid).pw_name
-            return f"user {uid}"
-    return None
 
 
 def _start_time(pid: int) -> float:
