@@ -50,7 +50,7 @@ class Controls:
         changed: Callable[..., None],
         typed: Callable[..., None],
     ) -> None:
-        self.header, self.progress, self.changes, self.failure, self.ranks, self.waiting = (
+        self.header, self.progress, self.since_look, self.failure, self.ranks, self.waiting = (
             html_widget() for _ in range(6)
         )
         self.sources, self.losses, self.trouble, self.note, self.taken, self._commands = (
@@ -84,7 +84,7 @@ class Controls:
         self._menu_row.layout.display = "none"
         self.menu.observe(self._unfold, "value")
         self.page = _page()
-        self.words = (self.header, self.progress, self.changes, self.ranks, self.failure, self.waiting)
+        self.words = (self.header, self.progress, self.since_look, self.ranks, self.failure, self.waiting)
         """Widgets of text, in their order on a page without widgets."""
         buttons = in_row(self.stop, self.again, self.onward, self.menu)
         buttons.layout.width, buttons.layout.margin = "auto", "0 0 0 12px"

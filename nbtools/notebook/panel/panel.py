@@ -284,7 +284,7 @@ class LivePlot:
         self._png = b""
         self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
-        self._earlier, self._recorded_at, self._changes = read_look(self.run.files), 0.0, ""
+        self._earlier, self._recorded_at, self._since_look = read_look(self.run.files), 0.0, ""
         self._system: SystemReader | None = None
         self._is_all_read, self._measured = False, 0
         self._was_active = False
@@ -302,7 +302,7 @@ class LivePlot:
         if self._first is None and (earlier := self._earlier) is not None:
             self._earlier = None
             if now - earlier.time >= MIN_ABSENCE_S:
-                self._changes = html.changes_card(changes_since(self.run, earlier), now - earlier.time)
+                self._since_look = html.changes_card(changes_since(self.run, earlier), now - earlier.time)
         if state.is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
             self._recorded_at = now
             record_look(self.run.files, now)
@@ -422,7 +422,7 @@ class LivePlot:
         widgets.header.value = html.header(self.run.name, self.run.id, state, script, notes, blocker, alarms)
         widgets.progress.value = html.progress(facts, elapsed, remaining, state, job_s)
         widgets.waiting.value = html.waiting(waits_of(self.run, state, facts))
-        widgets.changes.value = self._changes
+        widgets.since_look.value = self._since_look
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
