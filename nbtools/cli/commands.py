@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtools.cli.parser import WRONG_CALL, complain, parser, shortest
+from nbtools.cli.parser import TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
 from nbtools.errors import (
     ConfigError,
     FormatError,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     own, script_args = words, []
-    if words[:1] in (["launch"], ["resume"], ["preflight"], ["new"]) and "--" in words:
+    if words and words[0] in TAKE_ARGUMENTS and "--" in words:
         end = words.index("--")
         own, script_args = words[:end], words[end + 1 :]
     if sys.stdout is None:  # closed by the caller
@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(io.UnsupportedOperation):  # a stream without a descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
         return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return complain(str(error), INTERRUPTED)
     except RunFailed as error:
         return complain(str(error), FAILED)
     except NbtoolsError as error:
@@ -451,8 +451,17 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    print(one_line(_named(arguments).stop(arguments.timeout_s)))
-    return DONE
+    from nbtools.run.run import Run
+
+    runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
+    code = DONE
+    for run in sorted(runs, key=lambda run: run.id, reverse=True):  # a newer run may wait for an older one
+        name = f"{run.id}: " if len(runs) > 1 else ""
+        try:
+            print(one_line(f"{name}{run.stop(arguments.timeout_s)}"), flush=True)
+        except NbtoolsError as error:  # the others are stopped all the same
+            code = complain(str(error))
+    return code
 
 
 def _wait(arguments: argparse.Namespace) -> int:

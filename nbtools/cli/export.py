@@ -4,12 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from nbtools.errors import ConfigError, shown
+from nbtools.errors import ConfigError, LaunchError, shown
 from nbtools.launcher.resume import checkpoint_for
 from nbtools.project import expanded
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
+from nbtools.rundir.rundir import has_recipe
 
 
 def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[Run, Checkpoint, Path], None]) -> Path:
@@ -23,8 +24,10 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: the folder exists or cannot be written.
-        LaunchError: the run has no verified checkpoint.
+        LaunchError: the run is a program's, or has no verified checkpoint.
     """
+    if not has_recipe(run.files):
+        raise LaunchError(f"{run.id}: export is for recipes, and this run's program saves its model itself")
     found = checkpoint_for(run, checkpoint, "export")
     folder = run.files.outputs / found.name if out is None else expanded(out).absolute()
     if folder.exists():

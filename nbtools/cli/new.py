@@ -2,10 +2,11 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from nbtools.cli.parser import complain, shortest
-from nbtools.config import Launch
+from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.launcher.sbatch import Cluster, on_cluster, script_text, write_sbatch_script
 from nbtools.machine.interpreter import named_executable
@@ -39,30 +40,14 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)
     launch = on_cluster(launch, cluster, **_settings(arguments))
-    if arguments.sbatch and launch.cluster is None:
-        return complain("--sbatch: is for a script with --cluster slurm; --sh writes one for this machine")
-    name, project, force = arguments.name, find_project(missing_ok=True), arguments.force
-    _check_python(launch, project)
-    if arguments.sh and not force:  # before any file is written
-        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe.key))
-    if arguments.sbatch and not force:
-        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
-    remarks = old.remarks if old else ()
-    print(shortest(write_script(config, name, launch, project=project, overwrite=force, remarks=remarks)))
-    if arguments.sh:
-        print(shortest(write_shell_script(project, name, launch, recipe.key, overwrite=force)))
-    if arguments.sbatch:
-        print(shortest(write_sbatch_script(project, name, launch, overwrite=force)))
-    for note in (*notes, *_made_project(project)):
-        complain(f"note: {note}", _DONE)
-    for key, why in old.unknown.items() if old else ():
-        complain(f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end of the script", _DONE)
-    return _DONE
+    unknown, remarks = (old.unknown, old.remarks) if old else ({}, ())
+    kept = [f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end" for key, why in unknown.items()]
+    return _write(arguments, config, launch, find_project(missing_ok=True), [*notes, *kept], remarks)
 
 
 def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None) -> int:
     """Write `scripts/NAME.py` that launches a program of the user's with its arguments, and print its path."""
-    unfit = [f"--{name.replace('_', '-')}" for name in ("preset", "from_yaml", "values", "sh", "sbatch")]
+    unfit = [f"--{name.replace('_', '-')}" for name in ("preset", "from_yaml", "values", "sh")]
     if given := [flag for flag in unfit if getattr(arguments, flag[2:].replace("-", "_"))]:
         step = "its own arguments go after --" if given[0] == "--values" else "leave it out"
         return complain(f"{given[0].replace('values', 'set')}: is for a recipe, not for a program; {step}")
@@ -77,9 +62,32 @@ def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None
     if (folder := program.folder(project.root)) is not None and not folder.is_dir():
         raise ConfigError(f"--cwd {arguments.cwd}: no such folder ({folder}); give an existing one")
     launch = on_cluster(Launch(), cluster, **_settings(arguments))
+    return _write(arguments, program, launch, project, [SECRET_NOTE] if program.has_secrets else [])
+
+
+def _write(
+    arguments: argparse.Namespace,
+    content: TrainConfig | Program,
+    launch: Launch,
+    project: Project,
+    notes: Sequence[str],
+    remarks: Sequence[str] = (),
+) -> int:
+    """Write a script with the files beside it that the call asks for, and print their paths and the notes."""
+    if arguments.sbatch and launch.cluster is None:
+        return complain("--sbatch: is for a script with --cluster slurm; add that, or leave --sbatch out")
+    name, force = arguments.name, arguments.force
     _check_python(launch, project)
-    print(shortest(write_script(program, arguments.name, launch, project=project, overwrite=arguments.force)))
-    for note in (*([SECRET_NOTE] if program.has_secrets else []), *_made_project(project)):
+    if arguments.sh and not force:  # before any file is written
+        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, arguments.recipe))
+    if arguments.sbatch and not force:
+        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
+    print(shortest(write_script(content, name, launch, project=project, overwrite=force, remarks=remarks)))
+    if arguments.sh:
+        print(shortest(write_shell_script(project, name, launch, arguments.recipe, overwrite=force)))
+    if arguments.sbatch:
+        print(shortest(write_sbatch_script(project, name, launch, overwrite=force)))
+    for note in (*notes, *_made_project(project)):
         complain(f"note: {note}", _DONE)
     return _DONE
 

@@ -146,13 +146,15 @@ def print_runs(rows: Iterable[RunRow]) -> None:
 
 def print_run(summary: dict[str, Any]) -> None:
     """Print one run in full, from what `Run.summary` returns."""
-    code = "" if summary["returncode"] is None else f" (exit code {summary['returncode']})"
+    code, own = summary["returncode"], (summary["failure"] or {}).get("exitcode")
+    is_told_apart = own is not None and own > 0 and own != code
+    said = f" (exit code {own}, torchrun's {code})" if is_told_apart else "" if code is None else f" (exit code {code})"
     facts: list[tuple[str, Any]] = [
         ("name", summary["name"]),
         ("run", summary["id"]),
         ("tags", ", ".join(summary["tags"])),
         ("note", summary["note"]),
-        ("state", f"{summary['state']} {summary['waiting_for']}".rstrip() + code),
+        ("state", f"{summary['state']} {summary['waiting_for']}".rstrip() + said),
         ("stopped on", summary["stopped_on"]),
         ("job", _job(summary)),
         ("restarts", summary["restarts"] or None),

@@ -18,6 +18,8 @@ from nbtools.rundir.tail import printable
 WRONG_CALL = 2
 """Exit code of an invalid call."""
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
+TAKE_ARGUMENTS = ("launch", "resume", "preflight", "new")
+"""Commands that take the arguments of a script or program after `--`."""
 
 
 def complain(message: str, code: int = WRONG_CALL) -> int:
@@ -44,8 +46,6 @@ def shortest(path: Path) -> Path:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = " ".join(message[:400].splitlines()) + ("…" if len(message) > 400 else "")
-        if message.startswith("unrecognized arguments"):
-            message += " (a script's own arguments go after --)"
         raise SystemExit(complain(f"{message}{'' if message.endswith('?') else ';'} see {self.prog} --help"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -58,7 +58,9 @@ class _Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             near = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{next((f'; {one}' for one in near if one), '')}")
+            of_script = "a script's own arguments go after --" if self.get_default("verb") in TAKE_ARGUMENTS else ""
+            said = f"unrecognized arguments: {' '.join(unknown)}", of_script, next(filter(None, near), "")
+            self.error("; ".join(filter(None, said)))
         return found, unknown
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -82,8 +84,8 @@ def parser(
     run, as_json, settings, restarts, values, recipe, script, program, where = (
         _Parser(add_help=False) for _ in range(9)
     )
-    text = "id of a run, a unique prefix of it, latest, NAME (the newest of that name), NAME~1 (the one before), a path"
-    run.add_argument("run", metavar="RUN", help=text)
+    named = "id of a run, a unique prefix of it, latest, NAME (the newest one), NAME~1 (the one before), a path"
+    run.add_argument("run", metavar="RUN", help=named)
     as_json.add_argument("--json", action="store_true", help="print JSON")
     text = "processes on this machine, or gpu for one per GPU"
     settings.add_argument("--nproc-per-node", "--nproc_per_node", type=_processes, metavar="N|gpu", help=text)
@@ -201,7 +203,8 @@ def parser(
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 
-    stop = command("stop", "Stop a run; it saves a checkpoint first.", run)
+    stop = command("stop", "Stop runs, the newest first; each saves a checkpoint.")
+    stop.add_argument("runs", nargs="+", metavar="RUN", help=named)
     text = "kill what remains after this time; default: the seconds that the launch grants, and 10"
     stop.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS", help=text)
 

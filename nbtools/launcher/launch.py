@@ -23,7 +23,7 @@ from nbtools import __version__
 from nbtools.config import Launch, StopOn
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
-from nbtools.launcher.placement import child_environment
+from nbtools.launcher.placement import CORES_TAKEN, child_environment
 from nbtools.launcher.preflight import Preflight, check_launch, with_site
 from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refused
@@ -105,7 +105,7 @@ def launch(
             script's.
         on_end: words of a program that the supervisor starts at the end, such as `["notify-send", "{sentence}"]`; None
             for the script's. The words are taken from this call or from a script of this user outside `runs/` alone.
-        after: a run that must end first, in any state.
+        after: a run that must end first, in any state; if it is cancelled while it waits, the run that it waits for.
         queue: wait until no earlier run claims one of these GPUs, in the order of the launches; False shares them.
             Slurm's queue has no such choice.
 
@@ -173,26 +173,27 @@ def start(
         script: path to record when `checked.script` is a copy.
         resumed_from: run, checkpoint and step to continue from, and the changed values.
     """
-    awaited_job = None
+    awaited_jobs: list[int] = []
     if checked.launch.cluster is not None:
         if not queue:
             raise LaunchError("queue=False: has no effect on Slurm's queue; leave it out (--no-queue)")
-        awaited_job = _job_after(after)
+        awaited_jobs = _jobs_after(after)
         checked = with_site(checked, runs)
     elif after is not None and runs_on_slurm(Records(RunDir(after))):
         raise LaunchError(
             f"after={after.name}: is a Slurm job, and this launch is for one machine, whose queue knows no jobs; "
             f"nbtools wait {after.name}, then launch"
         )
-    for note in checked.warnings:
-        warnings.warn(note, stacklevel=3)
+    for finding in checked.findings:
+        if finding.level == "warn" and (after is None or finding.subject != CORES_TAKEN):
+            warnings.warn(finding.sentence, stacklevel=3)
     held: dict[str, int] = {}
     with _run_dir(checked, runs) as (run, gives_up):
         entries: dict[str, Any] = {"script": script or str(checked.script), "resumed_from": resumed_from}
         entries["after"] = after and str(after)
         if checked.launch.cluster is not None:
             gives_up.append(lambda: _withdraw(run))
-            _submit(run, checked, entries, awaited_job)
+            _submit(run, checked, entries, awaited_jobs)
             return Run(run.path)
         try:
             if (lock := _taken_lock(run)) is not None:
@@ -251,7 +252,7 @@ def _run_dir(checked: Preflight, runs: Path | None) -> Iterator[tuple[RunDir, li
 # --- Slurm ----------------------------------------------------------------------------------------
 
 
-def _submit(run: RunDir, checked: Preflight, entries: Mapping[str, Any], after: int | None) -> None:
+def _submit(run: RunDir, checked: Preflight, entries: Mapping[str, Any], after: Sequence[int]) -> None:
     """Submit the job of a run; the directory names the run before there is a job, which has the name of the run."""
     _lay_out(run, checked, **entries, flock=True, ticket=None)
     run.lock.touch()
@@ -311,19 +312,20 @@ def _withdraw(run: RunDir) -> str:
     return f"squeue fails, so its job may exist: check {name}" if jobs is None else ""
 
 
-def _job_after(after: Path | None) -> int | None:
-    """Return the id of the job that must end first."""
+def _jobs_after(after: Path | None) -> list[int]:
+    """Return the ids of the jobs that must end first: of a run, and of those that it waits for, if it is cancelled."""
     if after is None:
-        return None
+        return []
     records = Records(RunDir(after))
     if not runs_on_slurm(records):
         raise LaunchError(
             f"after={after.name}: is no Slurm job, so Slurm cannot wait for it; nbtools wait {after.name}, then launch"
         )
-    if job := job_of(records):
-        return job.id
-    is_listed = slurm.own_jobs() is not None  # one that is not in squeue's list has ended
-    return None if is_listed else whole((read_json(records.files.slurm) or {}).get("job_id"))
+    number = job.id if (job := job_of(records)) else None
+    if slurm.own_jobs() is None:  # else one that is not in squeue's list has ended
+        number = whole((read_json(records.files.slurm) or {}).get("job_id"))
+    before = records.launch.get("after")
+    return [] if number is None else [number, *_jobs_after(Path(before) if isinstance(before, str) else None)]
 
 
 # --- this machine ---------------------------------------------------------------------------------

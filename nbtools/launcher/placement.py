@@ -3,23 +3,29 @@
 torch is read as files on disk and never imported.
 """
 
+import contextlib
 import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 
 from nbtools.config import Launch
-from nbtools.errors import LaunchError, plural
+from nbtools.errors import FormatError, LaunchError, plural
 from nbtools.failures import flight_recorder
 from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.machine.interpreter import Interpreter, own_interpreter
-from nbtools.rundir.rundir import RunDir
+from nbtools.run.records import mapping_at
+from nbtools.rundir.json_files import read_json, whole
+from nbtools.rundir.rundir import RunDir, found_runs, goes_on
 from nbtools.script.torchrun import Meeting, torchrun_command
 
+CORES_TAKEN = "cores taken"
+"""Subject of the warning that active runs use the CPU cores, which a launch behind them does not need."""
 _DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -173,6 +179,27 @@ def _describe_devices(launch: Launch, chosen: Sequence[Device]) -> Iterator[Find
     if len(chosen) > launch.num_processes:
         idle = ", ".join(str(device.index) for device in chosen[launch.num_processes :])
         yield warn("devices", f"nproc_per_node={launch.num_processes} leaves GPU {idle} idle")
+
+
+def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
+    """Warn of a launch on the CPU for which the cores, or those that active runs in `runs` leave free, are too few."""
+    wanted, cores = placed.launch.num_processes, num_cores()
+    if placed.gpus or placed.launch.cluster is not None:
+        return
+    if wanted > cores:
+        text = f"{plural(wanted, 'process')} on {plural(cores, 'CPU core')}, so they slow each other down"
+        yield warn("cores", text, "lower nproc_per_node")
+        return
+    active: dict[str, int] = {}
+    for run in map(RunDir, found_runs(runs)):
+        with contextlib.suppress(FormatError):  # of a newer nbtools
+            launch = (read_json(run.launch) or {}) if goes_on(run) and run.log.exists() else {}
+            if launch.get("host") == gethostname():
+                active[run.id] = whole(mapping_at(launch, "launch").get("nproc_per_node")) or 1
+    if active and wanted + (taken := sum(active.values())) > cores:
+        newest = max(active)
+        text = f"{plural(taken, 'process')} of {plural(len(active), 'active run')} on {plural(cores, 'CPU core')}"
+        yield warn(CORES_TAKEN, text, f"to wait: after='{newest}' (--after {newest})")
 
 
 def _check_torch(wanted: Launch, interpreter: Interpreter) -> Finding:

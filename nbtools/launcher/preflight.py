@@ -16,7 +16,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, epochs, ok, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, place
+from nbtools.launcher.placement import Placement, check_cores, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
@@ -213,7 +213,7 @@ def _check_recipe(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, *placement.findings, disk, *memory),
+        findings=(*notes, *placement.findings, *check_cores(placement, project.runs), disk, *memory),
         source=path,
     )
 
@@ -262,7 +262,10 @@ def _check_program(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, *found, *placement.findings, check_disk(project.runs, None)),
+        findings=(
+            *(*notes, *found, *placement.findings),
+            *(*check_cores(placement, project.runs), check_disk(project.runs, None)),
+        ),
         program=program,
         source=source,
     )

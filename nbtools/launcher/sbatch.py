@@ -12,7 +12,7 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -181,10 +181,7 @@ def check_site(launch: Launch, *folders: Path) -> list[Finding]:
     assert launch.cluster is not None
     host = socket.gethostname()
     if not slurm.is_available():
-        raise LaunchError(
-            f"cluster=Slurm(...): sbatch and squeue are not on the path of {host}: launch from a machine with Slurm's "
-            "commands, or on this machine with cluster='none' (--cluster none)"
-        )
+        raise _not_on_slurm(f"sbatch and squeue are not on the path of {host}")
     if "," in (clusters := os.environ.get("SLURM_CLUSTERS", "")):
         raise LaunchError(
             f"SLURM_CLUSTERS={clusters}: names several clusters, and a run with its later attempts belongs to one; set "
@@ -201,6 +198,11 @@ def check_site(launch: Launch, *folders: Path) -> list[Finding]:
                 f"shared disk; if all nodes see this one, name it in {_SHARED} of {site_file()}"
             )
     return [*_check_kill_wait(launch), start]
+
+
+def _not_on_slurm(why: str) -> LaunchError:
+    step = "launch from a machine with Slurm's commands, or on this machine with cluster='none' (--cluster none)"
+    return LaunchError(f"cluster=Slurm(...): {why}: {step}")
 
 
 def _check_kill_wait(launch: Launch) -> Iterator[Finding]:
@@ -258,21 +260,21 @@ _END = (
 """The exit.json of a job whose script fails before the supervisor runs."""
 
 
-def job_script(run: RunDir, launch: Launch, cwd: Path, after: int | None = None) -> str:
+def job_script(run: RunDir, launch: Launch, cwd: Path, after: Sequence[int] = ()) -> str:
     """Return the content of job.sbatch, which starts the run in a job.
 
     A preamble that fails, and an interpreter that is not there, end the run as FAILED.
 
     Args:
         cwd: the working directory of the job.
-        after: id of the job that must end first.
+        after: ids of the jobs that must end first.
 
     Raises:
         LaunchError: a path that Slurm cannot use.
     """
     options = _directives(launch, run.id)
     options += [f"--chdir={_path(cwd)}", f"--output={_path(run.job_log).replace('%', '%%')}"]
-    options += [] if after is None else [f"--dependency=afterany:{after}"]
+    options += [f"--dependency=afterany:{':'.join(map(str, after))}"] if after else []
     return f"""{_head(options)}
 
 # Slurm runs this script on the first node of the job; what it prints is in ranks/slurm.log.
@@ -376,6 +378,8 @@ def _quoted(text: str) -> str:
 def refused(error: LaunchError, launch: Launch) -> LaunchError:
     """Return sbatch's refusal of a job with the setting that it is about."""
     assert launch.cluster is not None
+    if re.search("configuration source|^SLURM_CONF=", str(error)):
+        return _not_on_slurm(f"no Slurm cluster is configured on {socket.gethostname()} ({error})")
     field, said = slurm_messages.refusal(str(error))
     asked = ("nnodes", "gpus_per_node", "cpus_per_task", "mem", "constraint", "partition")
     names = asked if field is None else (field,)

@@ -35,8 +35,7 @@ from nbtools.machine.on_end import sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
 from nbtools.run.records import Records, mapping_at
-from nbtools.run.slurm_job import is_active
-from nbtools.run.state import state_of
+from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
@@ -158,13 +157,13 @@ class Supervisor:
             return Failure(None, self.host, self.returncode, None, message, traceback.format_exc())
 
     def _wait_for_turn(self) -> None:
-        """Return when no earlier run claims one of the GPUs and the awaited run has ended, or on a stop."""
-        ticket, after = self.plan.get("ticket"), self.plan.get("after")
+        """Return when no earlier run claims one of the GPUs and the awaited runs have ended, or on a stop."""
+        ticket, records = self.plan.get("ticket"), Records(self.run)
         self.was_asked = asks_to_stop(self.signals.wait(0))
         while not self.was_asked:
             is_our_turn = not (isinstance(ticket, str) and gpu_queue.ahead(Path(ticket)))
             self._keep_ticket()
-            if is_our_turn and not (isinstance(after, str) and is_active(RunDir(after))):
+            if is_our_turn and awaited(records) is None:
                 return
             self.was_asked = asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
 

@@ -18,6 +18,7 @@ from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.printed.read_line import read_line
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
@@ -130,7 +131,7 @@ class Run:
         for record in (self.records.exit or {}, self.records.finished):
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
-                return self._with_progress(failure.without(secrets_of(self.files)))
+                return self._with_progress(_without_row(failure.without(secrets_of(self.files))))
         if self.records.exit is None and (ended := end_in_words(self.records)):
             return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
@@ -324,7 +325,10 @@ class Run:
         while not (state := self.state).is_final:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"{self.id} is still {state} after {timeout_s:.0f} s; it continues")
-            time.sleep(0.1)
+            try:
+                time.sleep(0.1)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"the wait ended; {self.id} continues: nbtools stop {self.id}") from None
         if check and state in (RunState.FAILED, RunState.LOST):
             lines = "\n  ".join(failure.lines if (failure := self.failure) else [])
             raise RunFailed(f"{self.id} {state}: {lines}\n(log: {self.files.log})")
@@ -434,6 +438,15 @@ def remaining_s(run: Run) -> float | None:
         return None
     pace, _ = run._newest_rows().pace()  # without the pause between the parent and the resume
     return max(0, run.total_steps - run.step) * pace if pace and run.total_steps else None
+
+
+def _without_row(failure: Failure) -> Failure:
+    """Return a failure whose message does not end with a row of the curves, as a program prints before `sys.exit`."""
+    head, _, printed = failure.message.partition(": ")
+    row = read_line(printed) if head.startswith("exited with code") else None
+    if row is None or not row.is_row or (not row.counters and row.epoch is None):
+        return failure
+    return replace(failure, message=f"{head} without a message (sys.exit?)")
 
 
 def is_read(run: Run) -> bool:

@@ -1,9 +1,10 @@
 """The state of a run: derived from its records and its lock, never stored."""
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.errors import plural
+from nbtools.errors import FormatError, plural
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.slurm_messages import reason_in_words
@@ -92,15 +93,26 @@ def waiting_for(records: Records) -> str:
         return ""
     if runs_on_slurm(records):
         return _waiting_on_slurm(records)
-    ticket, after = records.launch.get("ticket"), records.launch.get("after")
+    ticket = records.launch.get("ticket")
     before = gpu_queue.ahead(Path(ticket)) if isinstance(ticket, str) else []
     if before:
         return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
-    return (
-        f"after {one_line(name_of(Path(after).name), 200)}"
-        if isinstance(after, str) and is_active(RunDir(after))
-        else ""
-    )
+    return "" if (after := awaited(records)) is None else f"after {one_line(name_of(after.id), 200)}"
+
+
+def awaited(records: Records) -> RunDir | None:
+    """Return the active run that a run waits for by `after`, else the one that this run waited for, and so on.
+
+    A waiting run that is cancelled therefore leaves its place to those behind it; None if all have ended.
+    """
+    seen: set[str] = set()
+    with contextlib.suppress(FormatError):  # a newer nbtools has launched one of them
+        while isinstance(after := records.launch.get("after"), str) and after not in seen:
+            seen.add(after)
+            records = Records(RunDir(after))
+            if is_active(records.files):
+                return records.files
+    return None
 
 
 def _waiting_on_slurm(records: Records) -> str:

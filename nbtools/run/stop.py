@@ -15,10 +15,10 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices
 from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
-from nbtools.run.records import Records
+from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
+from nbtools.rundir.json_files import read_json, whole, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.machines import num_machines, record
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -27,6 +27,7 @@ from nbtools.rundir.tail import one_line
 
 _GPU_WAIT_S = 2.0
 _POLL_S = 0.1
+_ASKED = ".asked"
 _CANCELLED_WITHIN_S = 60.0
 """Time in which Slurm ends a cancelled job: by default it kills after 30 s."""
 _READ_WITHIN_S = 1.0
@@ -84,7 +85,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     def workers() -> list[psutil.Process]:
         return [process for process in living({*family, *processes.members(run)}) if process != supervisor]
 
-    before = workers()
+    before, was_over = workers(), is_over()
     ranks = {leader} if leader is not None and role == "worker" else {*processes.ranks_among(before).values()}
     kinds = processes.kinds_of(before, ranks)
     asked = [leader] if leader in family else []
@@ -97,7 +98,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
             return True
         if not alive:  # there was none, or it ended before it passed the signal on
             asked = _outermost(workers())
-        _ask(run, [process for process in asked if process not in signalled])
+        _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()))
         signalled.update(asked)
         return False
 
@@ -114,7 +115,13 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         processes.sweep_processes(workers)
         _record_stop(run)
     left = workers()
-    ended = Counter(kind for process, kind in kinds.items() if process not in left and kind != AGENT)
+    ended = Counter(kind for process, kind in kinds.items() if process not in left)
+    if not was_over and not left:  # of several callers, the first has seen all processes
+        for path in run.ranks.glob(f"*{_ASKED}"):
+            asked_kinds = mapping_at(read_json(path) or {}, "processes")
+            seen = Counter({kind: whole(number) or 0 for kind, number in asked_kinds.items()})
+            ended = max(ended, seen, key=Counter.total)
+    del ended[AGENT]
     return Ending(ended, tuple(map(_described, left)), was_killed)
 
 
@@ -150,12 +157,16 @@ def _outermost(family: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def _ask(run: RunDir, receivers: list[psutil.Process]) -> None:
-    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown."""
+def _ask(run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mapping[str, int]) -> None:
+    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown.
+
+    The mark of that holds the number of processes of each kind, which a later caller sees only in part.
+    """
     for process in receivers:
         try:
             if foreign_owner(run.path) is None and foreign_owner(run.ranks) is None:
-                (run.ranks / f"{process.pid}.asked").touch(exist_ok=False)
+                (mark := run.ranks / f"{process.pid}{_ASKED}").touch(exist_ok=False)
+                write_json(mark, {"processes": processes_of_kind})
         except FileExistsError:
             continue
         except OSError:

@@ -224,7 +224,7 @@ def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
     see(panel, "Succeeded")
     assert panel.get_by_role("button", name="Resume").is_visible()
     assert_live_curves(panel)
-    note = "Run this cell again for the controls."  # the outputs of the end are drawn after the words in the widgets
+    note = "For the controls, run"  # the outputs of the end are drawn after the words in the widgets
     eventually(lambda: note in text_in(notebook), "the outputs are those of a run that has ended")
     notebook.command("docmanager:save")
     notebook.restart_kernel()

@@ -70,7 +70,7 @@ def is_bash(text: str) -> bool:
 
 def test_a_job_script_has_every_setting_and_ends_with_the_supervisor(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "2026-01-01_000000_x")
-    text = job_script(run, Launch(nnodes=2, nproc_per_node=4, cluster=ALL), tmp_path, after=71)
+    text = job_script(run, Launch(nnodes=2, nproc_per_node=4, cluster=ALL), tmp_path, after=[71, 70])
     assert options(text) == {
         "job-name": run.id,
         "nodes": "2",
@@ -88,7 +88,7 @@ def test_a_job_script_has_every_setting_and_ends_with_the_supervisor(tmp_path: P
         "no-requeue": "",
         "chdir": str(tmp_path),
         "output": str(run.job_log),
-        "dependency": "afterany:71",
+        "dependency": "afterany:71:70",
     }
     last = text.splitlines()[-1]
     assert last.startswith("exec /") and last.endswith(f" -P -m nbtools.launcher.job {run.path}")

@@ -90,7 +90,6 @@ def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = Fa
     figure = ComparisonFigure(comparison.labels, dark=dark)
     curves = [read_curves(run) for run in comparison.runs]
     figure.draw(overlay(comparison, curves, Options(**options), figure.sizes), _title(comparison))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(figure.png())
     return comparison
 

@@ -61,18 +61,20 @@ _STYLE = f"""<style>
 {THEME}</style>"""
 
 
-def without_kernel(live_at: float | None, *, is_covered: bool = False) -> str:
-    """Return the sentence that a page shows instead of the widgets while they have no kernel, and its style.
+def without_kernel(run_id: str, live_at: float | None, *, is_covered: bool = False) -> str:
+    """Return the sentence that a page shows instead of a run's widgets while they have no kernel, and its style.
 
     `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended. Those of an
     active run, and with `is_covered` any, are hidden while the widgets have a kernel.
     """
+    line = f'import nbtools as nt; nt.LivePlot("{run_id}")'
+    code = f"<code>{literal(line)}</code>"
     if live_at is None:
-        text = "Run this cell again for the controls."
+        text = f"For the controls, run {code}"
         kind = "nbtools-panel-note nbtools-panel-covered" if is_covered else "nbtools-panel-note"
         return f"{_STYLE}<div class='{kind}' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
     style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
-    text = f"State at {local_time(live_at)}. Training was not affected: run this cell again to see it live."
+    text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
     return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
 
 

@@ -175,7 +175,7 @@ class LivePlot:
         widgets, state = self._widgets, self._drawn_state
         is_live = state is None or not state.is_final
         is_live_page = is_live or self._choices.is_ready
-        note = html.without_kernel(time.time() if is_live else None, is_covered=is_live_page)
+        note = html.without_kernel(self.run.id, time.time() if is_live else None, is_covered=is_live_page)
         words = {"text/html": self._words(note), "text/plain": _TEXT}
         widgets.shown.look(media.folder_of(self.run.files), dark=self._is_dark)
         below = widgets.shown.html()

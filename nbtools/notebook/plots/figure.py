@@ -70,7 +70,6 @@ def save_plot(run: Run, path: str | Path, *, dark: bool = False, **options: Any)
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"{path}: the picture is a PNG, so the name must end in .png")
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(run, dark=dark, **options))
     return path
 

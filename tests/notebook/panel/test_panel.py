@@ -1336,6 +1336,7 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
     NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False).execute()
     words, picture, _, widgets = notebook.cells[1].outputs
     assert "step 20 of 100" in words.data["text/html"]
-    assert words.data["text/html"].count("Training was not affected: run this cell again to see it live.") == 1
+    said = "Training was not affected. To see it live, run <code>import nbtools as nt; nt.LivePlot(&quot;"
+    assert words.data["text/html"].count(f"{said}{folder.files.id}&quot;)</code>") == 1
     assert "image/png" in picture.data
     assert "application/vnd.jupyter.widget-view+json" in widgets.data
