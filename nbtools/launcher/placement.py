@@ -199,7 +199,7 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
     if active and wanted + (taken := sum(active.values())) > cores:
         newest = max(active)
         text = f"{plural(taken, 'process')} of {plural(len(active), 'active run')} on {plural(cores, 'CPU core')}"
-        yield warn(CORES_TAKEN, text, f"to wait: after='{newest}' (--after {newest})")
+        yield warn(CORES_TAKEN, text, f"after='{newest}' (--after {newest}) waits")
 
 
 def _check_torch(wanted: Launch, interpreter: Interpreter) -> Finding:

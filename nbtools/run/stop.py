@@ -120,7 +120,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         for path in run.ranks.glob(f"*{_ASKED}"):
             asked_kinds = mapping_at(read_json(path) or {}, "processes")
             seen = Counter({kind: whole(number) or 0 for kind, number in asked_kinds.items()})
-            ended = max(ended, seen, key=Counter.total)
+            ended = max(ended, seen, key=lambda counts: (counts[RANK], counts.total()))
     del ended[AGENT]
     return Ending(ended, tuple(map(_described, left)), was_killed)
 

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,8 @@ def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, 
         (["watch", "x", "--refesh", "2"], "--refesh 2; did you mean --refresh?"),
         (["new", "mlm_pretrainin", "tiny"], "did you mean mlm_pretraining?"),
         (["launch", "none.py"], "none.py"),
-        (["launch", "scripts/a.py", "--max-steps", "5"], "a script's own arguments go after --"),
+        (["launch", "a.py", "--epochs", "5"], "--epochs 5; a script's own arguments go after --; did you mean --qos?"),
+        (["stop", "a", "b", "--epochs"], "unrecognized arguments: --epochs; see nbtools stop --help"),
         (["show", "latest"], "no run in"),
         (["show", "nothing"], "nothing"),
         (["wait", "x", "--timeout", "soon"], "give a number of seconds"),
@@ -280,7 +282,9 @@ def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "is known to resume it; name one" in cli("resume", "latest", code=2).stderr
     assert "ended" in cli("stop", "latest").stdout.replace("already", "ended")
-    assert "cannot be written" in cli("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
+    for folder in (script, "no_such_folder"):
+        assert "cannot be written" in cli("plot", "latest", "-o", f"{folder}/x.png", code=2).stderr
+    assert "export is for recipes" in cli("export", "latest", code=2).stderr
     assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]
 
 
@@ -315,6 +319,41 @@ def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> No
     assert b"ready" in output
     assert b"\x1b" not in output
     assert cli("wait", run_id, code=130).stdout == f"{run_id} STOPPED\n"
+
+
+def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> None:
+    script = foreign(root, SLEEPS)
+    first = Run(cli("launch", script, "--gpus", "none").stdout.strip())
+    second = Run(cli("launch", script, "--gpus", "none", "--after", first.id).stdout.strip())
+    eventually(lambda: "ready" in first.log() and second.files.process.exists())
+    assert "no run" in cli("stop", first.id, "none_such", code=2).stderr
+    assert first.state == "RUNNING"
+    lines = cli("stop", first.id, second.id).stdout.splitlines()
+    assert lines[0] == f"{second.id}: cancelled while queued; it had not started"
+    assert lines[1].startswith(f"{first.id}: stopped at step 0") and len(lines) == 2
+
+
+def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli) -> None:
+    source = "import sys\nprint('epoch 1 | step 28/32 | loss 0.0679 | acc 0.969', flush=True)\nsys.exit(3)\n"
+    cli("launch", foreign(root, source), "--gpus", "none")
+    cli("wait", "latest", code=1)
+    shown = cli("show", "latest").stdout
+    assert "FAILED (exit code 3, torchrun's 1)" in shown
+    assert "exited with code 3 without a message (sys.exit?)" in shown and "step 28/32" not in shown
+
+
+def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip())
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt, match=f"{run.id} continues: nbtools stop {run.id}"):
+            run.wait()
+        assert f"{run.id} continues" in cli("wait", run.id, code=130).stderr
+    cli("stop", run.id)
 
 
 def test_following_a_long_log_reads_its_end_alone(root: Path, cli: Cli) -> None:
@@ -545,7 +584,16 @@ def test_a_wrong_place_is_refused_before_anything_is_submitted(
 
 
 def test_sbatch_is_for_a_script_of_slurm(root: Path, cli: Cli) -> None:
-    assert "--sbatch: is for a script with --cluster slurm" in cli("new", "llm_gan", "x", "--sbatch", code=2).stderr
+    for what in ("llm_gan", foreign(root, SLEEPS)):
+        assert "--sbatch: is for a script with --cluster slurm" in cli("new", what, "x", "--sbatch", code=2).stderr
+    assert not (root / "scripts" / "x.py").exists()
+
+
+def test_the_job_script_of_a_program_is_written_without_a_cluster(root: Path, site: Path, cli: Cli) -> None:
+    words = ["new", foreign(root, SLEEPS), "mine", "--cluster", "slurm", "--gpus-per-node", "2", "--sbatch"]
+    assert cli(*words, "--", "--lr", "0.1").stdout.split() == ["scripts/mine.py", "scripts/mine.sbatch"]
+    text = (root / "scripts" / "mine.sbatch").read_text()
+    assert "#SBATCH --gpus-per-node=2\n" in text and text.endswith("-m nbtools.launcher.job scripts/mine.py\n")
 
 
 @pytest.mark.needs("slurm")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,9 @@ from nbtools.machine.devices import Device, Holder
 from nbtools.machine.interpreter import own_interpreter
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 
 MLM = RECIPES["mlm_pretraining"]
@@ -69,6 +73,29 @@ def test_it_says_everything_that_a_launch_means(project: Project) -> None:
     assert "runs/ID/script.py" in found(checked, "command").text
     assert str(project.root) not in repr(checked), "a notebook is shown to others"
     assert list(project.runs.iterdir()) == []
+
+
+def test_too_few_cpu_cores_are_a_warning(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbtools.launcher.placement.num_cores", lambda: 4)
+    many, path = written(project, "many", nproc_per_node=5), written(project)
+    assert found(check(many), "cores").sentence == (
+        "5 processes on 4 CPU cores, so they slow each other down: lower nproc_per_node"
+    )
+    held = []
+    for number, log in enumerate(("rank0.log", "rank0.log", "")):  # the last one waits
+        run = RunDir(RunDir.create(project.runs, f"other_{number}").path)
+        held.append(acquire_lock(run.lock))
+        write_json(run.launch, {"host": socket.gethostname(), "launch": {"nproc_per_node": 1 + number}})
+        if log:
+            (run.path / log).touch()
+        assert len(check(path).warnings) == (number > 0)
+    second = sorted(project.runs.iterdir())[1].name
+    said = found(check(path), "cores taken").sentence
+    assert said == f"3 processes of 2 active runs on 4 CPU cores: after='{second}' (--after {second}) waits"
+    assert check(written(project, "small", nproc_per_node=1)).warnings == ()
+    for lock in held:
+        os.close(lock or 0)
+    assert check(path).warnings == ()
 
 
 def test_it_says_it_in_lines_of_text_and_as_a_table(project: Project) -> None:

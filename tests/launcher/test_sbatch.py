@@ -165,6 +165,18 @@ def test_without_sbatch_a_launch_is_refused_and_leaves_nothing(
     assert not list(project.runs.iterdir())
 
 
+@pytest.mark.needs("slurm")
+@pytest.mark.parametrize("conf", [None, "/nowhere/slurm.conf"])
+def test_without_a_cluster_slurm_s_commands_are_no_reason_to_change_the_settings(
+    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, conf: str | None
+) -> None:
+    if conf is not None:
+        monkeypatch.setenv("SLURM_CONF", conf)
+    with pytest.raises(LaunchError, match=r"^cluster=Slurm\(...\): no Slurm cluster is configured on .*--cluster none"):
+        start(checked(script))
+    assert not list(project.runs.iterdir())
+
+
 # --- a real Slurm -----------------------------------------------------------------------------------
 
 
@@ -376,11 +388,17 @@ def test_a_run_waits_for_the_job_of_another(script: Path, project: Project, slur
     second = launch(script, cluster=on_cpu, after=first)
     job_id = (read_json(second.files.slurm) or {})["job_id"]
     assert slurm_cluster.call("squeue", "-h", "-j", str(job_id), "-o", "%E").startswith("afterany:")
+    third = launch(script, cluster=on_cpu, after=second)
+    number = (read_json(third.files.slurm) or {})["job_id"]
+    assert second.stop().startswith("cancelled")  # the third job does not start beside the first one then
+    waits_for = slurm_cluster.call("squeue", "-h", "-j", str(number), "-o", "%E")
+    assert f"afterany:{(read_json(first.files.slurm) or {})['job_id']}" in waits_for
+    assert third.state == "QUEUED"
     with pytest.raises(LaunchError, match=r"queue=False: has no effect on Slurm's queue"):
         launch(script, cluster=on_cpu, queue=False)
     with pytest.raises(LaunchError, match=f"after={first.id}: is a Slurm job, .*nbtools wait {first.id}"):
         launch(script, after=first)
-    assert {path.name for path in project.runs.iterdir()} == {first.id, second.id}
+    assert {path.name for path in project.runs.iterdir()} == {first.id, second.id, third.id}
 
 
 @pytest.mark.needs("slurm")

@@ -235,6 +235,20 @@ def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) 
     assert began > (first.records.ended_at or 0)
 
 
+def test_a_run_behind_a_cancelled_one_waits_for_what_that_one_waited_for(supervised: Start) -> None:
+    first = supervised(*AGENT, TRAINER, name="first")
+    second = supervised(*AGENT, TRAINER, name="second", after=str(first.dir))
+    third = supervised(*AGENT, TRAINER, "--steps", "2", name="third", after=str(second.dir))
+    eventually(lambda: training(first) and second.files.process.exists() and third.files.process.exists())
+    assert waiting_for(third.records) == "after second"
+    assert second.stop() == "cancelled while queued; it had not started"
+    assert waiting_for(third.records) == "after first"
+    time.sleep(1.5)  # several looks of the one that waits
+    assert third.state is RunState.QUEUED
+    first.stop()
+    assert third.wait(timeout_s=60) is RunState.SUCCEEDED
+
+
 def test_tickets_of_living_runs_stay_fresh_for_those_who_clear_tmp_away(supervised: Start) -> None:
     first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
     second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))

@@ -508,6 +508,28 @@ def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[.
     assert living(started) == []
 
 
+def test_two_callers_of_a_stop_report_the_same_processes(
+    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+    reports: list[str] = []
+    ask = stop._ask
+
+    def ask_once(*call: Any) -> None:
+        ask(*call)
+        if reports:
+            return
+        with monkeypatch.context() as patched:  # another caller comes when the ranks have ended
+            patched.setattr("nbtools.machine.processes.ranks_among", lambda processes: {})
+            patched.setattr(stop, "_ask", ask)
+            reports.append(Run(run.dir).stop())
+
+    monkeypatch.setattr(stop, "_ask", ask_once)
+    reports.append(run.stop())
+    assert [report.rpartition("; ")[2] for report in reports] == ["2 ranks ended", "2 ranks ended"]
+
+
 def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = supervised(*trainer())
     eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])

@@ -559,7 +559,10 @@ def test_a_run_is_saved_as_a_png(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "launch.json").write_text('{"format": 1, "name": "tiny"}')
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    target = save_plot(Run(folder), tmp_path / "new" / "x.png", dark=True, x="time", log=True, smoothing=0.0)
+    with pytest.raises(FileNotFoundError):
+        save_plot(Run(folder), tmp_path / "new" / "x.png")
+    assert not (tmp_path / "new").exists()
+    target = save_plot(Run(folder), tmp_path / "x.png", dark=True, x="time", log=True, smoothing=0.0)
     with Image.open(target) as image:
         assert image.size == (2 * WIDTH, 2 * HEIGHT)
     with pytest.raises(ValueError, match=r"must end in \.png"):
