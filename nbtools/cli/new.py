@@ -8,16 +8,16 @@ from pathlib import Path
 from nbtools.cli.parser import complain, shortest
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.launcher.sbatch import Cluster, on_cluster, script_text, write_sbatch_script
+from nbtools.launcher.sbatch import Cluster, on_cluster, script_text
 from nbtools.machine.interpreter import named_executable
 from nbtools.project import Project, find_project
 from nbtools.recipes import recipe_named
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.compat.flat_yaml import read_flat_yaml
-from nbtools.script.compat.shell import check_shell_script, shell_text, write_shell_script
+from nbtools.script.compat.shell import check_shell_script, shell_text
 from nbtools.script.inspection import python_file
 from nbtools.script.program import SECRET_NOTE, Program
-from nbtools.script.script import write_script
+from nbtools.script.script import put_in_place, write_script
 
 _DONE = 0
 
@@ -78,15 +78,15 @@ def _write(
         return complain("--sbatch: is for a script with --cluster slurm; add that, or leave --sbatch out")
     name, force = arguments.name, arguments.force
     _check_python(launch, project)
-    if arguments.sh and not force:  # before any file is written
-        check_shell_script(project.script(name).with_suffix(".sh"), shell_text(name, launch, arguments.recipe))
-    if arguments.sbatch and not force:
-        check_shell_script(project.script(name).with_suffix(".sbatch"), script_text(name, launch))
+    texts = {".sh": shell_text(name, launch, arguments.recipe)} if arguments.sh else {}
+    texts |= {".sbatch": script_text(name, launch)} if arguments.sbatch else {}
+    beside = {project.script(name).with_suffix(suffix): text for suffix, text in texts.items()}
+    for path, text in beside.items() if not force else ():  # before any file is written
+        check_shell_script(path, text)
     print(shortest(write_script(content, name, launch, project=project, overwrite=force, remarks=remarks)))
-    if arguments.sh:
-        print(shortest(write_shell_script(project, name, launch, arguments.recipe, overwrite=force)))
-    if arguments.sbatch:
-        print(shortest(write_sbatch_script(project, name, launch, overwrite=force)))
+    for path, text in beside.items():
+        put_in_place(path, text.encode(), mode=0o755)
+        print(shortest(path))
     for note in (*notes, *_made_project(project)):
         complain(f"note: {note}", _DONE)
     return _DONE

@@ -24,12 +24,9 @@ from nbtools.launcher.placement import Placement
 from nbtools.machine import slurm, slurm_messages
 from nbtools.machine.file_systems import local_disk
 from nbtools.machine.interpreter import Interpreter, own_interpreter
-from nbtools.project import Project
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import FORMAT
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.compat.shell import check_shell_script
-from nbtools.script.script import put_in_place
 
 _MARGIN_S = 30
 """Time that a stop takes besides the last checkpoint: the ranks' step, the sweep, the record of the end."""
@@ -394,17 +391,3 @@ def refused(error: LaunchError, launch: Launch) -> LaunchError:
 def job_environment(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment of sbatch, which the job inherits."""
     return {name: value for name, value in environment.items() if name not in _HIDDEN}
-
-
-def write_sbatch_script(project: Project, name: str, launch: Launch, *, overwrite: bool = False) -> Path:
-    """Write `script_text` to `scripts/NAME.sbatch` and return its path; one with the same content stays.
-
-    Raises:
-        HandEditedError: the file has other content and `overwrite` is not set.
-        ProjectError: the file cannot be written.
-    """
-    path, text = project.script(name).with_suffix(".sbatch"), script_text(name, launch)
-    if not overwrite:
-        check_shell_script(path, text)
-    put_in_place(path, text.encode())
-    return path

@@ -13,7 +13,7 @@ from nbtools import runs
 from nbtools.config import Launch, Slurm
 from nbtools.failures.restarts import read_restarts
 from nbtools.launcher.launch import launch
-from nbtools.launcher.sbatch import site_file, write_sbatch_script
+from nbtools.launcher.sbatch import script_text, site_file
 from nbtools.machine import slurm
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -93,7 +93,8 @@ def test_a_script_for_sbatch_is_found_and_its_preemption_is_told(
 ) -> None:
     asked = Launch(cluster=ON_CPU)
     write_script(tiny_config(max_steps=10**6, epochs=10**6), "by_hand", asked, project=texts)
-    path = write_sbatch_script(texts, "by_hand", asked)
+    path = texts.script("by_hand").with_suffix(".sbatch")
+    path.write_text(script_text("by_hand", asked))
     number = subprocess.run(["sbatch", "--parsable", path], cwd=texts.root, capture_output=True, text=True, check=True)
     said = texts.root / f"slurm-{number.stdout.strip()}.out"
     eventually(lambda: runs(texts), said.read_text)

@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from nbtools.config import Launch
 from nbtools.errors import HandEditedError
-from nbtools.project import Project, check_name
-from nbtools.script.script import put_in_place
+from nbtools.project import check_name
 from nbtools.script.torchrun import ADDRESS, NODE, by_hand, variables
 
 _NPROC = "nproc-per-node"
@@ -96,19 +95,3 @@ def check_shell_script(path: Path, text: str) -> None:
     or not a file."""
     if path.is_symlink() or (path.exists() and (not path.is_file() or path.read_bytes() != text.encode())):
         raise HandEditedError(f"{path}: exists with other content; overwrite=True (--force) replaces it")
-
-
-def write_shell_script(
-    project: Project, name: str, launch: Launch, recipe: str = "", *, overwrite: bool = False
-) -> Path:
-    """Write `shell_text` to `scripts/NAME.sh`, executable, and return its path; one with the same content stays.
-
-    Raises:
-        HandEditedError: the file has other content and `overwrite` is not set.
-        ProjectError: the file cannot be written.
-    """
-    path, text = project.script(name).with_suffix(".sh"), shell_text(name, launch, recipe)
-    if not overwrite:
-        check_shell_script(path, text)
-    put_in_place(path, text.encode(), mode=0o755)
-    return path

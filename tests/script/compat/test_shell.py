@@ -8,10 +8,9 @@ import pytest
 
 from nbtools.cli.commands import main
 from nbtools.config import Launch
-from nbtools.errors import HandEditedError
 from nbtools.project import Project
 from nbtools.recipes import LLMGANConfig, MLMPretrainingConfig
-from nbtools.script.compat.shell import shell_text, write_shell_script
+from nbtools.script.compat.shell import shell_text
 from nbtools.training.engine.flags import parse
 
 
@@ -59,9 +58,9 @@ def test_a_shell_script_that_was_changed_is_only_replaced_by_force(
 def test_a_link_is_replaced_and_its_target_left_alone(project: Project, tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("theirs")
     (project.scripts / "fresh.sh").symlink_to(tmp_path / "theirs")
-    with pytest.raises(HandEditedError):
-        write_shell_script(project, "fresh", Launch())
-    write_shell_script(project, "fresh", Launch(), overwrite=True)
+    words = ["new", "mlm_pretraining", "fresh", "--sh"]
+    assert main(words) == 2
+    assert main([*words, "--force"]) == 0
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert not (project.scripts / "fresh.sh").is_symlink()
 
