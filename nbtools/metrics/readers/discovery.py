@@ -140,7 +140,7 @@ class FoundMetrics:
                 extend(source.history, points)
                 return
             extend(source.history, points, reader.generation)
-            while reader.is_behind:
+            while reader.held:
                 self._next_look = float("-inf")  # it was rotated, or written again
                 extend(source.history, reader.poll(), reader.generation)
             if is_complete:
@@ -204,10 +204,10 @@ class FoundMetrics:
                     except OSError:  # just removed
                         continue
                     if rotated := places.has(status) and _ROTATED.fullmatch(entry.path):
-                        older = OlderFile(status.st_mtime_ns, entry.inode(), entry.path)
+                        older = status.st_mtime_ns, entry.inode(), entry.path
                         self._older.setdefault(rotated[1], set()).add(older)
-                        if _may_be_metrics(Path(rotated[1]).name) or self._holds_rows(entry.path, status):
-                            yield rotated[1], status.st_mtime, True
+                        has_rows = _may_be_metrics(Path(rotated[1]).name) or self._holds_rows(entry.path, status)
+                        yield rotated[1] if has_rows else entry.path, status.st_mtime, has_rows
                     elif places.has(status) and entry.path != self._own.name:
                         has_rows = is_loose and self._holds_rows(entry.path, status)
                         yield entry.path, status.st_mtime, is_named or has_rows

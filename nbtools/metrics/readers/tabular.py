@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -31,12 +31,8 @@ _FEW: Final = 3
 """Rows with an earlier step that need no remark: those of restarts."""
 
 
-class OlderFile(NamedTuple):
-    """A file that a rotation has left, such as metrics.csv.1; sorted by age."""
-
-    changed_ns: int
-    inode: int
-    path: str
+OlderFile = tuple[int, int, str]
+"""A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
 
 
 class TableFile:
@@ -49,12 +45,11 @@ class TableFile:
         self.path = Path(path)
         self.note = ""
         self.older, self.generation = tuple(older), generation
-        self.is_behind = False
-        """Whether the next `poll` has points of another generation."""
         self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
-        self._tails = [*(Tail(file.path) for file in self.older), Tail(path)]
+        self._tails = [*(Tail(path) for *_, path in self.older), Tail(path)]
         self._part = len(self._tails), 0
-        self._held = b""
+        self.held = b""
+        """The beginning of the next generation, for the next `poll`."""
         self._credit_s, self._looked = 0.0, float("-inf")
         self._headers: dict[int, list[str]] = {}
         """Number of cells -> names of the columns."""
@@ -75,8 +70,8 @@ class TableFile:
 
     @property
     def seen(self) -> str:
-        """What is unusual about its rows; "" if nothing is."""
-        rows, found = self._rows, [", ".join(Path(file.path).name for file in self.older) + ": read before it"]
+        """Remark on unusual rows; "" if there are none."""
+        rows, found = self._rows, [", ".join(Path(path).name for *_, path in self.older) + ": read before it"]
         if rows.num_back >= _FEW or (self._num_headers and rows.num_same >= _FEW):
             found.append(
                 f"{rows.num_back + rows.num_same:,} rows have the step of the row before, or an earlier one: the last "
@@ -87,15 +82,14 @@ class TableFile:
     def poll(self) -> Points:
         """Return the points of new lines."""
         points: Points = {}
-        self.is_behind = False
         now = time.monotonic()
         self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
         self._looked = now
         with contextlib.suppress(OSError):  # the next look reads the rest
-            while block := self._held or self._block(points):
+            while block := self.held or self._block(points):
                 part = len(self._tails), self._tails[0].generation
-                self._held, self.is_behind = (block, True) if points and part != self._part else (b"", False)
-                if self.is_behind:
+                self.held = block if points and part != self._part else b""
+                if self.held:
                     break
                 if part != self._part:
                     self.generation += 1
@@ -114,7 +108,7 @@ class TableFile:
 
     def _block(self, points: Points) -> bytes:
         while not (block := self._tails[0].read()) and len(self._tails) > 1:
-            self._read_rest(points)
+            self.rest(points)
             del self._tails[0]
         return block
 
@@ -123,23 +117,19 @@ class TableFile:
             self._num_unread, self._begun, self._is_quoted = self._num_unread + start, [], False
         return block[start:]
 
-    def rest(self) -> Points:
-        """Return the points of a last line without a newline, once nothing more is written."""
-        points: Points = {}
-        self._read_rest(points)
-        return points
-
-    def _read_rest(self, points: Points) -> None:
-        tail = self._tails[0]
+    def rest(self, points: Points | None = None) -> Points:
+        """Return the points of a last line without a newline, once nothing more is written; after others, if given."""
+        points, tail = {} if points is None else points, self._tails[0]
         if tail.partial and not self._is_foreign:
             line, tail.partial = tail.partial, b""
             self._read(line, points)
         self._end_begun(points)
+        return points
 
     def _read(self, block: bytes, points: Points) -> None:
         for line in block.split(b"\n"):
             text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
-            text = text.lstrip("\0")  # a writer that goes on where it was when the file was cut leaves a hole
+            text = text.lstrip("\0")  # a hole, which a writer leaves that keeps its place when the file is cut
             if self._is_csv is None and text.strip():
                 self._is_csv = text.lstrip()[0] != "{"
             if self._is_foreign:
