@@ -614,7 +614,7 @@ def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: S
     assert program.args == ("--model_config", "base.yaml", "--data_config=data.yaml")
     assert (program.config_file, program.config_values) == ("base.yaml", ("data.yaml:steps=6", "steps=4"))
     again = FormBody(None, "demo", None, read_script(form.write()).program, Launch(gpus=()))
-    wait_until(lambda: rows_of(again).widget.layout.display == "")
+    eventually(lambda: rows_of(again).widget.layout.display == "")
     shown = rows_of(again).config.rows
     assert (shown["steps"].value, shown["data.yaml:steps"].value) == (4, 6)
     rows.own.rows["model_config"].type_in("other.yaml")
