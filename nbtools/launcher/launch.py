@@ -384,11 +384,12 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         # A source that others cannot read may contain a secret: its copy is as closed.
         run.script.touch(mode=0o600 | stat.S_IMODE(source.stat().st_mode) & 0o666)
         shutil.copyfile(source, run.script)
-    if (program := checked.program) is not None and (config := program.config_path(checked.cwd)) is not None:
-        copy = run.configs / config.name
-        copy.parent.mkdir()
-        write_file(copy, changed_config(config, program.config_values).encode(), mode=0o600)
-        program = program.replace(config_file=str(copy))  # of which a resume makes its own
+    if (program := checked.program) is not None and program.config_values:
+        copies = program.config_copies(run.configs)
+        for file, (config, values) in program.config_changes(checked.cwd).items():
+            copies[file].parent.mkdir(parents=True, exist_ok=True)
+            write_file(copies[file], changed_config(config, values).encode(), mode=0o600)
+        program = program.of_copies(run.configs)  # of which a resume makes its own
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it

@@ -90,10 +90,10 @@ class Preflight:
         return [*target, *args] if self.launch.cluster else self.placement.command(target, run, args)
 
     def args_in(self, run: Path) -> Sequence[str]:
-        """Return the program's arguments, which name the copy of its config file in a run directory, if it has one."""
+        """Return the program's arguments, which name copies of its config files in a run directory, if it has any."""
         if self.program is None or not self.program.config_values:
             return self.args
-        return self.program.with_copy(self.args, RunDir(run).configs / Path(str(self.program.config_file)).name)
+        return self.program.with_copies(self.args, self.program.config_copies(RunDir(run).configs))
 
     def target(self, run: Path) -> list[str]:
         """Return the words that name the program in the command: a path, or `-m` and a module."""
@@ -235,10 +235,10 @@ def _check_program(
         )
     project = project or (_project_here() if launcher is None else _project_of(launcher))
     cwd = _working_directory(program, project.root)
-    if (config := program.config_path(cwd)) is not None:
-        with _as_launch_error():
-            program.with_copy(args, config)
-            changed_config(config, program.config_values)
+    with _as_launch_error():
+        program.with_copies(args, program.config_copies(cwd))
+        for config, values in program.config_changes(cwd).values():
+            changed_config(config, values)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
     what = program.module or _shorter(str(source), project.root)

@@ -208,11 +208,14 @@ class History(Mapping[str, Series]):
                 start = stop
             self._partial = block[end:]
 
-    def add(self, name: str, steps: npt.ArrayLike, values: npt.ArrayLike, times: npt.ArrayLike) -> None:
-        """Add points of one metric, which replace earlier ones of the same steps."""
+    def add(
+        self, name: str, steps: npt.ArrayLike, values: npt.ArrayLike, times: npt.ArrayLike, generation: int = 0
+    ) -> None:
+        """Add points of one metric, which replace earlier ones of the same steps; see `extend` for `generation`."""
         with self._lock:
             ordered = np.asarray(steps, np.int64)
-            priorities = (1 << EPOCH_SHIFT) + np.arange(self._num_lines, self._num_lines + len(ordered))
+            epoch = (min(generation, _MAX_GENERATION) << GENERATION_SHIFT) + 1
+            priorities = (epoch << EPOCH_SHIFT) + np.arange(self._num_lines, self._num_lines + len(ordered))
             unknown = np.full(len(ordered), np.nan)
             columns = [ordered, priorities, np.asarray(times, float), unknown, np.asarray(values, float)]
             self.version += 1

@@ -205,8 +205,9 @@ def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
         lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
         found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
     found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
-    changed = mapping_at(launch, "program").get("config_values") or ()
-    found |= {f"arguments.config.{name}": value for name, _, value in (str(word).partition("=") for word in changed)}
+    folder = f"{run.files.configs}/"
+    changed = [str(word).removeprefix(folder) for word in mapping_at(launch, "program").get("config_values") or ()]
+    found |= {f"arguments.config.{name}": value for name, _, value in (word.partition("=") for word in changed)}
     found |= _flattened("derived.", mapping_at(config, "derived"))
     found |= _flattened("launch.", _settings(mapping_at(launch, "launch")))
     found |= _flattened("versions.", mapping_at(launch, "versions"))

@@ -48,7 +48,7 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 _AWS_SECRET = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])(?!/)[A-Za-z0-9/+]{40}")
-_ASSIGNED = re.compile(r"([-+~]*[A-Za-z_][\w.\-]*)=(.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"([-+~]*(?:[^=]*\.(?:ya?ml|json|toml):)?[A-Za-z_][\w.\-]*)=(.+)", re.DOTALL)
 _HARMLESS = re.compile(r"(?i)[-+]?[0-9]{1,7}(?:\.[0-9]*)?|true|false|none|null|yes|no|")
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -76,7 +76,7 @@ def masked(args: Sequence[str], known: Collection[str] = ()) -> list[str]:
         name, flag = flag, ""
         if assigned := _ASSIGNED.fullmatch(arg):
             is_known = _plain(assigned[1]) in known
-            hides = is_secret("" if is_known else assigned[1], assigned[2])
+            hides = is_secret("" if is_known else assigned[1].rpartition(":")[2], assigned[2])
             found.append(f"{assigned[1]}={MASK}" if hides else arg)
         elif _FLAG.fullmatch(arg) and not _VALUE.search(arg):
             found.append(arg)

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn, Self
@@ -35,7 +35,9 @@ class Program(Settings):
         None,
         "YAML, JSON or TOML file among args, as it is written there, of which a run gets a copy with config_values.",
     )
-    config_values: tuple[str, ...] = setting((), "Values that differ in the copy, such as optim.lr=0.1.")
+    config_values: tuple[str, ...] = setting(
+        (), "Values that differ in the copy, such as optim.lr=0.1; data.yaml:size=3 is one of another file among args."
+    )
     resume: tuple[str, ...] = setting(
         (),
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
@@ -84,7 +86,7 @@ class Program(Settings):
     def _is_one(self) -> Self:
         if (self.script is None) == (self.module is None):
             raise ValueError("give script, the path of a file, or module, the name of a module: one of them")
-        if self.config_values and self.config_file is None:
+        if self.config_file is None and "" in map(config_file_of, self.config_values):
             raise ValueError("config_values: are those of a config_file; name it")
         return self
 
@@ -113,18 +115,42 @@ class Program(Settings):
         """Return the config file of accelerate; None if it names none."""
         return None if self.accelerate_config is None else _joined(root, self.accelerate_config)
 
-    def with_copy(self, args: Sequence[str], copy: Path) -> list[str]:
-        """Return arguments with a copy in place of the config file; ConfigError if no argument names the file."""
-        name = str(self.config_file)
-        is_named = [word == name or word.endswith(f"={name}") for word in args]
-        if not any(is_named):
-            raise ConfigError(f"config_file={name}: no argument names it; add it to args with the flag that takes it")
-        pairs = zip(args, is_named, strict=True)
-        return [f"{word.removesuffix(name)}{copy}" if named else word for word, named in pairs]
+    def with_copies(self, args: Sequence[str], copies: Mapping[str, Path]) -> list[str]:
+        """Return arguments with copies in place of config files; ConfigError if no argument names one of them."""
+        found = list(args)
+        for name, copy in copies.items():
+            named = [word == name or word.endswith(f"={name}") for word in args]
+            if not any(named):
+                raise ConfigError(
+                    f"config_file={name}: no argument names it; add it to args with the flag that takes it"
+                )
+            found = [f"{w.removesuffix(name)}{copy}" if own else w for w, own in zip(found, named, strict=True)]
+        return found
 
-    def config_path(self, cwd: Path) -> Path | None:
-        """Return the config file of which a run gets a copy; None without values that differ in it."""
-        return _joined(cwd, str(self.config_file)) if self.config_values else None
+    def config_changes(self, cwd: Path = Path()) -> dict[str, tuple[Path, list[str]]]:
+        """Return the config files of which a run gets copies, each with its path and the values that differ."""
+        found: dict[str, tuple[Path, list[str]]] = {}
+        for word in self.config_values:
+            file = config_file_of(word)
+            _, words = found.setdefault(name := file or str(self.config_file), (_joined(cwd, name), []))
+            words.append(word[len(file) + 1 :] if file else word)
+        return found
+
+    def config_copies(self, folder: Path) -> dict[str, Path]:
+        """Return where the copies of the config files are in a folder."""
+        found: dict[str, Path] = {}
+        for number, file in enumerate(self.config_changes()):
+            copy = folder / Path(file).name
+            found[file] = folder / str(number) / copy.name if copy in found.values() else copy
+        return found
+
+    def of_copies(self, folder: Path) -> Self:
+        """Return this program with the copies in a folder for its config files."""
+        copies, changes = self.config_copies(folder), self.config_changes()
+        values = [f"{copies[file]}:{word}" for file, (_, words) in changes.items() for word in words]
+        main = copies.get(str(self.config_file))
+        values = [word.removeprefix(f"{main}:") for word in values]
+        return self.replace(config_file=None if main is None else str(main), config_values=tuple(values))
 
     def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
         """Return the program's file; None for a module that is neither in the working directory nor in `search`."""
@@ -168,13 +194,14 @@ class Program(Settings):
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
         args = list(self.args)
-        if (path := self.config_path(Path.cwd())) is not None:
-            module = "nbtools.script.arguments.config_copy"
-            copies = [sys.executable, "-P", "-m", module, str(path), *self.config_values]
-            done = subprocess.run(copies, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
+        copies: dict[str, Path] = {}
+        for file, (path, values) in self.config_changes(Path.cwd()).items():
+            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_copy", str(path), *values]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
             if done.returncode:
                 sys.exit(done.returncode)
-            args = self.with_copy(args, Path(done.stdout.strip()))
+            copies[file] = Path(done.stdout.strip())
+        args = self.with_copies(args, copies)
         words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
         if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
@@ -187,6 +214,12 @@ class Program(Settings):
             return [str(python.path), *words]
         _, *options, _ = torchrun.by_hand("", launch)
         return [str(python.path), *python.safe_path, "-m", "torch.distributed.run", *options, *words]
+
+
+def config_file_of(word: str) -> str:
+    """Return the file that stands before the key of a changed value, as in data.yaml:size=3; empty without one."""
+    file = word.partition("=")[0].rpartition(":")[0]
+    return file if file.endswith((".yaml", ".yml", ".json", ".toml")) else ""
 
 
 SECRET_NOTE = (

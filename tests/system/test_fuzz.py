@@ -241,7 +241,7 @@ named_files = st.one_of(
 
 
 @given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@examples(2_000)
+@examples(1_000)
 def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
     run_files: RunDir, capsys: pytest.CaptureFixture[str], found: dict[str, bytes | None]
 ) -> None:

@@ -165,7 +165,7 @@ def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequen
         return program_of(run), args
     own = list(program.args)
     if program.config_values:
-        own = program.with_copy(own, run.files.configs / Path(str(program.config_file)).name)
+        own = program.with_copies(own, program.config_copies(run.files.configs))
     return path, args[len(own) :] if list(args[: len(own)]) == own else ()
 
 

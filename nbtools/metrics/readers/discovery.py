@@ -7,6 +7,7 @@
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from nbtools.metrics.history import History
 from nbtools.metrics.readers.points import Reader, extend
 from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
-from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
+from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
@@ -31,6 +32,7 @@ _KNOWN: Final = (
     *("scalars.json", "log.txt", "training.log", _STATE),
 )
 """Names that are looked for in folders with too many entries."""
+_ROTATED: Final = re.compile(r"(.+\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*")
 _MAX_CUT: Final = 100
 _MAX_KNOWN: Final = 20_000
 _SNIFF_S: Final = 0.01
@@ -65,6 +67,8 @@ class FoundMetrics:
         self._num_unread = 0
         self._written: list[str] = []
         self._cut: list[Path] = []
+        self._older: dict[str, set[OlderFile]] = {}
+        """Path -> the files that its rotation has left."""
         self._sniff_left_s = 0.0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
@@ -109,6 +113,8 @@ class FoundMetrics:
         noted += [(str(path), log.note) for path, log in logs.items()]
         reasons = {path: note for path, note in noted if note} | self._failed
         lines += [f"{path}: not read: {reason}" for path, reason in reasons.items()]
+        tables = {path: reader for path, (reader, _) in self._sources.items() if isinstance(reader, TableFile)}
+        lines += [f"{path}: {table.seen}" for path, table in tables.items() if table.seen]
         if self._num_unread:
             lines.append(f"{self._num_unread:,} more files were not read: only the newest {_MAX_FILES} are")
         lines += [
@@ -129,11 +135,16 @@ class FoundMetrics:
         reader, source = self._sources[path]
         try:
             generation, points = reader.generation, reader.poll()
-            if reader.generation != generation:
-                source.history = History()
-            extend(source.history, points)
-            if is_complete and isinstance(reader, TableFile):
-                extend(source.history, reader.rest())
+            if not isinstance(reader, TableFile):
+                source.history = source.history if reader.generation == generation else History()
+                extend(source.history, points)
+                return
+            extend(source.history, points, reader.generation)
+            while reader.held:
+                self._next_look = float("-inf")  # it was rotated, or written again
+                extend(source.history, reader.poll(), reader.generation)
+            if is_complete:
+                extend(source.history, reader.rest(), reader.generation)
         except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
             self._failed[path] = f"{type(error).__name__}: {error}"
 
@@ -154,14 +165,15 @@ class FoundMetrics:
             places = places_of(self._run_dir, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
             others: dict[str, None] = {}
-            self._left_out, self._cut = {}, []
+            self._left_out, self._cut, self._older = {}, [], {}
             for root in (self._run_dir / "tensorboard", self._run_dir / "wandb", *places.named, *places.working):
                 other = places.left_out.get(root)
                 for path, changed, has_rows in self._files_below(root, places, every=ended is not None):
                     if not has_rows:
                         others |= {path: None} if other is None else {}
                     elif other is None:
-                        found.setdefault(path, (root, changed))
+                        first, before = found.get(path, (root, changed))
+                        found[path] = first, max(before, changed)
                     else:
                         self._left_out[root] = other
             self._take(found)
@@ -184,13 +196,19 @@ class FoundMetrics:
             for entry in entries:
                 is_named = _may_be_metrics(entry.name)
                 is_loose = not is_named and not is_log and entry.name.endswith(_LOOSE)
+                is_named |= _ROTATED.fullmatch(entry.name) is not None
                 known = self._sniffed.get((entry.path, entry.inode())) if is_loose else None
                 if every or is_named or known is True or (is_loose and known is not False and self._sniff_left_s > 0):
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except OSError:  # just removed
                         continue
-                    if places.has(status) and entry.path != self._own.name:
+                    if rotated := places.has(status) and _ROTATED.fullmatch(entry.path):
+                        older = status.st_mtime_ns, entry.inode(), entry.path
+                        self._older.setdefault(rotated[1], set()).add(older)
+                        has_rows = _may_be_metrics(Path(rotated[1]).name) or self._holds_rows(entry.path, status)
+                        yield rotated[1] if has_rows else entry.path, status.st_mtime, has_rows
+                    elif places.has(status) and entry.path != self._own.name:
                         has_rows = is_loose and self._holds_rows(entry.path, status)
                         yield entry.path, status.st_mtime, is_named or has_rows
         for path in (folder / name for folder in cut[:_MAX_CUT] for name in _KNOWN):
@@ -218,11 +236,15 @@ class FoundMetrics:
         by_age = sorted(files, key=lambda path: -files[path][1])
         earlier = set([path for path in by_age if path.endswith(_STATE)][1:])  # the newest has the rows of all
         self._sources = {path: source for path, source in self._sources.items() if path not in earlier}
+        for path, (reader, source) in self._sources.items():
+            older, known = sorted(self._older.get(path, ())), {file[:2] for file in getattr(reader, "older", ())}
+            if isinstance(reader, TableFile) and not {file[:2] for file in older} <= known:
+                self._sources[path] = TableFile(path, older, reader.generation + 1), source
         new = [path for path in by_age if path not in self._sources and path not in earlier]
         room = max(_MAX_FILES - len(self._sources), 0)
         for path in new[:room]:
             root, changed = files[path]
-            reader, place = _reader_of(Path(path), root)
+            reader, place = _reader_of(Path(path), root, sorted(self._older.get(path, ())))
             self._sources[path] = reader, MetricSource(path, f"{type(reader).__name__} {writer_of(place)}", changed)
         self._num_unread = len(new[room:])
 
@@ -248,10 +270,10 @@ def _may_be_metrics(name: str) -> bool:
     return name.endswith((".csv", ".jsonl")) or name == _STATE
 
 
-def _reader_of(path: Path, root: Path) -> tuple[Reader, Path]:
+def _reader_of(path: Path, root: Path, older: Sequence[OlderFile]) -> tuple[Reader, Path]:
     """Return a reader, and the path or folder of which the numbers tell the files of one writer apart."""
     if path.suffix == ".wandb":
         return WandbFile(path), path.parent.parent
     if path.name.startswith("events.out.tfevents."):
         return EventFile(path, str(path.parent.relative_to(root))), path.parent
-    return TrainerState(path) if path.name == _STATE else TableFile(path), path
+    return TrainerState(path) if path.name == _STATE else TableFile(path, older), path

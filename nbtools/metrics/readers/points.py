@@ -30,7 +30,7 @@ def add_point(points: Points, name: str, step: int, value: float, time: float = 
     times.append(time)
 
 
-def extend(history: History, points: Points) -> None:
-    """Add points to a history."""
+def extend(history: History, points: Points, generation: int = 0) -> None:
+    """Add points to a history; those of a later generation replace earlier ones from their first step on."""
     for name, (steps, values, times) in points.items():
-        history.add(name, steps, values, times)
+        history.add(name, steps, values, times, generation)

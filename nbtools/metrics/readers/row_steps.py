@@ -111,24 +111,31 @@ class RowPoints:
     def __init__(self) -> None:
         self.has_steps = False
         """Whether a row had a counter."""
+        self.num_back = self.num_same = 0
+        """Number of rows with a lower step than the row before, or with its step and its metrics."""
         self._steps = _RowSteps()
+        self._before: tuple[int, Set[str]] = -1, frozenset()
 
-    def add(self, row: Mapping[str, Any], points: Points) -> None:
-        """Add the numbers of a row that has a counter and metrics."""
+    def add(self, row: Mapping[str, Any], points: Points) -> bool:
+        """Add the numbers of a row; whether it has a counter and metrics."""
         columns = table_columns(tuple(row))
         if not columns.are_metrics:
-            return
+            return False
         counted = ((rank, _number(row[name])) for rank, name in columns.counters)
         counts = [(rank, count) for rank, count in counted if count is not None and 0 <= count <= MAX_STEP]
         values = {metric: value for name, metric in columns.metrics if (value := _number(row[name])) is not None}
         if not counts or (step := self._steps.place(counts, values.keys() - {"train/epoch"})) is None:
-            return
+            return False
         self.has_steps = True
+        self.num_back += step < self._before[0]
+        self.num_same += (step, values.keys()) == self._before
+        self._before = step, values.keys()
         time = next(
             (found for name in columns.times if (found := _number(row[name])) is not None and found > 1e9), None
         )
         for metric, value in values.items():
             add_point(points, metric, step, value, float("nan") if time is None else time)
+        return True
 
 
 def _number(cell: object) -> float | None:

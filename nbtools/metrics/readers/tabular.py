@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,31 +27,57 @@ _FIRST_LOOK_S: Final = 5.0
 _SHARE: Final = 0.04
 """Share of a core for the rows of later looks; beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
+_FEW: Final = 3
+"""Rows with an earlier step that need no remark: those of restarts."""
+
+
+OlderFile = tuple[int, int, str]
+"""A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
 
 
 class TableFile:
-    """A CSV or JSONL file. One that is written again with other columns is read again."""
+    """A CSV or JSONL file, and before it the files that its rotation has left.
 
-    generation = 0
+    Each of them is a generation, and so is a file that is written again; the points of `poll` are of one.
+    """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, older: Sequence[OlderFile] = (), generation: int = 0) -> None:
         self.path = Path(path)
         self.note = ""
+        self.older, self.generation = tuple(older), generation
         self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
-        self._tail = Tail(path)
-        self._generation = 0
+        self._tails = [*(Tail(path) for *_, path in self.older), Tail(path)]
+        self._part = len(self._tails), 0
+        self.held = b""
+        """The beginning of the next generation, for the next `poll`."""
         self._credit_s, self._looked = 0.0, float("-inf")
-        self._start_over()
-
-    def _start_over(self) -> None:
-        self.note, self._rows = "", RowPoints()
-        self._header: list[str] = []
+        self._headers: dict[int, list[str]] = {}
+        """Number of cells -> names of the columns."""
         self._delimiter = ","
         self._is_foreign = False
-        self._num_rows = self._num_unread = 0
+        self._begin(is_rotated=False)
+
+    def _begin(self, *, is_rotated: bool) -> None:
+        """Expect a header, or a row of the header before: a program may write that once."""
+        if not is_rotated:
+            self.note, self._rows = "", RowPoints()
+            self._num_rows = self._num_headers = self._num_unread = 0
+        self._headers = {} if self._is_foreign else self._headers
+        self._is_foreign, self._is_first = False, True
         self._begun: list[str] = []
         """Lines of a row of which a cell in quotes continues in the next line."""
         self._is_quoted = False
+
+    @property
+    def seen(self) -> str:
+        """Remark on unusual rows; "" if there are none."""
+        rows, found = self._rows, [", ".join(Path(path).name for *_, path in self.older) + ": read before it"]
+        if rows.num_back >= _FEW or (self._num_headers and rows.num_same >= _FEW):
+            found.append(
+                f"{rows.num_back + rows.num_same:,} rows have the step of the row before, or an earlier one: the last "
+                "row of each step is drawn; where several programs write it at once, give each a file of its own"
+            )
+        return "; ".join(found if self.older else found[1:])
 
     def poll(self) -> Points:
         """Return the points of new lines."""
@@ -59,10 +86,15 @@ class TableFile:
         self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
         self._looked = now
         with contextlib.suppress(OSError):  # the next look reads the rest
-            while block := self._tail.read():
-                if self._tail.generation != self._generation:
-                    self._generation = self._tail.generation
-                    self._start_over()
+            while block := self.held or self._block(points):
+                part = len(self._tails), self._tails[0].generation
+                self.held = block if points and part != self._part else b""
+                if self.held:
+                    break
+                if part != self._part:
+                    self.generation += 1
+                    self._begin(is_rotated=part[0] != self._part[0])
+                    self._part = part
                 if not self._is_foreign:
                     block = block if self._credit_s > 0 else self._sampled(block)
                     began = time.thread_time()
@@ -74,16 +106,22 @@ class TableFile:
                     break
         return points
 
+    def _block(self, points: Points) -> bytes:
+        while not (block := self._tails[0].read()) and len(self._tails) > 1:
+            self.rest(points)
+            del self._tails[0]
+        return block
+
     def _sampled(self, block: bytes) -> bytes:
         if start := block.rfind(b"\n", 0, -_SAMPLE_BYTES) + 1:
             self._num_unread, self._begun, self._is_quoted = self._num_unread + start, [], False
         return block[start:]
 
-    def rest(self) -> Points:
-        """Return the points of a last line without a newline, once nothing more is written."""
-        points: Points = {}
-        if self._tail.partial and not self._is_foreign:
-            line, self._tail.partial = self._tail.partial, b""
+    def rest(self, points: Points | None = None) -> Points:
+        """Return the points of a last line without a newline, once nothing more is written; after others, if given."""
+        points, tail = {} if points is None else points, self._tails[0]
+        if tail.partial and not self._is_foreign:
+            line, tail.partial = tail.partial, b""
             self._read(line, points)
         self._end_begun(points)
         return points
@@ -91,6 +129,7 @@ class TableFile:
     def _read(self, block: bytes, points: Points) -> None:
         for line in block.split(b"\n"):
             text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+            text = text.lstrip("\0")  # a hole, which a writer leaves that keeps its place when the file is cut
             if self._is_csv is None and text.strip():
                 self._is_csv = text.lstrip()[0] != "{"
             if self._is_foreign:
@@ -108,14 +147,15 @@ class TableFile:
                 row = None
             self._add(row if isinstance(row, dict) else {}, points)
 
-    def _add(self, row: dict[str, Any], points: Points) -> None:
-        self._rows.add(row, points)
+    def _add(self, row: dict[str, Any], points: Points) -> bool:
+        has_points = self._rows.add(row, points)
         self._num_rows += 1
         if not self._rows.has_steps:
             self.note = _NO_COUNTER
             self._is_foreign = self._num_rows >= _MAX_ROWS_WITHOUT_STEPS
         elif self.note is _NO_COUNTER:
             self.note = ""
+        return has_points
 
     def _csv_line(self, line: str, points: Points) -> None:
         self._begun.append(line)
@@ -133,7 +173,7 @@ class TableFile:
             self._csv_row(line, points)
 
     def _csv_row(self, text: str, points: Points) -> None:
-        if not self._header:
+        if not self._headers:
             self._delimiter = max(",;\t", key=text.count)
         try:
             cells = next(csv.reader([text], delimiter=self._delimiter))
@@ -142,18 +182,28 @@ class TableFile:
             return
         if not cells:
             return
-        if not self._header:
-            self._header = [cell.strip() for cell in cells]
-            columns = table_columns(tuple(self._header))
+        names, header = [cell.strip() for cell in cells], self._headers.get(len(cells))
+        is_first, self._is_first = self._is_first, False
+        if not self._headers or (is_first and table_columns(tuple(names)).are_metrics):
+            self._headers = {len(names): names}
+            columns = table_columns(tuple(names))
             self._is_foreign = not columns.are_metrics or len(cells) > _MAX_COLUMNS
             if self._is_foreign:
                 self.note = "no column has the name of a metric" if columns.counters else "no column counts steps"
-        elif len(cells) != len(self._header):
-            self.note = f"a row of {len(cells)} cells below a header of {len(self._header)}"
-        else:
+            return
+        if header is not None:
             if self._delimiter == ";":  # written where the comma is the decimal mark
                 cells = [cell.replace(",", ".") for cell in cells]
-            self._add(dict(zip(self._header, cells, strict=True)), points)
+            if self._add(dict(zip(header, cells, strict=True)), points):
+                return
+        if table_columns(tuple(names)).are_metrics:  # the header of another program, or of a restart
+            self._num_headers += 1
+            self._is_foreign = header is not None and header != names
+            if self._is_foreign:
+                self.note = f"the rows below a second header of {len(names)} columns: write them into another file"
+            self._headers[len(names)] = names
+        elif header is None:
+            self.note = f"a row of {len(cells)} cells below a header of {len(next(iter(self._headers.values())))}"
 
 
 class TrainerState:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from html import escape
 from pathlib import Path
@@ -28,7 +28,7 @@ from nbtools.script.arguments.config_copy import keys_of_config
 from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.arguments.value_texts import element_type, is_list
 from nbtools.script.field import Field
-from nbtools.script.program import Program
+from nbtools.script.program import Program, config_file_of
 
 _FEW = 24
 """Up to this number all arguments are shown; of more, those of the program's own file and the changed ones."""
@@ -225,7 +225,7 @@ class WordRows:
             if differs and not field.is_required:
                 known = MASK if field.is_secret and field.default else shown(field.default, 60)
                 changed[field.name] = f"default: {field.default_text or known}"
-            is_own = field.source.startswith(f"{self.shown.script.name}:")
+            is_own = field.source.partition(":")[0] in self.shown.script.name.split(", ")
             if not is_long or is_own or differs or field.is_required:
                 usual.add(field.name)
         self.sections.use(usual, unused)
@@ -256,7 +256,9 @@ class ArgumentRows:
         self._is_asking = False
         self.own = WordRows(guarded, "argument", "args", self._take_words)
         self.config = WordRows(guarded, "key", "config_values", self._take_values)
-        self._config_words: list[str] = []
+        self._configs: dict[str, tuple[str, ...]] = {}
+        """Config files as arguments name them, each with the flag of its argument."""
+        self._main = ""
         self._note = widgets.HTML()
         self._ask = button("Ask the script", "comment", "Says what it does, and then does it")
         self._ask.on_click(guarded(lambda: self._confirm(True)))
@@ -309,27 +311,40 @@ class ArgumentRows:
         return answer[0].mistakes if answer else {}
 
     def _show_config(self, found: ScriptArguments, program: Program) -> None:
-        """Show the keys of the first argument that names a config file."""
+        """Show the keys of the config files that arguments name; those of all but one have the name of their file."""
         assert self._question is not None
+        self._configs, files = {}, dict[str, tuple[Path, int]]()
         for argument in (argument for argument in found.arguments if argument.field.name in found.config_names):
-            word = self.own.value(argument)
-            path = self._question.cwd / expanded(word) if isinstance(word, str) and may_be_path(word) else None
-            if path and path.is_file() and (keys := _keys(path, path.name, path.stat().st_mtime_ns)):
-                self._config_words = [*argument.flags[:1], word]
-                self.config.show(keys, program.config_values if program.config_file == word else (), path.name)
-                return
-        self.config.hide()
+            value = self.own.value(argument)
+            for word in value if isinstance(value, tuple) else (value,):
+                path = self._question.cwd / expanded(word) if isinstance(word, str) and may_be_path(word) else None
+                if path and path.is_file() and keys_of_config(path, path.name):
+                    self._configs.setdefault(word, argument.flags[:1])
+                    files.setdefault(word, (path, path.stat().st_mtime_ns))
+        if not files:
+            self.config.hide()
+            return
+        self._main = program.config_file if program.config_file in files else next(iter(files))
+        keys = _keys(tuple((word, *file) for word, file in files.items()), self._main)
+        changes = (word for word in program.config_values if (config_file_of(word) or program.config_file) in files)
+        self.config.show(keys, tuple(changes), keys.script.name if len(files) == 1 else "")
 
     def _take_words(self, words: tuple[str, ...]) -> None:
         """Write the words of the arguments into the form, without values of a config that they no longer name."""
-        is_named = self.config.shown is None or _names(words, self._config_words[-1])
-        self._fill_in({"args": words, **({} if is_named else {"config_file": None, "config_values": ()})})
+        kept = tuple(word for word in self.config.words if _names(words, config_file_of(word) or self._main))
+        is_same = self.config.shown is None or kept == self.config.words
+        self._fill_in({"args": words, **({} if is_same else self._changes(kept))})
 
     def _take_values(self, words: tuple[str, ...]) -> None:
-        """Write the changed values of the config file into the form, and name the file among the arguments."""
-        *flag, word = self._config_words
-        args = self.own.words if not words or _names(self.own.words, word) else (*flag, word, *self.own.words)
-        self._fill_in({"args": args, "config_file": word if words else None, "config_values": words})
+        """Write the changed values of the config files into the form, and name the files among the arguments."""
+        args = self.own.words
+        for file in dict.fromkeys(config_file_of(word) or self._main for word in words):
+            args = args if _names(args, file) else (*self._configs[file], file, *args)
+        self._fill_in({"args": args, **self._changes(words)})
+
+    def _changes(self, words: tuple[str, ...]) -> dict[str, Any]:
+        has_main = "" in map(config_file_of, words)
+        return {"config_file": self._main if has_main else None, "config_values": words}
 
     def _asked_of(self, program: Program, python: str | None, needs_torch: bool) -> _Question | None:
         cwd, path = program.folder(self._root) or Path.cwd(), program.file(self._root)
@@ -374,7 +389,7 @@ class ArgumentRows:
         lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
         if keys is not None:
             count = plural(len(keys.arguments), "key")
-            lines += [f"{count} of {keys.script.name}; a run gets a copy of the file with those that are changed"]
+            lines += [f"{count} of {keys.script.name}; a run gets a copy of a file with those that are changed"]
         lines += [f"starts in {self._question.cwd}"] if self._question is not None else []
         lines += [f"runs in {self._python}"] if self._python else []
         wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
@@ -422,9 +437,18 @@ def _described(argument: Argument) -> Field:
 
 
 @lru_cache(maxsize=16)
-def _keys(path: Path, label: str, changed_ns: int) -> ScriptArguments | None:
-    """Return the keys of a config file that was last changed at `changed_ns`."""
-    return keys_of_config(path, label)
+def _keys(files: tuple[tuple[str, Path, int], ...], main: str) -> ScriptArguments:
+    """Return the keys of config files, each with its word, path and time of change; plain ones of the main file."""
+    found: list[Argument] = []
+    for word, path, _ in files:
+        keys = keys_of_config(path, path.name)
+        for argument in keys.arguments if keys else ():
+            field, full = argument.field, f"{word}:{argument.field.name}"
+            group = field.group if len(files) == 1 else " · ".join(filter(None, (path.name, field.group)))
+            name, flags = (field.name, (field.name, full)) if word == main else (full, (full,))
+            found.append(replace(argument, field=field.replace(name=name, group=group), flags=flags))
+    names = dict.fromkeys(path.name for _, path, _ in files)
+    return ScriptArguments(Path(", ".join(names)), "config file", tuple(found), is_complete=True)
 
 
 def _names(words: Iterable[str], file: str) -> bool:

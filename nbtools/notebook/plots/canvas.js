@@ -7,11 +7,14 @@ const FRAME_COST = 72; // in curves; further charts are drawn in the next frame
 const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
 const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
 const KINDS = ["step", "samples", "time", "relative"];
-const EVENTS = "pointerdown pointermove pointerup pointercancel pointerleave blur dblclick keydown".split(" ");
+const POINTER = ["down", "move", "up", "cancel", "leave"].map((kind) => `pointer${kind}`);
+const EVENTS = [...POINTER, "touchstart", "blur", "dblclick", "keydown"];
 const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]];
 const UNITS = [[86400, Infinity, "d"], [3600, 24, "h"], [60, 60, "min"], [1, 60, "s"]];
 const CLOCK = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+const HOLD_MS = 400; // a finger that rests so long before a drag moves the crosshair
 const HELP = "drag: zoom · shift-drag: move · 0: all · ← →: crosshair · + −: zoom";
+const TOUCH_HELP = "drag, pinch: zoom · hold, drag: crosshair · double tap: all";
 
 // --- arithmetic ---------------------------------------------------------------------------------
 
@@ -140,7 +143,8 @@ class Chart {
     this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: key, is_open: false }) });
     this.badge = make("div", "nbt-badge", this.root);
     this.legend = make("div", "nbt-legend", head);
-    owner.listen(this, this.top.canvas);
+    const react = (event) => owner[event.type](this, event);
+    for (const type of EVENTS) this.top.canvas.addEventListener(type, react, owner.stopping);
   }
 
   /** Take what the kernel says that this chart is. */
@@ -156,7 +160,6 @@ class Chart {
     this.top.canvas.ariaLabel = `${title}, ${alt}: ${series.map((s) => words(s.text, s.value)).join(", ")}`;
     this.showLegend();
   }
-
   /** Names and last values in the title's line; entries without room are left out from the end. */
   showLegend() {
     const { owner, series, hasRuns } = this, { levels, marks } = this.spec;
@@ -271,7 +274,6 @@ class Chart {
       if (this.isInside(x)) ctx.fillText(label, Math.min(x, right), plot.bottom + 7);
     }
   }
-
   /** A thin line where the run was resumed or restarted, and the label of a resume. */
   drawCuts(ctx, toX) {
     const { plot, owner } = this, { muted, page } = owner.ink;
@@ -286,7 +288,6 @@ class Chart {
       ctx.fillText(cut.label, left, plot.top + 1);
     }
   }
-
   /** A triangle on the floor for a checkpoint, a ring at its evaluation; the best one is filled. */
   drawMark(ctx, kind, x, y) {
     const { plot, owner } = this, stroke = owner.colour("evaluation"), floor = plot.bottom - 1;
@@ -295,7 +296,6 @@ class Chart {
     paint(ctx, triangle, { stroke: owner.ink.page, fill: owner.colour("text"), width: 1.6 });
     if (this.isWithin(y)) paint(ctx, disc(x, y, 4.6), { stroke, fill: kind === "best" && stroke, width: 1.3 });
   }
-
   /** Where values are not finite. */
   drawAlarm(ctx, x) {
     const { plot, owner } = this, alarm = owner.colour("alarm"), y = plot.top + 30;
@@ -357,7 +357,6 @@ class Chart {
       this.entries[i].hidden = this.hasRuns && (!row || row !== hot);
     });
   }
-
   /** The checkpoint whose triangle is near the pointer. */
   markAt({ x, y }) {
     const [toX] = this.scales, isOnFloor = y === null || y >= this.plot.bottom - NEAR_PX;
@@ -431,7 +430,7 @@ class Canvas {
       onkeydown: (event) => event.stopPropagation(),
     });
     this.chip = button(bar, { className: "nbt-chip", title: "Show all", hidden: true, onclick: () => this.zoom(null) });
-    make("span", "nbt-help", bar, { textContent: HELP });
+    make("span", "nbt-help", bar, { textContent: matchMedia("(hover: none)").matches ? TOUCH_HELP : HELP });
     this.runs = make("div", "nbt-runs", root, { hidden: true });
     this.message = make("div", "nbt-message", root, { hidden: true });
     this.grid = make("div", "nbt-grid", root, { role: "group" });
@@ -570,7 +569,6 @@ class Canvas {
   }
   colour = (role) => this.palette[role] ?? this.ink[role] ?? this.ink.text;
   font = (size, weight = 400) => `${weight} ${size}px ${this.family}`;
-
   /** Let an entry of a legend raise its curve, or its run in all charts, while the pointer is on it. */
   raises(element, wanted) {
     const raise = (raised) => Object.assign(this, { raised }).redraw();
@@ -604,7 +602,6 @@ class Canvas {
     this.later("live", 500, () => setText(this.live, said));
     this.el.dataset.tip = said;
   }
-
   /** Show a span at once, as far as its columns are here, and ask the kernel for it; null is all. */
   zoom(span, isSent = true) {
     const [first, last] = this.spec.x.full, width = span ? span[1] - span[0] : Infinity;
@@ -616,7 +613,6 @@ class Canvas {
     this.showChip();
     this.redraw();
   }
-
   /** Return to the kernel's limits once they are the ones asked for: an older refresh may arrive in between. */
   settle() {
     const { span, time } = this.asked ?? {}, { limits, is_zoomed: isZoomed } = this.spec.x;
@@ -625,11 +621,7 @@ class Canvas {
     Object.assign(this, { answered: time, asked: null });
   }
 
-  listen(chart, canvas) {
-    for (const type of EVENTS) canvas.addEventListener(type, (event) => this[type](chart, event), this.stopping);
-  }
   point = (cross) => Object.assign(this, { cross, isTopDirty: true }).request();
-
   /** Put the crosshair on the column of the chart's densest curve that is nearest to the pointer. */
   pointAt(chart, { offsetX, offsetY: y }) {
     const { plot, densest } = chart, x = chart.fromX(offsetX), i = nearest(densest.x, x);
@@ -639,30 +631,40 @@ class Canvas {
   dblclick = () => this.zoom(null);
   blur = () => this.drag ?? this.point(null);
   pointerleave = (_, { pointerType }) => pointerType === "mouse" && this.blur(); // a finger leaves the crosshair there
+  touchstart = (_, event) => event.touches.length > 1 && event.preventDefault(); // two fingers do not scroll
   pointerdown(chart, event) {
     if (event.button !== 0) return;
-    const { canvas } = chart.top, from = chart.fromX(event.offsetX), kind = event.shiftKey ? "pan" : "select";
+    const { canvas } = chart.top, { pointerId, offsetX: startPx, timeStamp: time } = event, { limits, drag } = this;
+    const fingers = new Map(drag?.fingers).set(pointerId, { px: startPx }), from = chart.fromX(startPx);
     event.preventDefault(); // no selection of the page's text
     canvas.focus({ preventScroll: true });
-    canvas.setPointerCapture(event.pointerId);
-    this.drag = { kind, chart, from, to: from, startPx: event.offsetX, limits: this.limits, isMoved: false };
+    canvas.setPointerCapture(pointerId);
+    for (const finger of fingers.values()) finger.x = chart.fromX(finger.px);
+    const kind = event.shiftKey || drag ? "pan" : "select"; // two fingers pan, and pinch
+    this.drag = { kind, chart, from, to: from, startPx, time, limits, fingers, isMoved: false };
+    this.pointAt(chart, event);
   }
   pointermove(chart, event) {
-    const { drag } = this, { left, right } = chart.plot;
-    if (drag) {
-      drag.isMoved ||= Math.abs(event.offsetX - drag.startPx) >= 4; // else it is a click
-      drag.to = chart.fromX(event.offsetX);
-    }
-    if (drag?.isMoved && drag.kind === "pan") {
-      const [from, to] = drag.limits, shift = ((drag.startPx - event.offsetX) / (right - left)) * (to - from);
-      this.zoom([from + shift, to + shift], false);
+    const { drag } = this, { offsetX: px } = event, finger = drag?.fingers.get(event.pointerId);
+    if (finger) {
+      [finger.px, drag.to] = [px, chart.fromX(px)];
+      const isHeld = event.pointerType === "touch" && !drag.isMoved && event.timeStamp - drag.time > HOLD_MS;
+      if (isHeld && drag.kind === "select") drag.kind = "read";
+      drag.isMoved ||= Math.abs(px - drag.startPx) >= 4; // else it is a click
+      if (drag.isMoved && drag.kind === "pan") this.zoom(this.held(drag), false);
     }
     this.pointAt(chart, event);
   }
+  /** The limits with which the positions that a pointer, or two fingers, took hold of are under them. */
+  held({ chart: { plot: { left, right } }, limits: [from, to], fingers }) {
+    const [one, other] = [...fingers.values()].sort((a, b) => a.x - b.x);
+    const pace = other ? (other.x - one.x) / Math.max(NEAR_PX, other.px - one.px) : (to - from) / (right - left);
+    return [one.x - (one.px - left) * pace, one.x + (right - one.px) * pace];
+  }
   pointerup(chart, event) {
-    const { drag } = this;
+    const { kind, isMoved, from, to } = this.drag ?? {};
     this.drag = null;
-    if (drag?.isMoved) this.zoom(drag.kind === "pan" ? this.limits : [drag.from, drag.to].sort((a, b) => a - b));
+    if (isMoved && kind !== "read") this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
     this.pointAt(chart, event);
   }
   pointercancel() {
@@ -670,7 +672,6 @@ class Canvas {
     this.drag = null;
     this.point(null);
   }
-
   /** Act on a key; one that is used is kept from the notebook, where 0 twice would restart the kernel. */
   keydown(chart, event) {
     const { key } = event, [from, to] = this.limits, pace = event.shiftKey ? 10 : 1;
@@ -687,7 +688,6 @@ class Canvas {
     event.preventDefault();
     event.stopPropagation();
   }
-
   /** Move the crosshair by so many columns. */
   step(chart, count) {
     const { x } = chart.densest, [from, to] = this.limits, shown = x.filter((value) => value >= from && value <= to);

@@ -10,6 +10,8 @@ from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same, looks_like_flag
 from nbtools.script.arguments.word_reader import Part, WordReader
 
+_READS_CONFIGS = ("jsonargparse", "LightningCLI")
+
 
 @dataclass(frozen=True)
 class CommandLine:
@@ -124,6 +126,8 @@ class CommandLine:
         if not words:
             return others
         place = own[-1] - len(own) + 1 if own else self._place(others, argument)
+        if self.script.parser in _READS_CONFIGS and not name.endswith("config"):  # a later file would win
+            place = max([place, *(i for i, part in enumerate(others, 1) if part.names and _is_config(part))])
         return [*others[:place], Part(tuple(words), argument.command, (name,)), *others[place:]]
 
     def _place(self, parts: Sequence[Part], argument: Argument) -> int:
@@ -159,6 +163,10 @@ class CommandLine:
         ):
             return list(parts)
         return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
+
+
+def _is_config(part: Part) -> bool:
+    return part.names[-1].endswith("config")
 
 
 def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:

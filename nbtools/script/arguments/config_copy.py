@@ -34,11 +34,20 @@ def config_names(modules: Modules, names: Collection[str], parser: str) -> tuple
     """Return those of the arguments whose value is the path of a config that the script or a module of it loads."""
     module, found = modules.script, set[str]()
     wanted = {name.rpartition(".")[2]: name for name in names}
+    looped = {  # for path in args.config
+        node.target.id: name
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name)
+        for part in ast.walk(node.iter)
+        if (name := _argument(part, ())) in wanted
+    }
     parameters = {node.arg for node in ast.walk(module.tree) if isinstance(node, ast.arg) and parser in _PARAMETERS}
     for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
         opened = [call.func] if getattr(call.func, "attr", "") in _OPENS else []
         given = [part for each in (*opened, *call.args, *call.keywords) for part in ast.walk(each)]
+        names_given = [part.id for part in given if isinstance(part, ast.Name) and part.id in looped]
         used = wanted.keys() & {name for part in given if (name := _argument(part, parameters))}
+        used |= {looped[name] for name in names_given}
         if used - found and _reads(modules, module, call, given):
             found |= used
     return tuple(wanted[name] for name in wanted if name in found)

@@ -699,7 +699,7 @@ def describe_jsonargparse(parser, path, arguments, commands):
         found["command"] = list(path)
         found["group"] = action.dest.rpartition(".")[0]
         if name == "ActionConfigFile":
-            found.update(default=None, types=["str"])
+            found.update(default=None, types=["str"], action="append")  # each file adds to those before it
             found.pop("default_text", None)
         if found["action"] == "store" and found["types"] == ["bool"]:
             found["truth"] = ["true", "false"]

@@ -1,5 +1,9 @@
 """Algorithm Distillation: in-context reinforcement learning from learning histories."""
 
-from nbtools.training.algorithm_distillation.train import main
+from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.training.engine.flags import train_with_flags
 
-__all__ = ["main"]
+
+def main(config: AlgorithmDistillationConfig) -> None:
+    """Train with the values of a script, changed by command-line flags."""
+    train_with_flags("nbtools.training.algorithm_distillation.train", config)

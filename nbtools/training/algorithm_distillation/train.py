@@ -17,22 +17,16 @@ from nbtools.rundir import media
 from nbtools.training.algorithm_distillation import rollout
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
-from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.tally import Tally
-from nbtools.training.engine.worker import Worker, run
+from nbtools.training.engine.worker import Worker
 from nbtools.training.process.step_clock import training_flops
 
 Floats = npt.NDArray[np.float64]
 
 _FIRST = 3
 """Number of first episodes of a rollout whose mean return is a metric."""
-
-
-def main(config: AlgorithmDistillationConfig) -> None:
-    """Train with the values of a script, changed by command-line flags."""
-    run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:

@@ -1,5 +1,9 @@
 """A generator and a discriminator, both language models, trained against each other."""
 
-from nbtools.training.llm_gan.train import main
+from nbtools.recipes import LLMGANConfig
+from nbtools.training.engine.flags import train_with_flags
 
-__all__ = ["main"]
+
+def main(config: LLMGANConfig) -> None:
+    """Train with the values of a script, changed by command-line flags."""
+    train_with_flags("nbtools.training.llm_gan.train", config)

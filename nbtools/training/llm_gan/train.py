@@ -24,12 +24,11 @@ import torch
 from nbtools.data import hub
 from nbtools.recipes import LLMGANConfig
 from nbtools.rundir import media
-from nbtools.training.engine import flags
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, uniforms
 from nbtools.training.engine.tally import Tally
-from nbtools.training.engine.worker import Worker, run
+from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.dataset import text_data
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
 from nbtools.training.llm_gan.gan_data import GANData, TextDataset, as_text, markov_data
@@ -45,11 +44,6 @@ from nbtools.training.text.vocabulary import Floats, Tokens
 _NUM_SHOWN = 8
 _MOST_COMPARED = 1000
 """Texts whose self-BLEU is measured."""
-
-
-def main(config: LLMGANConfig) -> None:
-    """Train with the values of a script, changed by command-line flags."""
-    run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: LLMGANConfig) -> None:

@@ -1,5 +1,9 @@
 """Masked-diffusion language modelling (LLaDA)."""
 
-from nbtools.training.masked_diffusion.train import main
+from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.training.engine.flags import train_with_flags
 
-__all__ = ["main"]
+
+def main(config: MaskedDiffusionConfig) -> None:
+    """Train with the values of a script, changed by command-line flags."""
+    train_with_flags("nbtools.training.masked_diffusion.train", config)

@@ -20,10 +20,9 @@ from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.rundir import media
-from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.tally import Tally
-from nbtools.training.engine.worker import Worker, run
+from nbtools.training.engine.worker import Worker
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_text
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
@@ -31,11 +30,6 @@ from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered, unmask, unmasking_of
 from nbtools.training.masked_diffusion.sequences import RaggedPairs
 from nbtools.training.text.tokenizers import load_tokenizer
-
-
-def main(config: MaskedDiffusionConfig) -> None:
-    """Train with the values of a script, changed by command-line flags."""
-    run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: MaskedDiffusionConfig) -> None:

@@ -1,5 +1,9 @@
 """BERT-style pretraining by masked language modelling."""
 
-from nbtools.training.mlm_pretraining.train import main
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.engine.flags import train_with_flags
 
-__all__ = ["main"]
+
+def main(config: MLMPretrainingConfig) -> None:
+    """Train with the values of a script, changed by command-line flags."""
+    train_with_flags("nbtools.training.mlm_pretraining.train", config)

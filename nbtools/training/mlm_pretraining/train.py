@@ -17,11 +17,10 @@ from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMa
 from nbtools.errors import ConfigError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import IGNORED
 from nbtools.training.engine.tally import Tally
-from nbtools.training.engine.worker import Worker, run
+from nbtools.training.engine.worker import Worker
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
@@ -32,11 +31,6 @@ from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
-
-
-def main(config: MLMPretrainingConfig) -> None:
-    """Train with the values of a script, changed by command-line flags."""
-    run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: MLMPretrainingConfig) -> None:

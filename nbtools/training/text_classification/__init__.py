@@ -1,5 +1,9 @@
 """Classification of texts to sequences of codes."""
 
-from nbtools.training.text_classification.train import main
+from nbtools.recipes import TextClassificationConfig
+from nbtools.training.engine.flags import train_with_flags
 
-__all__ = ["main"]
+
+def main(config: TextClassificationConfig) -> None:
+    """Train with the values of a script, changed by command-line flags."""
+    train_with_flags("nbtools.training.text_classification.train", config)

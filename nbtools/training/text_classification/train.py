@@ -21,11 +21,10 @@ from nbtools.errors import plural
 from nbtools.recipes.text_classification import TextClassificationConfig, load_samples
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
-from nbtools.training.engine import flags
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.tally import Tally
-from nbtools.training.engine.worker import Worker, run
+from nbtools.training.engine.worker import Worker
 from nbtools.training.text_classification.dataset import (
     Augmentation,
     CharacterDataset,
@@ -45,11 +44,6 @@ _ALL, _FLAT, _MAJORITY, _DISTINCT = "all texts", "flat head", "most frequent cod
 
 Mistake = tuple[float, str, str, str]
 """Probability of the prediction, the text, its true codes, the predicted codes."""
-
-
-def main(config: TextClassificationConfig) -> None:
-    """Train with the values of a script, changed by command-line flags."""
-    run(train, flags.parse(config))
 
 
 def train(worker: Worker, config: TextClassificationConfig) -> None:

@@ -18,6 +18,7 @@ from nbtools.launcher.programs.program_restart import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_copy import changed_config, keys_of_config
 from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.program import Program
@@ -228,3 +229,139 @@ def test_values_of_a_config_that_cannot_be_copied_are_refused(work: Path) -> Non
     with pytest.raises(ConfigError, match="config_values: are those of a config_file; name it"):
         PROGRAM.replace(config_file=None)
     assert not list((work / "runs").glob("*"))
+
+
+# --- several files --------------------------------------------------------------------------------
+
+TWO = """
+import argparse, json, yaml
+p = argparse.ArgumentParser()
+p.add_argument("--model_config", default="model/config.yaml")
+p.add_argument("--data_config", default="data/config.yaml")
+p.add_argument("--resume", default=None)
+args = p.parse_args()
+model = yaml.safe_load(open(args.model_config))
+data = yaml.safe_load(open(args.data_config))
+print("read", json.dumps([model, data]), args.resume, flush=True)
+open("model_step3.ckpt", "w").write("x")
+"""
+LAYERED = """
+import argparse, json, yaml
+p = argparse.ArgumentParser()
+p.add_argument("--config", OPTIONS)
+args = p.parse_args()
+config = {}
+for path in args.config:
+    with open(path) as file:
+        config.update(yaml.safe_load(file))
+print("read", json.dumps(config), flush=True)
+"""
+CLI = """
+import jsonargparse
+p = jsonargparse.ArgumentParser()
+p.add_argument("--config", action="config")
+p.add_argument("--optim.lr", type=float, default=0.1)
+p.add_argument("--width", type=int, default=3)
+args = p.parse_args()
+print("read", args.optim.lr, args.width)
+"""
+
+
+@pytest.fixture
+def files(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two configs with a key of the same name."""
+    for name, text in {"model": "size: 1\nwidth: 8\n", "data": "size: 2\nfast: true\n"}.items():
+        (cpu_project.root / name).mkdir()
+        (cpu_project.root / name / "config.yaml").write_text(text)
+    monkeypatch.chdir(cpu_project.root)
+    return cpu_project.root
+
+
+MODEL, DATA = {"size": 1, "width": 8}, {"size": 2, "fast": True}
+NAMED = ("--model_config", "model/config.yaml", "--data_config=data/config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "data"),
+    [
+        ({"config_file": "model/config.yaml", "config_values": ("size=5",)}, {"size": 5}, {}),
+        ({"config_file": "data/config.yaml", "config_values": ("size=5",)}, {}, {"size": 5}),
+        ({"config_values": ("data/config.yaml:size=5", "data/config.yaml:fast=false")}, {}, {"size": 5, "fast": False}),
+        (
+            {"config_file": "data/config.yaml", "config_values": ("model/config.yaml:size=6", "size=5")},
+            {"size": 6},
+            {"size": 5},
+        ),
+    ],
+)
+def test_a_changed_value_reaches_its_file_and_the_other_stays(
+    files: Path, cpu_project: Project, tmp_path: Path, changes: dict[str, object], model: object, data: object
+) -> None:
+    (files / "train.py").write_text(TWO)
+    program = Program(script="train.py", args=NAMED, cwd=".", **changes)  # type: ignore[arg-type]
+    path = write_script(program, "two", Launch(torchrun=False, gpus=()), project=cpu_project)
+    assert read_script(path).program == program
+    expected = "read " + json.dumps([{**MODEL, **model}, {**DATA, **data}])  # type: ignore[dict-item]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    by_hand = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=True)
+    assert expected in by_hand.stdout
+    run = nt.launch(path)
+    run.wait(60)
+    assert expected in run.log()
+    for each in (resume(run), launch_again(run)):
+        each.wait(60)
+        assert expected in each.log()
+        assert all(str(each.dir) in word for word in each.info["args"] if str(run.dir.parent) in word)
+    assert yaml.safe_load(Path("model/config.yaml").read_text()) == MODEL
+    assert yaml.safe_load(Path("data/config.yaml").read_text()) == DATA
+
+
+@pytest.mark.parametrize("options", ['action="append"', 'nargs="+"'])
+def test_configs_that_one_flag_lists_are_found_and_changed(files: Path, cpu_project: Project, options: str) -> None:
+    (files / "train.py").write_text(LAYERED.replace("OPTIONS", options))
+    assert arguments_of(files / "train.py").config_names == ("config",)
+    words = ["model/config.yaml", "data/config.yaml"]
+    args = [f"--config={word}" for word in words] if "append" in options else ["--config", *words]
+    values = ("width=9", "data/config.yaml:size=7")
+    program = Program(script="train.py", args=args, cwd=".", config_file=words[0], config_values=values)
+    run = nt.launch(program, torchrun=False, gpus=())
+    run.wait(60)
+    assert 'read {"size": 7, "width": 9, "fast": true}' in run.log()
+
+
+def test_a_file_of_a_value_that_no_argument_names_is_refused(files: Path) -> None:
+    (files / "train.py").write_text(TWO)
+    program = Program(script="train.py", args=NAMED, cwd=".", config_values=("other.yaml:size=5",))
+    with pytest.raises(LaunchError, match=r"config_file=other\.yaml: no argument names it; add it to args"):
+        preflight(program, gpus=(), torchrun=False)
+
+
+def test_a_secret_of_a_second_config_is_masked(files: Path) -> None:
+    Path("data/config.yaml").write_text("api_key: x\n")
+    (files / "train.py").write_text(TWO)
+    program = Program(script="train.py", args=NAMED, cwd=".", config_values=("data/config.yaml:api_key=abcdefgh",))
+    assert program.has_secrets
+    run = nt.launch(program, torchrun=False, gpus=())
+    run.wait(60)
+    assert run.info["program"]["config_values"][0].endswith("/config.yaml:api_key=***")
+    assert "abcdefgh" not in run.files.launch.read_text()
+
+
+def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_them(files: Path) -> None:
+    path = files / "train.py"
+    path.write_text(CLI)
+    Path("base.yaml").write_text("optim: {lr: 0.5}\nwidth: 7\n")
+    Path("override.yaml").write_text("width: 9\n")
+    found = ask(path, Path(sys.executable), files)
+    words = ["--width=4", "--config", "base.yaml", "--config", "override.yaml"]
+    line = parse_words(found, words)
+    assert line.values["config"] == ("base.yaml", "override.yaml")
+
+    def said(args: list[str]) -> str:
+        return subprocess.run([sys.executable, path, *args], capture_output=True, text=True, check=True).stdout
+
+    assert said(words) == "read 0.5 9\n"  # each file counts, and the last word
+    assert said(line.edited({**line.values, "width": 5})) == "read 0.5 5\n"
+    assert said(line.edited({**line.values, "optim.lr": 0.25})) == "read 0.25 9\n"
+    Path("other.yaml").write_text("width: 11\n")
+    assert said(line.edited({**line.values, "config": ("base.yaml", "other.yaml")})) == "read 0.5 11\n"

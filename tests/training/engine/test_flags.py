@@ -1,5 +1,7 @@
 """Flags: every field, both spellings, the words of older programs, and clear refusals."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from nbtools.training.engine.flags import parse
 from nbtools.training.process import launchers
 from nbtools.training.process.device import choose_device
 
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 CONFIG = MLMPretrainingConfig(batch_size=4, learning_rate=1e-3)
 
 
@@ -52,6 +55,20 @@ def test_help_says_meaning_unit_and_the_checkpoint_to_resume_from(capsys: pytest
     assert "usage: mlm_tiny.py" in text
     assert "Sequences per process and forward pass. [sequences per process] (default: 4)" in text
     assert "--resume-from PATH" in text
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--learnign-rate", "1"]])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_command_line_is_answered_without_loading_torch(recipe: str, words: list[str]) -> None:
+    program = (
+        "import runpy, sys\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally: print('loaded', {'torch', 'transformers'} & set(sys.modules))\n"
+    )
+    run = f"import sys\nsys.argv = {[str(SCRIPTS / f'{recipe}.py'), *words]}\n{program}"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == (0 if words == ["--help"] else 2), done.stderr
+    assert done.stdout.endswith("loaded set()\n")
 
 
 @pytest.mark.parametrize("alias", ALIASES)
