@@ -1307,7 +1307,6 @@ def test_a_closed_panel_leaves_nothing(folder: Folder) -> None:
     assert [each() for each in left] == [None]
 
 
-@pytest.mark.promise("safety-page")
 def test_a_panel_that_is_shown_before_its_thread_has_looked_shows_the_state(
     folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1321,6 +1320,7 @@ def test_a_panel_that_is_shown_before_its_thread_has_looked_shows_the_state(
     assert "image/png" in picture
 
 
+@pytest.mark.promise("safety-page")
 def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
