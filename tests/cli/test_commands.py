@@ -282,8 +282,7 @@ def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "is known to resume it; name one" in cli("resume", "latest", code=2).stderr
     assert "ended" in cli("stop", "latest").stdout.replace("already", "ended")
-    for folder in (script, "no_such_folder"):
-        assert "cannot be written" in cli("plot", "latest", "-o", f"{folder}/x.png", code=2).stderr
+    assert "cannot be written" in cli("plot", "latest", "-o", f"{script}/x.png", code=2).stderr
     assert "export is for recipes" in cli("export", "latest", code=2).stderr
     assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]
 
@@ -331,6 +330,15 @@ def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> N
     lines = cli("stop", first.id, second.id).stdout.splitlines()
     assert lines[0] == f"{second.id}: cancelled while queued; it had not started"
     assert lines[1].startswith(f"{first.id}: stopped at step 0") and len(lines) == 2
+
+
+def test_a_picture_is_written_into_an_existing_folder_only(root: Path, cli: Cli) -> None:
+    script = foreign(root, PRINTS_LOSSES)
+    for _ in range(2):
+        cli("wait", cli("launch", script, "--gpus", "none").stdout.strip())
+    for refs in (["latest"], ["train_1*"]):
+        assert "cannot be written" in cli("plot", *refs, "-o", "absent/x.png", code=2).stderr
+    assert not (root / "absent").exists()
 
 
 def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli) -> None:
