@@ -44,10 +44,20 @@ from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, save
 
 FLOAT64 = """
 import nbtools.training.mlm_pretraining.train as mlm
+from transformers.models.modernbert import modeling_modernbert as modernbert
 real = mlm.build_model
 mlm.build_model = lambda *args: real(*args).double()
+
+def turned(query, key, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return tuple(part * cos + modernbert.rotate_half(part) * sin for part in (query, key))
+
+modernbert.apply_rotary_pos_emb = turned
 """
-"""Before a script starts: weights, gradients and losses in double precision."""
+"""Before a script starts: weights, gradients and losses in double precision.
+
+ModernBERT turns queries and keys in single precision, where the last bit of a double now and then becomes that of a single.
+"""
 
 
 def config(**changes: Any) -> MLMPretrainingConfig:
