@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.interpreter import Interpreter, interpreter_for
-from nbtools.project import Project, expanded, find_project
+from nbtools.project import Project, expanded, find_project, plain_name
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
@@ -152,7 +151,7 @@ def check_launch(
     if (name := overrides.pop("name", None)) is not None:
         if run_name(name) != name:
             raise LaunchError(
-                f"name={shown(name)}: give at most 64 letters, digits, _ and, not first, -: {run_name(name)}"
+                f"name={shown(name)}: give at most 64 letters A to Z, digits, _ and, not first, -: {run_name(name)}"
             )
         return replace(check_launch(script, args, overrides, project=project), name=name)
     cwd = overrides.pop("cwd", None)
@@ -291,7 +290,7 @@ def _not_own(path: Path) -> str:
 
 def run_name(text: str) -> str:
     """Return a file name as a part of a run's id."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_").lstrip("-")[:64] or "run"
+    return plain_name(text).lstrip("-") or "run"
 
 
 def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:

@@ -164,8 +164,10 @@ def test_the_name_of_a_run_tells_the_folder_of_its_program(cpu_project: Project)
     script.write_text("")
     assert preflight(script, gpus=()).name == "pkg_main"
     assert preflight(script, gpus=(), name="small").name == "small"
-    with pytest.raises(LaunchError, match="name='a/b': give at most 64 letters, digits, _ and, not first, -: a_b"):
+    with pytest.raises(LaunchError, match="letters A to Z, digits, _ and, not first, -: a_b"):
         preflight(script, gpus=(), name="a/b")
+    with pytest.raises(LaunchError, match=r"-: Grosse_5$"):
+        preflight(script, gpus=(), name="Größe 5")
     (cpu_project.root / "top.py").write_text("")
     assert preflight(cpu_project.root / "top.py", gpus=()).name == "top"
 
