@@ -420,7 +420,7 @@ class FormBody:
             run = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started; no second run was."
+        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, so there is no second run."
         self._view.bar.say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:

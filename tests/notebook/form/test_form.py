@@ -1150,7 +1150,7 @@ def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.Con
         assert f"Launched {run.id}." in text(form)
         assert "already started" not in text(form)
         form._body._view.launch.click()
-        assert f"{run.id} was already started; no second run was. Watch" in text(form)
+        assert f"{run.id} was already started, so there is no second run. Watch" in text(form)
         assert "Launched" not in text(form)
         assert [found.id for found in nt.runs()] == [run.id]
     finally:
@@ -1173,7 +1173,7 @@ def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
         (run,) = nt.runs()
         said = sorted(text(form).count(f"Launched {run.id}.") for form in forms)
         assert said == [0, 1]
-        assert sum(f"{run.id} was already started; no second run was." in text(form) for form in forms) == 1
+        assert sum(f"{run.id} was already started, so there is no second run." in text(form) for form in forms) == 1
     finally:
         for form in forms:
             if form._body._panel is not None:
