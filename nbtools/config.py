@@ -586,5 +586,5 @@ class TrainConfig(Settings):
         if isinstance(value, bool) and annotation is not bool:
             raise ValueError(f"{value} is a truth value, not a number or text")
         if isinstance(value, str) and annotation in (int, float, bool, int | None, float | None):
-            raise ValueError("is text; give a number or truth value without quotes")
+            raise ValueError(f"is text; give {'true or false' if annotation is bool else 'a number'}")
         return value

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,14 +123,21 @@ def check_name(name: str) -> str:
         InvalidNameError: the name is not a plain identifier, or `import NAME` would find another module.
     """
     if not NAME_PATTERN.fullmatch(name):
-        raise InvalidNameError(
-            f"name={shown(name)}: must start with a letter and hold only letters, digits and '_' (at most 64)"
-        )
+        near = plain_name(name).replace("-", "_").lstrip("_0123456789")
+        rule = "must start with a letter and hold only letters A to Z, digits and '_' (at most 64)"
+        hint = f", such as {near}" if NAME_PATTERN.fullmatch(near) else ""
+        raise InvalidNameError(f"name={shown(name)}: {rule}{hint}")
     if _is_importable(name):
         raise InvalidNameError(
             f"name={name!r}: scripts/{name}.py would shadow the module {name!r}; choose another, such as my_{name}"
         )
     return name
+
+
+def plain_name(text: str) -> str:
+    """Return a text in letters A to Z without accents, digits, `-` and `_`, which stands for all else; at most 64."""
+    letters = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", re.sub(r"[\u0300-\u036f]", "", letters)).strip("_")[:64]
 
 
 def _is_importable(name: str) -> bool:

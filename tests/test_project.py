@@ -58,6 +58,22 @@ def test_a_hostile_name_is_refused_in_one_short_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Räuber texte", "Rauber_texte"),
+        ("Größe 5", "Grosse_5"),
+        ("1st-try", "st_try"),
+        ("日本", ""),
+        ("a" * 65, "a" * 64),
+    ],
+)
+def test_a_refused_name_comes_with_one_that_is_allowed(name: str, plain: str) -> None:
+    with pytest.raises(InvalidNameError, match="letters A to Z, digits and '_'") as caught:
+        check_name(name)
+    assert str(caught.value).endswith(f"(at most 64), such as {plain}" if plain else "(at most 64)")
+
+
 @pytest.mark.parametrize("name", ["datasets", "torch", "json", "random", "nbtools", "test", "antigravity", "sys"])
 def test_a_name_that_would_shadow_a_module_is_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match=f"shadow the module '{name}'"):

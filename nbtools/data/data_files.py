@@ -1,11 +1,12 @@
 """The files, or the dataset of the hub, that the `dataset` of a config names. No torch."""
 
+import contextlib
 import re
 import stat
 from pathlib import Path
 
 from nbtools.data import hub, tables
-from nbtools.errors import DataError, plural, shown
+from nbtools.errors import DataError, did_you_mean, plural, shown
 from nbtools.project import expanded, find_project
 
 _SPLIT = re.compile("(train|training|test|testing|val|valid|validation|dev)(?![a-z])")
@@ -46,7 +47,7 @@ def sources_of(dataset: str, root: str | Path | None = None) -> list[tables.Sour
     if (downloaded := hub_dataset(dataset, root)) is not None:
         return [downloaded]
     path = dataset_path(dataset, root)
-    files = files_in(path)
+    files = files_in(path, wanted=f"a table ({' '.join(tables.SUFFIXES)}) or a folder of tables")
     if path.is_dir() and tables.suffix_of(files[0]) not in tables.SUFFIXES:
         raise DataError(
             f"dataset {str(path)!r}: a folder of text; this recipe reads tables: {' '.join(tables.SUFFIXES)}"
@@ -70,10 +71,11 @@ def hub_dataset(dataset: str | None, root: str | Path | None = None) -> hub.HubD
     return found
 
 
-def files_in(path: Path) -> list[Path]:
+def files_in(path: Path, *, wanted: str = "a text file, a table or a folder of .txt files") -> list[Path]:
     """Return the files of a dataset: itself, or every `.txt` below it, else every table, in the order of their paths.
 
     Beside `.txt` files, `.json` files may hold anything and are not read. Tables in hidden folders are not read.
+    `wanted` says in an error what the recipe reads.
 
     Raises:
         DataError: there is no such path; or a folder has no such file, text and tables, several kinds of tables, or
@@ -95,13 +97,11 @@ def files_in(path: Path) -> list[Path]:
     except DataError:
         raise
     except FileNotFoundError:
-        why, hint = "no such file or folder", _on_hub(path)
+        why, hint = "no such file or folder", _on_hub(path) or _near(path)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         why = str(error)[:60]
     if files is None:
-        raise DataError(
-            f"dataset {str(path)[:200]!r}: {why}; give a text file, a table or a folder of .txt files{hint}"
-        )
+        raise DataError(f"dataset {str(path)[:200]!r}: {why}; give {wanted}{hint}")
     found = _one_kind_of_tables(path, is_beside_text=bool(files))
     if files and found:
         raise DataError(
@@ -127,6 +127,14 @@ def _check_saved_dataset(folder: Path) -> None:
             f'datasets.load_from_disk({str(folder)!r}){part}.to_parquet("NAME.parquet"), or name a dataset of the '
             "Hugging Face hub: hf/OWNER/NAME"
         )
+
+
+def _near(path: Path) -> str:
+    """Return the file or folder beside a missing path that its name may be meant as."""
+    with contextlib.suppress(OSError):
+        if near := did_you_mean(path.name, (each.name for each in path.parent.iterdir())):
+            return f"; {near}"
+    return ""
 
 
 def _on_hub(path: Path) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,11 +20,14 @@ from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.interpreter import Interpreter, interpreter_for
-from nbtools.project import Project, expanded, find_project
+from nbtools.project import Project, expanded, find_project, plain_name
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
+from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.arguments.program_flags import flags_of_program
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
@@ -149,7 +151,7 @@ def check_launch(
     if (name := overrides.pop("name", None)) is not None:
         if run_name(name) != name:
             raise LaunchError(
-                f"name={shown(name)}: give at most 64 letters, digits, _ and, not first, -: {run_name(name)}"
+                f"name={shown(name)}: give at most 64 letters A to Z, digits, _ and, not first, -: {run_name(name)}"
             )
         return replace(check_launch(script, args, overrides, project=project), name=name)
     cwd = overrides.pop("cwd", None)
@@ -244,9 +246,14 @@ def _check_program(
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
-    if not program.resume and source is not None:
-        declared = flags_of_program(source, args, program.module, interpreter.search)
-        program = program.replace(resume=resume_words(declared, unasked=True))
+    if source is not None:
+        declared = _declared(source, program.module, interpreter.search)
+        if declared is not None:
+            refused = parse_words(declared, args).refused
+            found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
+        if not program.resume:
+            flags = flags_of_program(source, args, declared)
+            program = program.replace(resume=resume_words(flags, unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
@@ -286,7 +293,7 @@ def _not_own(path: Path) -> str:
 
 def run_name(text: str) -> str:
     """Return a file name as a part of a run's id."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_").lstrip("-")[:64] or "run"
+    return plain_name(text).lstrip("-") or "run"
 
 
 def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:
@@ -415,6 +422,14 @@ def _placed_program(
     if not is_agent and wanted.nnodes > 1:
         raise LaunchError(f"nnodes={wanted.nnodes}: {file.name} starts its own processes; only torchrun joins machines")
     return wanted.replace(torchrun=is_agent), python, file, notes
+
+
+def _declared(source: Path, module: str | None, search: Sequence[Path]) -> ScriptArguments | None:
+    """Return the arguments of a program, read without running it; None if they cannot be read."""
+    try:
+        return arguments_of(source, module=module, search=search)
+    except ScriptError:
+        return None
 
 
 def _project_here() -> Project:

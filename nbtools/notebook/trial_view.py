@@ -12,7 +12,7 @@ from nbtools.notebook.background import Guarded
 from nbtools.script.program import Program
 
 _EVERY_S = 0.5
-_TRY, _CANCEL = "Try two steps", "Cancel the trial"
+_TRY, _CANCEL = "Try a few steps", "Cancel the trial"
 
 
 class TrialView:
@@ -46,7 +46,7 @@ class TrialView:
 
     def _follow(self, trial: Trial) -> None:
         while (result := trial.poll()) is None:
-            self._say(f"<small>trying two steps: {escape(trial.phase)}</small>")
+            self._say(f"<small>trying a few steps: {escape(trial.phase)}</small>")
             try:
                 trial.wait(_EVERY_S)
             except TimeoutError:

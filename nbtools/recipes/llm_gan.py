@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,7 +11,15 @@ from pydantic import model_validator
 from nbtools.config import TrainConfig, beta, setting
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
-from nbtools.data.llm_gan.stories import TEXT_COLUMNS, TOPICS, Story, python_stories, read_stories, split_stories
+from nbtools.data.llm_gan.stories import (
+    TOPICS,
+    Story,
+    python_stories,
+    read_stories,
+    split_stories,
+    usual_prompt,
+    usual_text,
+)
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
@@ -243,8 +251,12 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
 
 
 def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
-    is_usual = any(name in first.columns for name in TEXT_COLUMNS)
-    return {"text_col": None if is_usual else first.text_column(), "prompt_cols": None}
+    return {"text_col": None if usual_text(first.columns) else first.text_column(), "prompt_cols": None}
+
+
+def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    text = usual_text(columns)
+    return {"text_col": (text,) if text else (), "prompt_cols": usual_prompt(columns, text)}
 
 
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
@@ -316,6 +328,7 @@ RECIPE = Recipe(
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,
+    usual_columns=_usual_columns,
     data_fields=_DATA_FIELDS,
     costliest=lambda config: config.replace(generator_warmup_steps=0, judge_warmup_steps=0, judge_accuracy=0.0),
 )

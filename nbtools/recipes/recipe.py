@@ -1,6 +1,6 @@
 """The description of a recipe without torch: key, config, presets, and the sizes of its model and data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class Recipe:
     guess_columns: Callable[[FirstRows], dict[str, str | tuple[str, ...] | None]] | None = None
     """(first rows of a table) -> likely values of the fields that name its columns, or of the option `column` behind
     the dataset; None if the recipe reads no files of a user's."""
+    usual_columns: Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]] = lambda columns: {}
+    """(columns of a table) -> those that are read where a field that names columns is None, by field."""
     best_by: str = "eval/loss"
     """Metric that chooses the best checkpoint."""
     lower_is_better: bool = True

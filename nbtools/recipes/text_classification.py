@@ -1,6 +1,7 @@
 """Text classification into sets of codes (OccCANINE): config, presets, data and sizes."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -40,7 +41,7 @@ class TextClassificationConfig(TrainConfig):
     text_col: str = setting("occ1", "Text column.")
     lang_col: str | None = setting(None, "Language column; None takes the column lang, if any.")
     target_cols: tuple[str, ...] | None = setting(
-        None, "Code columns; None takes code1, code2, … or else codes (joined by &).", basic=True
+        None, "Code columns; None takes code1, code2, … or else codes, code or hisco (& joins several).", basic=True
     )
     clean: corpus.Clean = setting(
         "none",
@@ -199,6 +200,10 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"text_col": text, "target_cols": (label,) if label else None, "lang_col": None}
 
 
+def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    return {"target_cols": usual_targets(columns), "lang_col": ("lang",) if "lang" in columns else ()}
+
+
 def _count_samples(
     config: TextClassificationConfig, root: Path | None, fingerprint: object
 ) -> tuple[int, int, int] | None:
@@ -248,5 +253,6 @@ RECIPE = Recipe(
     source=_source,
     count_samples=_count_samples,
     guess_columns=_guess_columns,
+    usual_columns=_usual_columns,
     data_fields=_DATA_FIELDS,
 )

@@ -30,8 +30,9 @@ def parse_field(text: str, field: FieldInfo | None) -> Any:
     """Return the value that a text stands for; the config's validation still has to check it.
 
     Text fields take the text unchanged, lists of names take comma-separated names, every other field takes a Python
-    literal. `None` and `none` mean None, `true` and `false` are Python's. Text that is no literal is returned
-    unchanged, so that the validation can name it; so is the text of a name that the config lacks (`field` is None).
+    literal, in the digits of any script, as `float` reads them. `None` and `none` mean None, `true` and `false` are
+    Python's. Text that is no literal is returned unchanged, so that the validation can name it; so is the text of a
+    name that the config lacks (`field` is None).
     """
     annotation = "str" if field is None else str(field.annotation)
     if text in ("None", "none") and "'none'" not in annotation:
@@ -41,6 +42,7 @@ def parse_field(text: str, field: FieldInfo | None) -> Any:
     if "str" in annotation:
         return text
     try:
-        return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+        digits = re.sub(r"\d", lambda digit: str(int(digit[0])), text)
+        return ast.literal_eval({"true": "True", "false": "False"}.get(text, digits))
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text

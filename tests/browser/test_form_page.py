@@ -266,3 +266,39 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
         assert text > 128 > ground, (text, ground)
     notebook.theme("Light")
     assert notebook.mistakes == []
+
+
+def test_click_on_launch_is_kept_when_the_help_of_the_field_that_loses_focus_folds(notebook: Any) -> None:
+    """At this height the whole form is in view, so its buttons stand below its rows and move with them."""
+    source = 'import nbtools as nt\nform = nt.ConfigForm("text_classification", name="pressed")\nform'
+    (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")
+    script = notebook.lab.project / "scripts" / "pressed.py"
+    notebook.page.set_viewport_size({"width": 1600, "height": 1700})
+    notebook.open(notebook.lab.write_notebook("pressed.ipynb", source))
+    notebook.run_cell(0)
+    form = notebook.output(0).locator(".nbtools-form").first
+    rate, write = form.get_by_label("learning_rate"), form.get_by_role("button", name="Write script")
+
+    def top() -> float:
+        return float(write.bounding_box()["y"])
+
+    files = form.get_by_label("file", exact=True)
+    assert files.evaluate("e => [e.options.length, e.scrollWidth - e.clientWidth]") == [2, 0], "no horizontal scrollbar"
+    rate.click()
+    rate.fill("0.0031")
+    form.get_by_text("+ 1 change").wait_for()
+    folded = top()
+    rate.press("Tab")
+    notebook.page.wait_for_function("() => document.activeElement.tagName === 'SELECT'")
+    unfolded = top()
+    assert unfolded > folded + 10, "the help of precision is longer than two lines"
+
+    write.hover()
+    notebook.page.mouse.down()
+    notebook.page.wait_for_function("() => document.activeElement.tagName === 'BUTTON'")
+    assert top() == unfolded
+    notebook.page.mouse.up()
+    form.get_by_text(f"Wrote {script}").wait_for()
+    assert top() < unfolded
+    assert "learning_rate=0.0031" in script.read_text()
+    assert notebook.mistakes == []

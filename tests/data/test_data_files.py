@@ -34,6 +34,14 @@ def test_a_missing_path_is_named(tmp_path: Path) -> None:
         read_documents(str(tmp_path / "none"))
 
 
+def test_a_missing_table_is_named_with_what_its_recipe_reads_and_a_similar_name(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").touch()
+    with pytest.raises(DataError) as error:
+        data_files.sources_of("jobz.csv", tmp_path)
+    assert "text" not in str(error.value).partition("no such")[2]
+    assert str(error.value).endswith(") or a folder of tables; did you mean jobs.csv?")
+
+
 def test_a_folder_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.docx").touch()
     with pytest.raises(DataError, match=r"no \.txt file in this folder or below"):

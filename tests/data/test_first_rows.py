@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_columns_of_texts_and_labels_are_guessed(
     guess = RECIPES["text_classification"].guess_columns
     assert guess is not None
     assert guess(first_rows(name, tmp_path)) == {"text_col": text, "target_cols": labels, "lang_col": None}
+
+
+def test_columns_that_are_read_where_none_is_named_are_those_of_the_recipe() -> None:
+    def usual(key: str, *columns: str) -> Any:
+        return RECIPES[key].usual_columns(columns)
+
+    assert usual("text_classification", "occ1", "code") == {"target_cols": ("code",), "lang_col": ()}
+    several = {"target_cols": ("code1", "code2"), "lang_col": ("lang",)}
+    assert usual("text_classification", "code2", "lang", "code1", "codes") == several
+    assert usual("llm_gan", "text", "genre", "id") == {"text_col": ("text",), "prompt_cols": ("genre",)}
+    assert usual("llm_gan", "problem") == {"text_col": (), "prompt_cols": ("problem",)}
+    assert usual("mlm_pretraining", "text") == {}
 
 
 def test_first_line_that_is_a_row_is_told_from_names(tmp_path: Path) -> None:

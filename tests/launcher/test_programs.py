@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -117,14 +118,56 @@ def test_a_module_that_is_nowhere_is_refused_with_the_folder_that_has_it(
     assert preflight(Program(module="timeit", cwd="src"), gpus=(), torchrun=False).program
 
 
+TRAIN = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--epochs", type=int, default=10)
+p.add_argument("--opt", choices=["sgd", "adam"], default="adam")
+args = p.{parse}()
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "parse", "why"),
+    [
+        ("--lrr 3", "parse_args", ["--lrr: no argument of train.py; did you mean --lr?"]),
+        ("--lrr=3 --lr 2", "parse_args", ["--lrr: no argument of train.py; did you mean --lr?"]),
+        ("run.yaml", "parse_args", ["run.yaml: no argument of train.py; python train.py --help lists them"]),
+        ("--epochs zwei", "parse_args", ["--epochs zwei: takes a whole number"]),
+        ("--lr zwei --opt sdg", "parse_args", ["--lr zwei: takes a number", "--opt sdg: takes one of sgd, adam"]),
+        ("--ep 3 --lr -1 --opt=sgd", "parse_args", []),
+        ("--lrr 3", "parse_known_args", []),
+        ("--epochs zwei --more", "parse_known_args", ["--epochs zwei: takes a whole number"]),
+    ],
+)
+def test_arguments_that_argparse_will_refuse_are_reported_before_the_launch(
+    cpu_project: Project, args: str, parse: str, why: list[str]
+) -> None:
+    script = cpu_project.root / "train.py"
+    script.write_text(TRAIN.format(parse=parse))
+    found = [finding for finding in preflight(script, args=args.split(), gpus=()).findings if finding.level == "warn"]
+    assert [finding.sentence for finding in found] == [f"the program refuses its arguments: {each}" for each in why]
+    ended = subprocess.run([sys.executable, script, *args.split()], capture_output=True, check=False)
+    assert (ended.returncode == 2) is bool(why)
+
+
+def test_arguments_are_not_refused_where_the_source_does_not_tell_all(cpu_project: Project) -> None:
+    script = cpu_project.root / "train.py"
+    more = "import sys\nif len(sys.argv) > 2:\n    p.add_argument('--lrr')\n    p.add_argument('--epochs2', type=int)\n"
+    script.write_text(TRAIN.format(parse="parse_args").replace("args = ", f"{more}args = "))
+    assert preflight(script, args=["--lrr", "3", "--epochs", "zwei"], gpus=()).warnings == ()
+
+
 def test_the_name_of_a_run_tells_the_folder_of_its_program(cpu_project: Project) -> None:
     script = cpu_project.root / "pkg" / "main.py"
     script.parent.mkdir()
     script.write_text("")
     assert preflight(script, gpus=()).name == "pkg_main"
     assert preflight(script, gpus=(), name="small").name == "small"
-    with pytest.raises(LaunchError, match="name='a/b': give at most 64 letters, digits, _ and, not first, -: a_b"):
+    with pytest.raises(LaunchError, match="letters A to Z, digits, _ and, not first, -: a_b"):
         preflight(script, gpus=(), name="a/b")
+    with pytest.raises(LaunchError, match=r"-: Grosse_5$"):
+        preflight(script, gpus=(), name="Größe 5")
     (cpu_project.root / "top.py").write_text("")
     assert preflight(cpu_project.root / "top.py", gpus=()).name == "top"
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.arguments.program_flags import flags_of_program
 from nbtools.script.resume_arguments import arguments_in, resume_words, takes_path, with_checkpoint
 
@@ -74,7 +75,7 @@ def test_the_types_of_arguments_in_other_modules_count_as_well(tmp_path: Path) -
         "    p.add_argument('--checkpoint', action='store_true')\n    p.add_argument('--load', default='a.pt')\n"
         "    p.add_argument('--ckpt', default=None)\n    return p\n"
     )
-    found = flags_of_program(tmp_path / "train.py", [], None, [])
+    found = flags_of_program(tmp_path / "train.py", [], arguments_of(tmp_path / "train.py"))
     assert found == {
         "--resume": "number",
         "--resume-from": "number",
@@ -133,11 +134,11 @@ def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> N
         "    p.add_argument('--resume', action='store_true')\n    p.add_argument('--lr', type=float)\n    return p\n"
     )
     assert resume_words(arguments_in(tmp_path / "train.py")) == ()
-    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, [])
+    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], arguments_of(tmp_path / "train.py"))
     assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "number"}
     assert resume_words(found) == ("--resume-from", "{checkpoint}")
     (tmp_path / "train.py").write_text("not python")
-    assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None, []) == {"--seed": "value"}
+    assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None) == {"--seed": "value"}
 
 
 def test_a_source_is_read_and_never_executed(tmp_path: Path) -> None:

@@ -136,12 +136,21 @@ def _places(
     path: tables.Source, header: list[str], text_col: str | None, prompt_cols: Sequence[str] | None
 ) -> tuple[int, list[int]]:
     """Return the positions of the text column and of the prompt columns."""
-    text = text_col or next((name for name in TEXT_COLUMNS if name in header), TEXT_COLUMNS[0])
+    text = text_col or usual_text(header) or TEXT_COLUMNS[0]
     text_at = tables.column_index(path, text, header, "text_col")
-    if prompt_cols is None:
-        groups = ([name for name in group if name in header and name != text] for group in PROMPT_COLUMNS)
-        prompt_cols = next((group for group in groups if group), [])
+    prompt_cols = usual_prompt(header, text) if prompt_cols is None else prompt_cols
     return text_at, [tables.column_index(path, name, header, "prompt_cols") for name in prompt_cols]
+
+
+def usual_text(header: Sequence[str]) -> str | None:
+    """Return the column of the text that is read if none is named; None if there is none."""
+    return next((name for name in TEXT_COLUMNS if name in header), None)
+
+
+def usual_prompt(header: Sequence[str], text: str | None) -> tuple[str, ...]:
+    """Return the columns of the prompt that are read beside the text's if none is named."""
+    groups = (tuple(name for name in group if name in header and name != text) for group in PROMPT_COLUMNS)
+    return next(filter(None, groups), ())
 
 
 def truncated(text: str, max_chars: int) -> str:

@@ -235,7 +235,7 @@ class FormBody:
             valid = None if mistakes else self._built(values)
             if valid is None:
                 self._summary.clear()
-            obstacles = self._summarize(*valid) if valid is not None else {}
+            obstacles = self._find_data(values, mistakes) if valid is None else self._summarize(*valid)
             if self._view.arguments is not None:
                 obstacles |= self._show_arguments(self._view.arguments, values, mistakes)
                 mistakes |= self._view.arguments.mistakes
@@ -280,6 +280,16 @@ class FormBody:
             if data.is_waiting:
                 obstacles["dataset"] = "the first rows are read"
         return obstacles
+
+    def _find_data(self, values: Values, mistakes: Collection[str]) -> dict[str, str]:
+        """Return why the dataset cannot be used, while other values are wrong."""
+        names = self._recipe.data_fields if self._recipe and "dataset" in self._view.fields else ()
+        named = {name: values[name] for name in names if name in values and name not in mistakes}
+        try:
+            why = self._summary.missing(self._class(**named)) if named else ""  # type: ignore[arg-type]
+        except ConfigError:
+            return {}
+        return {"dataset": why} if why else {}
 
     def _show_arguments(self, rows: ArgumentRows, values: Values, mistakes: Collection[str]) -> dict[str, str]:
         """Show the arguments of the program, also if other values are wrong; return why its Python cannot run it."""
@@ -410,7 +420,7 @@ class FormBody:
             run = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
-        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, and is {run.state}."
+        done = f"Launched {run.id}." if self._is_new else f"{run.id} was already started, so there is no second run."
         self._view.bar.say(f"{notes}{done} Watch it below, or elsewhere with:\n{where}")
         if self._panel is None or self._panel.run.id != run.id:
             if self._panel is not None:

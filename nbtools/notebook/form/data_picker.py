@@ -137,7 +137,9 @@ class DataPicker:
                 self._take(name, found)
         self._follow(options.get(COLUMN), found)
         if isinstance(found, FirstRows):
-            named = {column: role for role, value in values.items() for column in _names(value)}
+            named = {role: value for role, value in values.items() if value is not None}
+            named = {**self._recipe.usual_columns(found.columns), **named}
+            named = {column: role for role, value in named.items() for column in _names(value)}
             named |= {options[COLUMN]: "text"} if COLUMN in options else {}
             self._preview.value = _table(found, named) if found.columns else _lines(found)
         else:

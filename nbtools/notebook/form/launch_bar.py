@@ -41,7 +41,7 @@ class LaunchBar:
             self._links[-1].on_click(partial(self._clicked, len(self._links) - 1))
             answers_beside_cells(self._links[-1])
         for link, (name, why) in zip(self._links, mistakes.items(), strict=False):
-            link.description = f"{name}: {why}" if name and not why.startswith(f"{name}=") else why
+            link.description = f"{name}: {why}" if name and not why.startswith((f"{name}=", f"{name} ")) else why
             link.tooltip, link.disabled = f"Go to {name}" if name else "", not name
         self._list.children = self._links[: len(mistakes)]
         self._list.layout.display = "" if mistakes else "none"

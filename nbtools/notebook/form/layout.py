@@ -1,6 +1,5 @@
 """The form's widgets and their layout; `form` connects them to the config."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,7 +22,7 @@ from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.sections import FormRow, Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import button
-from nbtools.project import check_name
+from nbtools.project import check_name, plain_name
 from nbtools.recipes import Preset, Recipe
 from nbtools.script.field import fields_of
 from nbtools.script.program import Program
@@ -171,9 +170,8 @@ class FormLayout:
         script = self._rows["script"]
         assert isinstance(script, FieldRow)
         script.type_in(path)
-        stem = re.sub(r"\W", "_", Path(path).stem, flags=re.ASCII)
         with suppress(InvalidNameError):
-            self.name.value = check_name(f"run_{stem}")
+            self.name.value = check_name(f"run_{plain_name(Path(path).stem).replace('-', '_')}")
 
     def _go_to(self, name: str) -> None:
         if name == self.name.description:

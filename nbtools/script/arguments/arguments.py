@@ -54,6 +54,15 @@ class Argument:
         """Whether words follow the flag."""
         return self.action in ("store", "append")
 
+    @property
+    def takes(self) -> str:
+        """The values that it takes, in words."""
+        if self.field.choices is not None:
+            return f"one of {', '.join(str(choice) for choice in self.field.choices if choice is not None)}"
+        kinds = [element_type(kind) for kind in self.field.types]
+        what = "number" if float in kinds else "whole number" if int in kinds else "text"
+        return f"{self.nargs} {what}s" if isinstance(self.nargs, int) else f"a {what}"
+
 
 @dataclass(frozen=True)
 class ScriptArguments:
@@ -76,6 +85,8 @@ class ScriptArguments:
     """Names of the arguments whose value is the path of a YAML, JSON or TOML config."""
     is_complete: bool = False
     """Whether all arguments are known."""
+    refuses_others: bool = False
+    """Whether argparse ends the program at words that none of them takes; unlike `parse_known_args`."""
     can_ask: bool = False
     """Whether running the script up to its parser would tell more."""
     notes: tuple[str, ...] = ()

@@ -82,13 +82,29 @@ class CommandLine:
                         found[name] = str(error)
         for part in self.parts if self.script.parser == "argparse" else ():
             if not part.is_read and part.names and bool not in used[part.names[-1]].field.types:
-                found[part.names[-1]] = f"{shlex.join(masked(part.words))}: is no value that it takes"
+                argument = used[part.names[-1]]
+                found[part.names[-1]] = f"{shlex.join(masked(part.words))}: takes {argument.takes}"
         groups: dict[str, Argument] = {}
         for name in (name for name in used if name in given and used[name].exclusive):
             argument = used[name]
             if (other := groups.setdefault(argument.exclusive, argument)) is not argument:
                 names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
                 found[name] = f"{names} exclude each other ({argument.exclusive}); leave one at its default"
+        return found
+
+    @property
+    def refused(self) -> list[str]:
+        """Why the program will refuse the words, as sentences; none unless its arguments are all known."""
+        if not self.script.is_complete:
+            return []
+        found = list(self.mistakes.values())
+        if self.script.refuses_others and not any(word.startswith("@") for word in self.rest):
+            flags = [flag for argument in self._used(self.command, {}).values() for flag in argument.flags]
+            others = [part.words[0] for part in self.parts if not (part.is_read or part.names)]
+            for word in list(filter(looks_like_flag, others)) or others:  # the others may be values of these flags
+                flag, _, _ = masked([word])[0].partition("=")
+                hint = did_you_mean(flag, flags) or f"python {self.script.script.name} --help lists them"
+                found.append(f"{flag}: no argument of {self.script.script.name}; {hint}")
         return found
 
     def _used(self, path: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Argument]:

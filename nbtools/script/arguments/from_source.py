@@ -120,6 +120,7 @@ class _Declarations(Calls):
         self.unsure: list[str] = []
         self.notes: list[str] = []
         self.computed: dict[str, str] = {}
+        self.refuses_others = False
         self.overrides = ""
         """Where words such as `a.b=1` are read; empty if nowhere."""
 
@@ -178,6 +179,7 @@ class _Declarations(Calls):
             aliases=tuple(((*p.command[:-1], alias), p.command[-1]) for p in families for alias in p.aliases),
             needs_command=tuple(parser.command for parser in families if parser.needs_command),
             is_complete=is_complete,
+            refuses_others=self.refuses_others,
             can_ask=has_parser and self.library not in ("constants", "config file") and (not is_complete or is_vague),
             notes=tuple(dict.fromkeys((*self.unsure, *notes))),
         )
@@ -429,6 +431,7 @@ class _Declarations(Calls):
         if not is_explicit:
             self.parsed.append(parser)
             if name in _PARSES:
+                self.refuses_others = name in ("parse_args", "parse_intermixed_args")
                 raise ParserReached
         namespace = Namespace(parser)
         return (namespace, Unknown(call.node, call.scope)) if name in _PARSES_SOME else namespace

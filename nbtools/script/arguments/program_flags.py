@@ -1,26 +1,23 @@
 """The flags of a program that may resume it: those that its file names, and those that its other modules declare."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 
-from nbtools.errors import ScriptError
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import Takes, arguments_in
 
 
-def flags_of_program(path: Path, args: Sequence[str], module: str | None, search: Sequence[Path]) -> dict[str, Takes]:
-    """Return what `arguments_in` finds and what the program's modules declare; `search` is as for `arguments_of`."""
+def flags_of_program(path: Path, args: Sequence[str], declared: ScriptArguments | None) -> dict[str, Takes]:
+    """Return what `arguments_in` finds in a program's file, and what its modules declare."""
     found = arguments_in(path, args)
-    with contextlib.suppress(ScriptError):
-        for argument in arguments_of(path, module=module, search=search).arguments:
-            for flag in argument.flags[:1]:
-                if argument.action == "key_value":  # its config tells more than the line that reads the key
-                    found[f"{flag}="] = _taken(argument.field)
-                else:
-                    found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
+    for argument in declared.arguments if declared else ():
+        for flag in argument.flags[:1]:
+            if argument.action == "key_value":  # its config tells more than the line that reads the key
+                found[f"{flag}="] = _taken(argument.field)
+            else:
+                found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
     return found
 
 

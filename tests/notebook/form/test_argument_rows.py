@@ -456,7 +456,7 @@ def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> No
     form._view.bar._links[0].click()
     assert form._view.bar._said.value == ""
     line_of(form, "args").type_in("texts/ --model tiny --steps many")
-    assert mistakes(form) == ["argument steps: --steps many: is no value that it takes"]
+    assert mistakes(form) == ["argument steps: --steps many: takes a whole number"]
     rows["steps"].type_in("4")
     assert (form.content.args, mistakes(form)) == (("texts/", "--model", "tiny", "--steps", "4"), [])  # type: ignore[union-attr]
     rows["data"].type_in("")

@@ -909,24 +909,48 @@ def test_missing_dataset_is_marked_and_forbids_the_launch_only(form: nt.ConfigFo
     assert not control(form, "Write script").disabled
 
 
+def test_missing_dataset_is_marked_beside_other_mistakes(classifier: nt.ConfigForm) -> None:
+    control(classifier, "hidden_size").value = "13O"
+    control(classifier, "dataset").value = "othr.csv"
+    eventually(lambda: len(mistakes(classifier)) == 2)
+    missing, wide = mistakes(classifier)
+    assert wide.startswith("hidden_size: '13O' is not a whole number")
+    assert re.fullmatch(
+        r"dataset '.*/othr.csv': no such file or folder; give a table \(.*\) or a folder of tables; "
+        r"did you mean other\.csv\?",
+        missing,
+    )
+    control(classifier, "dataset").value = "other.csv"
+    eventually(lambda: mistakes(classifier) == [wide])
+
+
+def test_columns_that_are_read_where_none_is_named_are_marked(classifier: nt.ConfigForm, project: Project) -> None:
+    (project.root / "jobs.csv").write_text("occ1,code,lang\n" + "some words,12,en\nother words,13,en\n" * 40)
+    control(classifier, "dataset").value = "jobs.csv"
+    eventually(lambda: is_visible(classifier, control(classifier, "text_col")))
+    assert classifier.config.target_cols is None
+    heads = re.findall(r"<th class=nbtools-named>(\w+)<small>(\w+)</small>", classifier._body._view.data._preview.value)
+    assert heads == [("occ1", "text_col"), ("code", "target_cols"), ("lang", "lang_col")]
+
+
 @pytest.mark.slow
 def test_trial_says_what_a_step_costs_until_a_value_changes(form: nt.ConfigForm) -> None:
-    control(form, "Try two steps").click()
+    control(form, "Try a few steps").click()
     assert control(form, "Cancel the trial")
     eventually(lambda: "samples/s" in text(form), within_s=120)
     assert re.search(r"duration\s+about 0:0", text(form))
     control(form, "batch_size").value = "8"
     assert "samples/s" not in text(form)
     control(form, "batch_size").value = "many"
-    assert control(form, "Try two steps").disabled
+    assert control(form, "Try a few steps").disabled
 
 
 @pytest.mark.slow
 def test_second_click_cancels_the_trial(form: nt.ConfigForm) -> None:
-    control(form, "Try two steps").click()
+    control(form, "Try a few steps").click()
     control(form, "Cancel the trial").click()
     eventually(lambda: "the trial was cancelled" in text(form))
-    assert not control(form, "Try two steps").disabled
+    assert not control(form, "Try a few steps").disabled
 
 
 # --- the script -----------------------------------------------------------------------------------
@@ -1126,7 +1150,7 @@ def test_the_form_says_whether_a_click_launched_the_run_or_found_it(form: nt.Con
         assert f"Launched {run.id}." in text(form)
         assert "already started" not in text(form)
         form._body._view.launch.click()
-        assert f"{run.id} was already started, and is" in text(form)
+        assert f"{run.id} was already started, so there is no second run. Watch" in text(form)
         assert "Launched" not in text(form)
         assert [found.id for found in nt.runs()] == [run.id]
     finally:
@@ -1149,7 +1173,7 @@ def test_two_forms_that_launch_together_show_one_run(project: Project) -> None:
         (run,) = nt.runs()
         said = sorted(text(form).count(f"Launched {run.id}.") for form in forms)
         assert said == [0, 1]
-        assert sum(f"{run.id} was already started, and is" in text(form) for form in forms) == 1
+        assert sum(f"{run.id} was already started, so there is no second run." in text(form) for form in forms) == 1
     finally:
         for form in forms:
             if form._body._panel is not None:

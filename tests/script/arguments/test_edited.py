@@ -96,6 +96,27 @@ def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Pa
     assert num_refused < num_edits / 10
 
 
+def test_words_are_refused_if_the_real_argparse_refuses_them_and_no_others(tmp_path: Path) -> None:
+    script = known_script(tmp_path, KNOWN.replace("args, rest = parser.parse_known_args()", "parser.parse_args()"))
+    parser: argparse.ArgumentParser = runpy.run_path(str(script.script))["parser"]
+    wrong = [["--lr", "x"], ["--lr"], ["-b", "many"], ["--layers"], ["--layers", "1", "x"], ["--lrr=3"]]
+
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.sampled_from(CHUNKS + wrong), max_size=4))
+    def check(chunks: list[list[str]]) -> None:
+        words = [word for chunk in chunks for word in chunk]
+        refused = parse_words(script, words).refused
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                parser.parse_args(words)
+        except SystemExit:
+            assert refused, words
+        else:
+            assert refused == [], words
+
+    check()
+
+
 def real_main(script: Path) -> Callable[[list[str]], Any]:
     """What `main` of a script returns for its words."""
     return lambda words: runpy.run_path(str(script))["main"](words)
