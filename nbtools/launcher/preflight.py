@@ -26,7 +26,7 @@ from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.config_copy import changed_config
-from nbtools.script.arguments.program_flags import flags_of_program
+from nbtools.script.arguments.program_flags import declared_arguments, flags_of_program, num_epochs
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
@@ -56,6 +56,8 @@ class Preflight:
     """The user's program that starts; None for a plain script."""
     source: Path | None = None
     """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
+    num_epochs: int | None = None
+    """The program's number of epochs, by its arguments; None if it is not known."""
 
     @property
     def launch(self) -> Launch:
@@ -244,9 +246,9 @@ def _check_program(
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
+    declared = [] if source is None else declared_arguments(source, program.module, interpreter.search)
     if not program.resume and source is not None:
-        declared = flags_of_program(source, args, program.module, interpreter.search)
-        program = program.replace(resume=resume_words(declared, unasked=True))
+        program = program.replace(resume=resume_words(flags_of_program(source, args, declared), unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
@@ -265,6 +267,7 @@ def _check_program(
         findings=(*notes, *found, *placement.findings, check_disk(project.runs, None)),
         program=program,
         source=source,
+        num_epochs=num_epochs(args, declared),
     )
 
 

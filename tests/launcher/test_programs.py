@@ -117,6 +117,20 @@ def test_a_module_that_is_nowhere_is_refused_with_the_folder_that_has_it(
     assert preflight(Program(module="timeit", cwd="src"), gpus=(), torchrun=False).program
 
 
+@pytest.mark.parametrize(("args", "found"), [((), 7), (("--epochs", "4"), 4)])
+def test_a_launch_records_the_number_of_epochs_of_a_program(
+    cpu_project: Project, args: tuple[str, ...], found: int
+) -> None:
+    script = cpu_project.root / "train.py"
+    script.write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs', type=int, default=7)\nparser.parse_args()\n"
+    )
+    run = nt.launch(script, nproc_per_node=1, gpus=(), torchrun=False, args=args)
+    run.wait()
+    assert run.info["num_epochs"] == found
+
+
 def test_the_name_of_a_run_tells_the_folder_of_its_program(cpu_project: Project) -> None:
     script = cpu_project.root / "pkg" / "main.py"
     script.parent.mkdir()

@@ -92,11 +92,10 @@ class FoundMetrics:
             self._merged.history.version = before + 1
         return self._merged.history
 
-    @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run, as printed: `17/250`."""
+    def total_steps(self, num_epochs: int | None = None) -> int | None:
+        """Return the steps of the whole run, as in `LogMetrics`."""
         logs = [self._printed, *(log for log, _ in [*self._last_rank.values()])]
-        return next((log.total_steps for log in logs if log.total_steps), None)
+        return next((total for log in logs if (total := log.total_steps(num_epochs))), None)
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""

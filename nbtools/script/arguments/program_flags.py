@@ -1,27 +1,47 @@
-"""The flags of a program that may resume it: those that its file names, and those that its other modules declare."""
+"""The flags of a program that may resume it, in its file and its other modules, and its number of epochs."""
 
 import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
+from typing import Final
 
 from nbtools.errors import ScriptError
+from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import Takes, arguments_in
 
+_EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
 
-def flags_of_program(path: Path, args: Sequence[str], module: str | None, search: Sequence[Path]) -> dict[str, Takes]:
-    """Return what `arguments_in` finds and what the program's modules declare; `search` is as for `arguments_of`."""
-    found = arguments_in(path, args)
+
+def declared_arguments(path: Path, module: str | None, search: Sequence[Path]) -> Sequence[Argument]:
+    """Return what a program's modules declare, as `arguments_of` does; nothing of a program that cannot be read."""
     with contextlib.suppress(ScriptError):
-        for argument in arguments_of(path, module=module, search=search).arguments:
-            for flag in argument.flags[:1]:
-                if argument.action == "key_value":  # its config tells more than the line that reads the key
-                    found[f"{flag}="] = _taken(argument.field)
-                else:
-                    found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
+        return arguments_of(path, module=module, search=search).arguments
+    return ()
+
+
+def flags_of_program(path: Path, args: Sequence[str], declared: Sequence[Argument]) -> dict[str, Takes]:
+    """Return the flags that `arguments_in` finds, and those of the declared arguments."""
+    found = arguments_in(path, args)
+    for argument in declared:
+        for flag in argument.flags[:1]:
+            if argument.action == "key_value":  # its config tells more than the line that reads the key
+                found[f"{flag}="] = _taken(argument.field)
+            else:
+                found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
     return found
+
+
+def num_epochs(args: Sequence[str], declared: Sequence[Argument]) -> int | None:
+    """Return the number of epochs in a program's words, such as `--max-epochs 3`, else its default; None if unknown."""
+    words = " ".join(args).replace("-", "_")
+    if given := re.findall(rf"(?:^|[ .])_*{_EPOCHS}[ =](\d+)(?!\S)", words):
+        return int(given[-1])
+    fields = (argument.field for argument in declared if re.fullmatch(_EPOCHS, argument.field.name.rpartition(".")[2]))
+    return next((field.default for field in fields if type(field.default) is int), None)
 
 
 def _taken(field: Field) -> Takes:
