@@ -167,7 +167,7 @@ def check_launch(
     wanted = _wanted(plain.launch if plain else Launch(), overrides)
     if plain and plain.program:
         return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
-    if plain is None and not uses_recipe(path):
+    if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
         return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
     if moved:
         raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
@@ -235,7 +235,7 @@ def _check_program(
             f"--help: trains nothing, so nothing was started; python {program.module or program.script} --help prints "
             "the program's flags"
         )
-    project = project or (_project_here() if launcher is None else _project_of(launcher))
+    project = project or (find_project(missing_ok=True) if launcher is None else _project_of(launcher))
     cwd = _working_directory(program, project.root)
     if (config := program.config_path(cwd)) is not None:
         with _as_launch_error():
@@ -361,11 +361,6 @@ def _check_lacks(plain: Script | None, config: TrainConfig) -> list[Finding]:
 # --- a program of the user's ----------------------------------------------------------------------
 
 
-def uses_recipe(path: Path) -> bool:
-    """Whether a script names nbtools' recipes, perhaps with computed values."""
-    return b"nbtools.recipes" in path.read_bytes()
-
-
 def _working_directory(program: Program, root: Path) -> Path:
     """Return the working directory of a program: the one it names, else that of the call, as with torchrun."""
     try:
@@ -415,10 +410,6 @@ def _placed_program(
     if not is_agent and wanted.nnodes > 1:
         raise LaunchError(f"nnodes={wanted.nnodes}: {file.name} starts its own processes; only torchrun joins machines")
     return wanted.replace(torchrun=is_agent), python, file, notes
-
-
-def _project_here() -> Project:
-    return find_project(missing_ok=True)
 
 
 def _shorter(word: str, folder: Path) -> str:

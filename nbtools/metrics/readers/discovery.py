@@ -118,10 +118,10 @@ class FoundMetrics:
             lines.append(f"{_listed([*map(str, self._cut)], 3)}: too many entries; name a folder with --output_dir")
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
-            lines.append(f"{found}; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
+            lines.append(f'{found}; a printed line such as "{EXAMPLE}" is read, or JSONL with a key "step"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         elif not self._printed.history.has_steps and "" in drawn:
-            lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
+            lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')
         return lines
 
     def _poll(self, path: str, *, is_complete: bool) -> None:

@@ -6,6 +6,7 @@ const MARGIN = { left: 56, right: 16, top: 34, bottom: 24 };
 const FRAME_COST = 72; // in curves; further charts are drawn in the next frame
 const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
 const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
+const NUM_FOLDED = 6; // of many closed charts these are named, and the others on demand
 const KINDS = ["step", "samples", "time", "relative"];
 const EVENTS = "pointerdown pointermove pointerup pointercancel pointerleave blur dblclick keydown".split(" ");
 const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]];
@@ -538,11 +539,19 @@ class Canvas {
   }
   showFolded(charts) {
     this.folded.hidden = !charts.length;
-    if (!isNew(this.folded, charts.map(({ key, title, names }) => [key, title, names]))) return;
-    this.folded.replaceChildren(...charts.map(({ key, title, names }) => {
-      const textContent = `${title} · ${names} metric${names === 1 ? "" : "s"}`;
+    if (!isNew(this.folded, [this.showsAll, ...charts.map(({ key, title, names }) => [key, title, names])])) return;
+    const isCut = charts.length > NUM_FOLDED + 2 && !this.showsAll, rest = charts.length - NUM_FOLDED;
+    const chips = charts.slice(0, isCut ? NUM_FOLDED : undefined).map(({ key, title, names }) => {
+      const textContent = names === 1 ? title : `${title} · ${names} metrics`;
       return button(null, { textContent, dir: "auto", onclick: () => this.send({ open: key, is_open: true }) });
-    }));
+    });
+    const showAll = () => {
+      this.showsAll = true;
+      this.showFolded(charts);
+      this.folded.children[NUM_FOLDED].focus();
+    };
+    if (isCut) chips.push(button(null, { textContent: `${rest} more…`, ariaExpanded: "false", onclick: showAll }));
+    this.folded.replaceChildren(...chips);
   }
 
   resize() {
