@@ -6,7 +6,6 @@ const MARGIN = { left: 56, right: 16, top: 34, bottom: 24 };
 const FRAME_COST = 72; // in curves; further charts are drawn in the next frame
 const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
 const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
-const NUM_FOLDED = 6; // of many closed charts these are named, and the others on demand
 const KINDS = ["step", "samples", "time", "relative"];
 const EVENTS = "pointerdown pointermove pointerup pointercancel pointerleave blur dblclick keydown".split(" ");
 const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]];
@@ -436,7 +435,7 @@ class Canvas {
     this.runs = make("div", "nbt-runs", root, { hidden: true });
     this.message = make("div", "nbt-message", root, { hidden: true });
     this.grid = make("div", "nbt-grid", root, { role: "group" });
-    this.folded = make("div", "nbt-folded", root, { hidden: true });
+    this.folded = make("div", "nbt-folded", root);
     this.live = make("div", "nbt-live", root, { ariaLive: "polite" });
     this.tip = new Tip(root);
     this.watch();
@@ -533,25 +532,17 @@ class Canvas {
   showRuns(runs) {
     this.runs.hidden = !runs.size;
     if (!isNew(this.runs, [...[...runs.values()].map((s) => [s.run, s.colour, s.dash]), this.theme])) return;
-    const entry = ({ run, colour, dash }) =>
-      this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
-    this.runs.replaceChildren(...[...runs.values()].map(entry));
+    const item = ({ run, colour, dash }) => this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
+    this.runs.replaceChildren(...[...runs.values()].map(item));
   }
   showFolded(charts) {
-    this.folded.hidden = !charts.length;
-    if (!isNew(this.folded, [this.showsAll, ...charts.map(({ key, title, names }) => [key, title, names])])) return;
-    const isCut = charts.length > NUM_FOLDED + 2 && !this.showsAll, rest = charts.length - NUM_FOLDED;
-    const chips = charts.slice(0, isCut ? NUM_FOLDED : undefined).map(({ key, title, names }) => {
-      const textContent = names === 1 ? title : `${title} · ${names} metrics`;
-      return button(null, { textContent, dir: "auto", onclick: () => this.send({ open: key, is_open: true }) });
-    });
-    const showAll = () => {
-      this.showsAll = true;
-      this.showFolded(charts);
-      this.folded.children[NUM_FOLDED].focus();
-    };
-    if (isCut) chips.push(button(null, { textContent: `${rest} more…`, ariaExpanded: "false", onclick: showAll }));
-    this.folded.replaceChildren(...chips);
+    const { folded } = this, name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
+    if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
+    const add = (textContent, onclick, more) => button(folded, { textContent, onclick, dir: "auto", ...more });
+    const showAll = () => (folded.classList.add("nbt-all"), folded.children[6].focus());
+    folded.replaceChildren();
+    for (const chart of charts) add(name(chart), () => this.send({ open: chart.key, is_open: true }));
+    if (charts.length > 8) add(`${charts.length - 6} more…`, showAll, { className: "nbt-more" });
   }
 
   resize() {
