@@ -21,7 +21,7 @@ import psutil
 from nbtools import __version__
 from nbtools.errors import ProjectError, plural
 from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
-from nbtools.machine import slurm
+from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.machine.file_systems import local_disk
 from nbtools.project import find_project
@@ -66,6 +66,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_ports(),
         *_hub(),
         *_folders(),
+        *(warn("processes", f"{run.id}: {processes.removed_in_words(run)}") for run in processes.removed_runs()),
         *_slurm(),
     ]
     if all_reduce and isinstance(facts, dict):
@@ -334,17 +335,12 @@ def _all_reduce(backend: str) -> Finding:
         done = _run(*command)
     except subprocess.TimeoutExpired:
         return problem("all-reduce", f"{backend}: no answer within {_PROBE_TIMEOUT_S} s", step)
-    if done.returncode != 0:
-        return problem("all-reduce", f"{backend}: {_error_line(done.stderr)}", step)
+    if done.returncode != 0:  # torchrun's own summary follows the line that names the error
+        errors = [line.strip() for line in done.stderr.splitlines() if "Error" in line]
+        return problem("all-reduce", f"{backend}: {errors[0][:300] if errors else _last_line(done.stderr)}", step)
     return ok("all-reduce", _last_line(done.stdout))
 
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1][:300] if lines else ""
-
-
-def _error_line(text: str) -> str:
-    """Return the first line that names an error; torchrun's own summary follows it."""
-    lines = [line for line in text.splitlines() if "Error" in line]
-    return lines[0].strip()[:300] if lines else _last_line(text)

@@ -149,6 +149,7 @@ def print_run(summary: dict[str, Any]) -> None:
     code, own = summary["returncode"], (summary["failure"] or {}).get("exitcode")
     is_told_apart = own is not None and own > 0 and own != code
     said = f" (exit code {own}, torchrun's {code})" if is_told_apart else "" if code is None else f" (exit code {code})"
+    silent = spoken(silent_s) if (silent_s := summary["silent_s"] or 0.0) >= SILENT_S else ""
     facts: list[tuple[str, Any]] = [
         ("name", summary["name"]),
         ("run", summary["id"]),
@@ -168,7 +169,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("origin", summary["origin"]),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
-        ("output", _silence(summary["silent_s"])),
+        ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
@@ -320,12 +321,6 @@ def _checkpoint(saved: Mapping[str, Any]) -> str:
     is_plain = saved["step"] is None or saved["name"].startswith("step-")
     step = "" if is_plain else f" (step {saved['step']:,})"
     return f"{saved['name']}{step}{' (best)' * saved['best']}"
-
-
-def _silence(seconds: float | None) -> str:
-    if seconds is None or seconds < SILENT_S:
-        return ""
-    return f"none for {spoken(seconds)}; nbtools show RUN --stacks shows where it is"
 
 
 def _steps(step: int, total: int | None) -> str:

@@ -86,11 +86,6 @@ def exceptions(traceback: str) -> list[str]:
     return [line[0].strip() for line in found if line is not None]
 
 
-def without_handled(traceback: str) -> str:
-    """Return the end of a traceback: the last exception and those that it names as its direct cause."""
-    return traceback.rpartition("another exception occurred:")[2]
-
-
 def missing_program(traceback: str) -> str | None:
     """Return the name of the program that Python's subprocess module did not find on PATH; None if it was a path."""
     for part in reversed(traceback.split(_TRACEBACK)):

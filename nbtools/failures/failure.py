@@ -16,9 +16,10 @@ from typing import Any, Self
 from nbtools.errors import plural
 from nbtools.failures import evidence, known_errors
 from nbtools.failures.flight_recorder import stuck_collective
+from nbtools.machine.processes import removed_in_words
 from nbtools.rundir import machines
 from nbtools.rundir.json_files import read_json, strict_number, whole
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, is_removed
 from nbtools.rundir.secret_values import without_secrets
 
 _SUMMARY = re.compile(
@@ -148,6 +149,8 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
 
 def lost(run: RunDir, host: str | None, step: int) -> Failure:
     """Return the failure of a run that ended without a record, with what its supervisor printed at its own end."""
+    if is_removed(run):
+        return Failure(None, host, None, None, removed_in_words(run))
     message = f"its processes have ended without recording an end (step {step})"
     if not (printed := evidence.end_of(run.supervisor_log).strip()):
         return explained(Failure(None, host, None, None, message), run)
@@ -304,7 +307,7 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
 def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     """Return the message with its cause, if known, and the setting to change."""
     message, said = failure.message, evidence.exceptions(failure.traceback or "")
-    unhandled = evidence.without_handled(failure.traceback or "")
+    unhandled = (failure.traceback or "").rpartition("another exception occurred:")[2]
     cause = known_errors.cause_of(message, "\n".join(said), "\n".join(evidence.exceptions(unhandled)))
     if cause is known_errors.FILE_MISSING and (program := evidence.missing_program(unhandled)):
         cause = replace(known_errors.PROGRAM_MISSING, words=f"the program {program} is not on PATH")

@@ -402,6 +402,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "target": checked.target(run.path),
         "program": program and program.model_dump(mode="json", exclude={"args"}),
         "args": list(checked.args_in(run.path)),
+        "num_epochs": checked.num_epochs,
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),

@@ -24,11 +24,9 @@ from nbtools.project import Project, expanded, find_project, plain_name
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
-from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_copy import changed_config
-from nbtools.script.arguments.from_source import arguments_of
-from nbtools.script.arguments.program_flags import flags_of_program
+from nbtools.script.arguments.program_flags import declared_arguments, flags_of_program, num_epochs
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
@@ -58,6 +56,8 @@ class Preflight:
     """The user's program that starts; None for a plain script."""
     source: Path | None = None
     """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
+    num_epochs: int | None = None
+    """The program's number of epochs, by its arguments; None if it is not known."""
 
     @property
     def launch(self) -> Launch:
@@ -167,7 +167,7 @@ def check_launch(
     wanted = _wanted(plain.launch if plain else Launch(), overrides)
     if plain and plain.program:
         return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
-    if plain is None and not uses_recipe(path):
+    if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
         return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
     if moved:
         raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
@@ -235,7 +235,7 @@ def _check_program(
             f"--help: trains nothing, so nothing was started; python {program.module or program.script} --help prints "
             "the program's flags"
         )
-    project = project or (_project_here() if launcher is None else _project_of(launcher))
+    project = project or (find_project(missing_ok=True) if launcher is None else _project_of(launcher))
     cwd = _working_directory(program, project.root)
     with _as_launch_error():
         program.with_copies(args, program.config_copies(cwd))
@@ -246,14 +246,12 @@ def _check_program(
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
-    if source is not None:
-        declared = _declared(source, program.module, interpreter.search)
-        if declared is not None:
-            refused = parse_words(declared, args).refused
-            found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
-        if not program.resume:
-            flags = flags_of_program(source, args, declared)
-            program = program.replace(resume=resume_words(flags, unasked=True))
+    declared = None if source is None else declared_arguments(source, program.module, interpreter.search)
+    if declared is not None:
+        refused = parse_words(declared, args).refused
+        found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
+    if not program.resume and source is not None:
+        program = program.replace(resume=resume_words(flags_of_program(source, args, declared), unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
@@ -275,6 +273,7 @@ def _check_program(
         ),
         program=program,
         source=source,
+        num_epochs=num_epochs(args, declared),
     )
 
 
@@ -368,11 +367,6 @@ def _check_lacks(plain: Script | None, config: TrainConfig) -> list[Finding]:
 # --- a program of the user's ----------------------------------------------------------------------
 
 
-def uses_recipe(path: Path) -> bool:
-    """Whether a script names nbtools' recipes, perhaps with computed values."""
-    return b"nbtools.recipes" in path.read_bytes()
-
-
 def _working_directory(program: Program, root: Path) -> Path:
     """Return the working directory of a program: the one it names, else that of the call, as with torchrun."""
     try:
@@ -422,18 +416,6 @@ def _placed_program(
     if not is_agent and wanted.nnodes > 1:
         raise LaunchError(f"nnodes={wanted.nnodes}: {file.name} starts its own processes; only torchrun joins machines")
     return wanted.replace(torchrun=is_agent), python, file, notes
-
-
-def _declared(source: Path, module: str | None, search: Sequence[Path]) -> ScriptArguments | None:
-    """Return the arguments of a program, read without running it; None if they cannot be read."""
-    try:
-        return arguments_of(source, module=module, search=search)
-    except ScriptError:
-        return None
-
-
-def _project_here() -> Project:
-    return find_project(missing_ok=True)
 
 
 def _shorter(word: str, folder: Path) -> str:

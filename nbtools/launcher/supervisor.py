@@ -40,7 +40,7 @@ from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe, is_removed
 
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: a sample costs more on a machine with thousands of processes
@@ -443,7 +443,7 @@ class Supervisor:
         return processes.sweep_processes(survivors, grace_s=0 if self.had_to_kill else processes.SWEEP_GRACE_S)
 
     def _record(self, failure: Failure | None, **more: object) -> None:
-        """Write exit.json, with retries unless the file system is read-only: its errors may have caused the end."""
+        """Write exit.json, with retries unless that cannot work: errors of the file system may have caused the end."""
         self._end_checks()
         content = {
             "returncode": self.returncode,
@@ -463,7 +463,7 @@ class Supervisor:
                 write_reserved_json(self.run.exit, content)
                 return self._tell_end(content)
             except OSError as error:
-                if error.errno == errno.EROFS or time.monotonic() > deadline:
+                if error.errno == errno.EROFS or is_removed(self.run) or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
 

@@ -16,7 +16,7 @@ import psutil
 from nbtools.errors import NbtoolsError
 from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, is_removed
 from nbtools.rundir.tail import one_line
 
 SWEEP_GRACE_S = 2.0
@@ -37,6 +37,32 @@ def members(run: RunDir) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue  # ended, or of another user
     return living(found)
+
+
+def outermost(family: list[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes of a family whose parents are not in it."""
+    pids = {process.pid for process in family}
+    found = []
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            if process.ppid() not in pids:
+                found.append(process)
+    return found
+
+
+def removed_in_words(run: RunDir) -> str:
+    """Return that a run directory was removed, and the command that ends the processes that still run."""
+    pids = "".join(f" {process.pid}" for process in outermost(members(run)))
+    return "its run directory was removed" + (f"; its processes still run: stop them with kill{pids}" if pids else "")
+
+
+def removed_runs() -> list[RunDir]:
+    """Return the runs with living processes of this user whose directories were removed."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            found |= {process.environ().get(RUN_DIR_VARIABLE, "")} if is_own(process) else set()
+    return [run for run in map(RunDir, sorted(found - {""})) if is_removed(run) and members(run)]
 
 
 def started_by(process: psutil.Process, run: RunDir) -> list[psutil.Process]:
@@ -124,14 +150,11 @@ def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Pro
             ancestors = process.parents()
             if process in ranks:
                 kinds.update({above: AGENT for above in ancestors if above in kinds and above not in ranks})
-            elif any(above in ranks for above in ancestors) and _is_loader_worker(process, ancestors[0]):
+            elif any(above in ranks for above in ancestors) and (
+                process.name() == "pt_data_worker" or process.cmdline() == ancestors[0].cmdline()
+            ):  # torch's name for a loader worker, or a fork of its parent without an exec
                 kinds[process] = LOADER_WORKER
     return kinds
-
-
-def _is_loader_worker(process: psutil.Process, parent: psutil.Process) -> bool:
-    """Whether a process has torch's name for a loader worker, or is a fork of its parent without an exec."""
-    return process.name() == "pt_data_worker" or process.cmdline() == parent.cmdline()
 
 
 def leader_of(run: RunDir, identity: ProcessIdentity | None) -> psutil.Process | None:

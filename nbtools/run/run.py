@@ -158,7 +158,9 @@ class Run:
     @property
     def total_steps(self) -> int | None:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
-        return whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self._found.total_steps
+        num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
+        derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
+        return derived or self._found.total_steps(num_epochs)
 
     @property
     def parent(self) -> "Run | None":

@@ -97,7 +97,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
             return True
         if not alive:  # there was none, or it ended before it passed the signal on
-            asked = _outermost(workers())
+            asked = processes.outermost(workers())
         _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()))
         signalled.update(asked)
         return False
@@ -145,16 +145,6 @@ def _process_record(run: RunDir) -> dict[str, object]:
         if written is not None or not is_starting or time.monotonic() > deadline:
             return written or {}
         time.sleep(_POLL_S)
-
-
-def _outermost(family: list[psutil.Process]) -> list[psutil.Process]:
-    pids = {process.pid for process in family}
-    found = []
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            if process.ppid() not in pids:
-                found.append(process)
-    return found
 
 
 def _ask(run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mapping[str, int]) -> None:

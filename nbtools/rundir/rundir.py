@@ -219,7 +219,9 @@ def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, in
     if (started := finite(launch.get("time"))) is None:
         named_at = _named_at(path)
         started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
-    return -started, _id_of(launch) not in (None, path.name), -written
+    environment = launch.get("env")  # without an id of a run by hand
+    run_id = environment.get(RUN_ID_VARIABLE) if isinstance(environment, dict) else None
+    return -started, run_id not in (None, path.name), -written
 
 
 def found_runs(runs: Path, prefix: str = "") -> list[Path]:
@@ -247,17 +249,16 @@ def foreign_owner(path: Path) -> str | None:
     return None
 
 
+def is_removed(run: RunDir) -> bool:
+    """Whether a run directory was removed, and not the file system with its `runs/`."""
+    return run.path.parent.is_dir() and not run.path.exists()
+
+
 def launch_of(path: Path) -> dict[str, Any]:
     """Return launch.json of a run directory; empty if it is missing, or not readable by this version."""
     with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
         return read_json(path / "launch.json") or {}
     return {}
-
-
-def _id_of(launch: Mapping[str, Any]) -> object:
-    """Return the id that a run was launched under; None for a run by hand."""
-    environment = launch.get("env")
-    return environment.get(RUN_ID_VARIABLE) if isinstance(environment, dict) else None
 
 
 def _named_at(path: Path) -> float:

@@ -168,7 +168,7 @@ def test_a_nan_stops_all_ranks_with_a_checkpoint_and_the_run_says_why(supervised
     assert stopped_on["checkpoint"] == "step-000020"
     said = "train/loss is NaN at step 25; last checkpoint before it: step-000020"
     assert why_stopped(run.records) == run.summary()["stopped_on"] == said
-    assert said in header("tiny", run.id, "STOPPED", "x.py", (), f"by stop_on: {said}")
+    assert said in header("tiny", run.id, "STOPPED", (), f"by stop_on: {said}")
     assert run.checkpoints[-1].step > 25, "the stop saves one too"
     deadline = time.monotonic() + 30
     while members(run.files) and time.monotonic() < deadline:

@@ -18,7 +18,7 @@ import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import preflight
-from nbtools.machine.processes import members
+from nbtools.machine.processes import members, outermost
 from nbtools.notebook.panel import tab_html
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -156,6 +156,32 @@ def test_arguments_are_not_refused_where_the_source_does_not_tell_all(cpu_projec
     more = "import sys\nif len(sys.argv) > 2:\n    p.add_argument('--lrr')\n    p.add_argument('--epochs2', type=int)\n"
     script.write_text(TRAIN.format(parse="parse_args").replace("args = ", f"{more}args = "))
     assert preflight(script, args=["--lrr", "3", "--epochs", "zwei"], gpus=()).warnings == ()
+
+
+@pytest.mark.parametrize(("args", "found"), [((), 7), (("--epochs", "4"), 4)])
+def test_a_launch_records_the_number_of_epochs_of_a_program(
+    cpu_project: Project, args: tuple[str, ...], found: int
+) -> None:
+    script = cpu_project.root / "train.py"
+    script.write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs', type=int, default=7)\nparser.parse_args()\n"
+    )
+    run = nt.launch(script, nproc_per_node=1, gpus=(), torchrun=False, args=args)
+    run.wait()
+    assert run.info["num_epochs"] == found
+
+
+def test_the_supervisor_of_a_removed_run_ends_at_once_when_it_is_killed(cpu_project: Project) -> None:
+    script = cpu_project.root / "train.py"
+    script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    run = nt.launch(script, nproc_per_node=1, gpus=(), torchrun=False)
+    eventually(lambda: "begun" in run.log())
+    run.dir.rename(cpu_project.root / "removed")
+    (supervisor,) = outermost(members(run.files))
+    supervisor.terminate()
+    supervisor.wait(40)  # it would try for a minute to record the end
+    assert members(run.files) == []
 
 
 def test_the_name_of_a_run_tells_the_folder_of_its_program(cpu_project: Project) -> None:

@@ -285,6 +285,18 @@ def test_a_script_that_only_prints_still_has_a_history(files: RunDir) -> None:
     assert run.step == 30
 
 
+@pytest.mark.parametrize(
+    ("num_epochs", "resumed_from", "total"), [(4, None, 128), (None, None, None), (4, {"run": "a", "step": 32}, None)]
+)
+def test_the_length_of_a_printed_epoch_is_not_that_of_the_run(
+    files: RunDir, num_epochs: int | None, resumed_from: object, total: int | None
+) -> None:
+    write_json(files.launch, {"recipe": None, "num_epochs": num_epochs, "resumed_from": resumed_from})
+    files.log.write_text("epoch 0 | step 0/32 | loss 2.5\nepoch 0 | step 28/32 | loss 2.25\n")
+    run = Run(files.path)
+    assert (run.step, run.total_steps) == (28, total)
+
+
 # --- resumed runs ------------------------------------------------------------------------------------
 
 

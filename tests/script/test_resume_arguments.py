@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtools.script.arguments.from_source import arguments_of
-from nbtools.script.arguments.program_flags import flags_of_program
+from nbtools.script.arguments.program_flags import declared_arguments, flags_of_program, num_epochs
 from nbtools.script.resume_arguments import arguments_in, resume_words, takes_path, with_checkpoint
 
 SOURCES = [
@@ -75,7 +74,7 @@ def test_the_types_of_arguments_in_other_modules_count_as_well(tmp_path: Path) -
         "    p.add_argument('--checkpoint', action='store_true')\n    p.add_argument('--load', default='a.pt')\n"
         "    p.add_argument('--ckpt', default=None)\n    return p\n"
     )
-    found = flags_of_program(tmp_path / "train.py", [], arguments_of(tmp_path / "train.py"))
+    found = flags_of_program(tmp_path / "train.py", [], declared_arguments(tmp_path / "train.py", None, []))
     assert found == {
         "--resume": "number",
         "--resume-from": "number",
@@ -134,11 +133,37 @@ def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> N
         "    p.add_argument('--resume', action='store_true')\n    p.add_argument('--lr', type=float)\n    return p\n"
     )
     assert resume_words(arguments_in(tmp_path / "train.py")) == ()
-    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], arguments_of(tmp_path / "train.py"))
+    declared = declared_arguments(tmp_path / "train.py", None, [])
+    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], declared)
     assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "number"}
     assert resume_words(found) == ("--resume-from", "{checkpoint}")
     (tmp_path / "train.py").write_text("not python")
+    assert declared_arguments(tmp_path / "train.py", None, []) is None
     assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None) == {"--seed": "value"}
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        ("", 10),
+        ("--epochs 4", 4),
+        ("--lr 1 --epochs=4", 4),
+        ("--epochs 4 --epochs 5", 5),
+        ("--num-epochs 3", 3),
+        ("fit --trainer.max_epochs=3", 3),
+        ("trainer.max_epochs=3", 3),
+        ("--warmup_epochs 3", 10),
+        ("--epochs 4.5", 10),
+    ],
+)
+def test_the_number_of_epochs_is_that_of_the_words_or_the_default(tmp_path: Path, args: str, found: int) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--warmup_epochs', type=int, default=2)\n"
+        "p.add_argument('--epochs', type=int, default=10)\np.parse_args()\n"
+    )
+    assert num_epochs(args.split(), declared_arguments(path, None, [])) == found
+    assert num_epochs([], None) is None
 
 
 def test_a_source_is_read_and_never_executed(tmp_path: Path) -> None:

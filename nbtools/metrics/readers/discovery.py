@@ -96,11 +96,10 @@ class FoundMetrics:
             self._merged.history.version = before + 1
         return self._merged.history
 
-    @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run, as printed: `17/250`."""
+    def total_steps(self, num_epochs: int | None = None) -> int | None:
+        """Return the steps of the whole run, as in `LogMetrics`."""
         logs = [self._printed, *(log for log, _ in [*self._last_rank.values()])]
-        return next((log.total_steps for log in logs if log.total_steps), None)
+        return next((total for log in logs if (total := log.total_steps(num_epochs))), None)
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
@@ -125,10 +124,10 @@ class FoundMetrics:
             lines.append(f"{_listed([*map(str, self._cut)], 3)}: too many entries; name a folder with --output_dir")
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
-            lines.append(f"{found}; a printed line such as `{EXAMPLE}` is read, or JSONL with a key `step`")
+            lines.append(f'{found}; a printed line such as "{EXAMPLE}" is read, or JSONL with a key "step"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         elif not self._printed.history.has_steps and "" in drawn:
-            lines.append(f"no counter is printed, so curves are drawn by time; `{EXAMPLE}` has one")
+            lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')
         return lines
 
     def _poll(self, path: str, *, is_complete: bool) -> None:

@@ -29,7 +29,9 @@ _CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:n
 
 def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
-    parts = [_notes(comparison), _scaling(comparison, curves), _ends(comparison, curves), _differences(comparison)]
+    rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
+    scaling = _table("Scaling", rows, note) if rows else ""
+    parts = [_notes(comparison), scaling, _ends(comparison, curves), _differences(comparison)]
     text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
     return f"<div class='{NO_FORMULAS} nbtools-tables' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
@@ -101,11 +103,6 @@ def _differences(comparison: Comparison) -> str:
 @lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
 def _diff(first: str, other: str) -> Sequence[str]:
     return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
-
-
-def _scaling(comparison: Comparison, curves: Sequence[Curves]) -> str:
-    rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
-    return _table("Scaling", rows, note) if rows else ""
 
 
 def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:

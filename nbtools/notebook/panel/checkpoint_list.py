@@ -69,7 +69,8 @@ class CheckpointList:
         offered: list[tuple[str, AnyCheckpoint | str]] = []
         for checkpoint in reversed(self.found):
             loss = checkpoint.metrics.get("eval/loss")
-            label = _step_of(checkpoint) + ("" if loss is None else f" · eval loss {loss:.4g}")
+            label = "step ?" if checkpoint.step is None else f"step {checkpoint.step:,}"
+            label += "" if loss is None else f" · eval loss {loss:.4g}"
             label += "" if isinstance(checkpoint, Checkpoint) else f" · {checkpoint.name}"
             offered.append((label + (" · best" if checkpoint in best else ""), checkpoint))
         if is_program:
@@ -134,10 +135,6 @@ class CheckpointList:
 
 def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
     return best_of(one for one in found if isinstance(one, Checkpoint))
-
-
-def _step_of(checkpoint: AnyCheckpoint) -> str:
-    return "step ?" if checkpoint.step is None else f"step {checkpoint.step:,}"
 
 
 def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:

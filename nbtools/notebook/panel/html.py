@@ -87,19 +87,13 @@ def literal(text: str) -> str:
 
 
 def header(
-    name: str,
-    run_id: str,
-    state: str,
-    script: str,
-    notes: Sequence[str] = (),
-    waiting_for: str = "",
-    alarms: Sequence[str] = (),
+    name: str, run_id: str, state: str, notes: Sequence[str] = (), waiting_for: str = "", alarms: Sequence[str] = ()
 ) -> str:
-    """Return the run's name, id, state (a `RunState`) and script; `notes`, as the origin and the commit, are below.
+    """Return the run's name, id and state (a `RunState`); `notes`, as the script and the commit, are below.
 
     `waiting_for` is what the run waits for, such as `behind mlm_tiny on GPU 0,1`, or why it was stopped; `alarms` what
-    it needs help with. Without these the first line never wraps, so that its height stays when the run ends: the script
-    is cut first, then the id.
+    it needs help with. Without these the first line never wraps, so that its height stays when the run ends: the id is
+    cut first.
     """
     sign, colour, word, meaning = STATES[state]
     if alarms:
@@ -115,10 +109,7 @@ def header(
         f"<b style='{_CUT}flex:0 1 auto;font-size:15px' title='{literal(name)}'>{literal(name)}</b>"
         f"<span style='{MUTED}{MONO}{_CUT}flex:0 9999 auto' title='{literal(run_id)}'>{literal(run_id)}</span>"
         f"<span role='status' style='{cut}'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}"
-        f"</span> <b>{literal(word)}</b>{detail}</span>"
-        f"<span style='{MUTED}{MONO}{_CUT}flex:1 1 0;text-align:right' title='{literal(script)}'>"
-        f"{literal(script)}</span>"
-        f"</div>{below}</div>"
+        f"</span> <b>{literal(word)}</b>{detail}</span></div>{below}</div>"
     )
 
 

@@ -18,9 +18,10 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError
 from nbtools.launcher.programs.program_resume import why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
+from nbtools.machine.processes import removed_in_words
 from nbtools.notebook.kernel import answers_beside_cells, is_attended
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
@@ -45,7 +46,7 @@ from nbtools.run.run import Run, is_read
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
-from nbtools.rundir.rundir import foreign_owner, has_recipe
+from nbtools.rundir.rundir import foreign_owner, has_recipe, is_removed
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
@@ -90,6 +91,8 @@ class LivePlot:
         metrics: Sequence[str] = (),
     ) -> None:
         self.run = run if isinstance(run, Run) else Run(run)
+        if is_removed(self.run.files):
+            raise RunNotFoundError(f"{self.run.id}: {removed_in_words(self.run.files)}")
         self.refresh_s = refresh_s
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -158,7 +161,8 @@ class LivePlot:
         if not self.run.state.is_final:
             return bundle, {}
         self.refresh()
-        return {**bundle, "text/html": self._words() + self._widgets.shown.html(), "image/png": self._png}, _SIZE
+        picture = {"image/png": self._png} if self._png else {}
+        return {**bundle, "text/html": self._words() + self._widgets.shown.html(), **picture}, _SIZE
 
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
@@ -293,6 +297,9 @@ class LivePlot:
 
     def _look(self) -> None:
         now, state, widgets = time.time(), self.run.state, self._widgets
+        if is_removed(self.run.files):
+            self._say_removed()
+            return
         stamp = (state, *stamp_of(self.run))
         if stamp != self._stamp or (self._first is not None and is_read(self.run)):
             self._first = first_curves(self.run)
@@ -376,9 +383,10 @@ class LivePlot:
         widgets = self._widgets
         if self._figure is None or self._figure.is_dark != widgets.dark.value:
             self._figure = RunFigure(dark=widgets.dark.value, titled=False)
-        self._full = self._figure.update(self._view()).full
-        self._png = self._figure.png()
-        self._charts.show_picture(self._png)
+        charts = self._figure.update(self._view())
+        self._full, picture = charts.full, self._figure.png()
+        self._png = picture if charts.shown else b""  # a page keeps no picture without a curve
+        self._charts.show_picture(picture)
 
     def _store(self, now: float) -> None:
         """Renew the static outputs of a live panel, which a saved notebook keeps, if it is time."""
@@ -412,14 +420,15 @@ class LivePlot:
             started = facts.restarts[-1].time  # since it is queued again
         if (elapsed := self.run.records.duration_s) is None and end and started:
             elapsed = end - started
-        script, notes = Path(str(self.run.info.get("script") or "")).name, notes_of(self.run, facts.restarts)
+        script, notes = Path(str(self.run.info.get("script") or "")), notes_of(self.run, facts.restarts)
+        notes = notes if self.run.name.endswith(script.stem) else [script.name, *notes]  # below the name
         notes += [self._first[1]] if self._first is not None and self._first[1] else []
         why = why_stopped(self.run.records) if state is RunState.STOPPED else ""
         blocker = f"by stop_on: {why}" if why else "" if state.is_final else waiting_for(self.run.records)
         is_running, job_s = state is RunState.RUNNING, time_left_s(self.run.records)
         self._stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
         alarms = alarms_of(facts, self._stragglers, job_s, now) if is_running else []
-        widgets.header.value = html.header(self.run.name, self.run.id, state, script, notes, blocker, alarms)
+        widgets.header.value = html.header(self.run.name, self.run.id, state, notes, blocker, alarms)
         widgets.progress.value = html.progress(facts, elapsed, remaining, state, job_s)
         widgets.waiting.value = html.waiting(waits_of(self.run, state, facts))
         widgets.since_look.value = self._since_look
@@ -436,6 +445,17 @@ class LivePlot:
         self._was_active |= not state.is_final
         if widgets.page is not None and self._was_active:
             widgets.page.title = html.title(self.run.name, state, facts, is_alarming=bool(alarms))
+
+    def _say_removed(self) -> None:
+        """Say that the run directory was removed; the curves stay, and Stop ends the processes that still run."""
+        widgets, why = self._widgets, f"since {removed_in_words(self.run.files)}"
+        widgets.header.value = html.header(self.run.name, self.run.id, RunState.LOST, waiting_for=why)
+        widgets.progress.value = html.progress(self._snapshot, None, None, RunState.LOST)
+        widgets.failure.value = widgets.ranks.value = widgets.waiting.value = ""
+        if not self._is_acting:
+            widgets.offer(is_final=False, is_running=False, may_launch=False, may_resume=False)
+        self._drawn_state = RunState.LOST
+        self._update_displays(is_static=True)
 
     # --- controls ---
 

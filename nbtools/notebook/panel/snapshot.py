@@ -105,7 +105,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     """Read the run directory; the rows of a long run are not read if its `first` curves are given."""
     history, own = (run.history, run.own_history) if first is None else (first, newest_history(run))
     checkpoints, restarts = run.checkpoints, read_restarts(run.files)
-    ranks = read_heartbeats(run.files)
+    ranks, launch = read_heartbeats(run.files), mapping_at(run.info, "launch")
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
@@ -116,7 +116,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         use=_use_of(own),
         last_row=last_row,
         ranks=ranks,
-        nproc_per_node=_nproc_per_node(run),
+        nproc_per_node=whole(launch.get("nproc_per_node")) if whole(launch.get("nnodes")) not in (None, 1) else None,
         sources=curve_sources(run) if first is None else [],
         last_output=None if (silent := silent_s(run)) is None else time.time() - silent,
         failure=run.failure if state.is_final else None,
@@ -163,12 +163,6 @@ def _gaps_of(own: History) -> list[str]:
         unread = f"{own.num_unread_bytes / 1e6:,.1f} MB of output"
         said.append(f"{unread} was not searched for metrics: the output grew too fast")
     return said
-
-
-def _nproc_per_node(run: Run) -> int | None:
-    """Return the number of ranks on each node; all of them on a single one."""
-    launch = mapping_at(run.info, "launch")
-    return whole(launch.get("nproc_per_node")) if whole(launch.get("nnodes")) not in (None, 1) else None
 
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:

@@ -434,7 +434,7 @@ class Canvas {
     this.runs = make("div", "nbt-runs", root, { hidden: true });
     this.message = make("div", "nbt-message", root, { hidden: true });
     this.grid = make("div", "nbt-grid", root, { role: "group" });
-    this.folded = make("div", "nbt-folded", root, { hidden: true });
+    this.folded = make("div", "nbt-folded", root);
     this.live = make("div", "nbt-live", root, { ariaLive: "polite" });
     this.tip = new Tip(root);
     this.watch();
@@ -531,17 +531,17 @@ class Canvas {
   showRuns(runs) {
     this.runs.hidden = !runs.size;
     if (!isNew(this.runs, [...[...runs.values()].map((s) => [s.run, s.colour, s.dash]), this.theme])) return;
-    const entry = ({ run, colour, dash }) =>
-      this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
-    this.runs.replaceChildren(...[...runs.values()].map(entry));
+    const item = ({ run, colour, dash }) => this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
+    this.runs.replaceChildren(...[...runs.values()].map(item));
   }
   showFolded(charts) {
-    this.folded.hidden = !charts.length;
-    if (!isNew(this.folded, charts.map(({ key, title, names }) => [key, title, names]))) return;
-    this.folded.replaceChildren(...charts.map(({ key, title, names }) => {
-      const textContent = `${title} · ${names} metric${names === 1 ? "" : "s"}`;
-      return button(null, { textContent, dir: "auto", onclick: () => this.send({ open: key, is_open: true }) });
-    }));
+    const { folded } = this, name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
+    if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
+    const add = (textContent, onclick, more) => button(folded, { textContent, onclick, dir: "auto", ...more });
+    const showAll = () => (folded.classList.add("nbt-all"), folded.children[6].focus());
+    folded.replaceChildren();
+    for (const chart of charts) add(name(chart), () => this.send({ open: chart.key, is_open: true }));
+    if (charts.length > 8) add(`${charts.length - 6} more…`, showAll, { className: "nbt-more" });
   }
 
   resize() {

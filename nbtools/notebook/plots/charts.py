@@ -278,7 +278,9 @@ def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
     is_log = can_log and view.log != (key in view.switched)
     drawn = _curves(group, names, view, axis, size)
     drawn = _legible(drawn, legend_room(title, size[0]))
-    traces = [item if not is_log else _logarithmic(item) for item in drawn if isinstance(item, Trace)]
+    traces = [item for item in drawn if isinstance(item, Trace)]
+    if is_log:  # a dot, if only one point has a logarithm
+        traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
     levels = [item for item in drawn if isinstance(item, Level)]
     return chart_of(
         Chart(
@@ -412,11 +414,6 @@ def _legible(drawn: Sequence[Trace | Level], room: float) -> list[Trace | Level]
         if legend_width(f"{item.label} {item.value}".strip() for item in shown) > room:
             shown[index] = replace(shown[index], value="")
     return shown
-
-
-def _logarithmic(trace: Trace) -> Trace:
-    """Draw a dot if only one point has a logarithm."""
-    return replace(trace, dots=trace.dots or is_lone(trace.x, log10(trace.bold)))
 
 
 def _marks(view: View, axis: Axis) -> list[Mark]:

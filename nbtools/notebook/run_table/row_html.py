@@ -80,6 +80,8 @@ def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> st
     age = started[:10] if is_stored else "" if row.started_at is None else _age(time.time() - row.started_at)
     waiting = "…" if details is None and not is_stored else ""
     shown = details or Details()
+    points, metric = shown.points, shown.metric
+    label = f"{metric} from {points[0]:.4g} to {points[-1]:.4g}" if len(points) > 1 else ""
     what = f"{row.recipe} {shown.preset}" if row.recipe else row.script
     differs = f"<div style='{_CUT};font-size:12px' title='{literal(what)}'>{literal(what)}</div>"
     if shown.differs:
@@ -87,7 +89,7 @@ def line(row: RunRow, details: Details | None, *, is_stored: bool = False) -> st
     values = (
         name,
         state,
-        _curve(shown.points, shown.metric),
+        sparkline(points, (min(points), max(points)), label=label) if label else "",
         _value(shown.best) or waiting,
         _value(shown.last) or waiting,
         f"{steps}{of_all}",
@@ -114,12 +116,6 @@ def _value(value: float | None) -> str:
 
 def _age(seconds: float) -> str:
     return duration(max(0.0, seconds) if seconds < 3600 else seconds // 60 * 60)
-
-
-def _curve(points: Sequence[float], metric: str) -> str:
-    if len(points) < 2:
-        return ""
-    return sparkline(points, (min(points), max(points)), label=f"{metric} from {points[0]:.4g} to {points[-1]:.4g}")
 
 
 def sparkline_points(values: npt.NDArray[np.float64]) -> list[float]:

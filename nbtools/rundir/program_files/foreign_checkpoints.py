@@ -182,7 +182,8 @@ def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 
     A program that writes `last.pt` and then `best.pt` continues from the former.
     """
-    return sorted(found, key=lambda one: (_is_aside(one), -one.time))
+    aside = [one for one in found if _ASIDE.search(one.path.name) and one.step is None and one.number is None]
+    return sorted(found, key=lambda one: (one in aside, -one.time))
 
 
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:
@@ -204,10 +205,6 @@ def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint 
 
 def _but_for_rank(one: ForeignCheckpoint) -> str:
     return _RANK.sub("rank", str(one.path))
-
-
-def _is_aside(one: ForeignCheckpoint) -> bool:
-    return bool(_ASIDE.search(one.path.name)) and one.step is None and one.number is None
 
 
 # --- which files and folders --------------------------------------------------------------------

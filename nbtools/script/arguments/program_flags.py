@@ -1,16 +1,30 @@
-"""The flags of a program that may resume it: those that its file names, and those that its other modules declare."""
+"""The flags of a program that may resume it, in its file and its other modules, and its number of epochs."""
 
+import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
+from typing import Final
 
+from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import Takes, arguments_in
 
+_EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
+
+
+def declared_arguments(path: Path, module: str | None, search: Sequence[Path]) -> ScriptArguments | None:
+    """Return the arguments of a program, read without running it; None if they cannot be read."""
+    with contextlib.suppress(ScriptError):
+        return arguments_of(path, module=module, search=search)
+    return None
+
 
 def flags_of_program(path: Path, args: Sequence[str], declared: ScriptArguments | None) -> dict[str, Takes]:
-    """Return what `arguments_in` finds in a program's file, and what its modules declare."""
+    """Return the flags that `arguments_in` finds, and those of the declared arguments."""
     found = arguments_in(path, args)
     for argument in declared.arguments if declared else ():
         for flag in argument.flags[:1]:
@@ -19,6 +33,16 @@ def flags_of_program(path: Path, args: Sequence[str], declared: ScriptArguments 
             else:
                 found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
     return found
+
+
+def num_epochs(args: Sequence[str], declared: ScriptArguments | None) -> int | None:
+    """Return the number of epochs in a program's words, such as `--max-epochs 3`, else its default; None if unknown."""
+    words = " ".join(args).replace("-", "_")
+    if given := re.findall(rf"(?:^|[ .])_*{_EPOCHS}[ =](\d+)(?!\S)", words):
+        return int(given[-1])
+    fields = (argument.field for argument in (declared.arguments if declared else ()))
+    named = (field for field in fields if re.fullmatch(_EPOCHS, field.name.rpartition(".")[2]))
+    return next((field.default for field in named if type(field.default) is int), None)
 
 
 def _taken(field: Field) -> Takes:

@@ -102,7 +102,8 @@ class Follower(Expressions):
             return
         with self._unsure(self.conditions, ast.unparse(node.test)):
             ends = self._alternatives([node.body, node.orelse], scope)
-        returned = [end for end in ends if end is not None and not is_nothing(end.value)]
+        # Not those without a value: by an exception, or by the end of a loop's round.
+        returned = [end for end in ends if end and not (isinstance(end.value, Unknown) and end.value.node is None)]
         if all(ends):
             known = [end for end in returned if end.value is not None and not isinstance(end.value, Unknown)]
             chosen = (known or returned or ends)[0]
@@ -203,11 +204,6 @@ def _literals(scope: Scope) -> dict[str, Any]:
     names = {name: getattr(value, "node", value) for name, value in values.items()}
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | External
     return {name: value for name, value in names.items() if is_literal(value) or isinstance(value, kinds)}
-
-
-def is_nothing(value: Any) -> bool:
-    """Whether a branch ends with no value: by an exception, or by the end of a loop's round."""
-    return isinstance(value, Unknown) and value.node is None
 
 
 def mentions_parser(node: ast.AST) -> bool:

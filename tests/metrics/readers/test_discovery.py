@@ -415,7 +415,7 @@ def test_old_files_links_pipes_and_other_runs_are_passed_over(tmp_path: Path, cw
     (cwd / "runs/2026-01-31_142233_other/metrics.jsonl").write_text(row(1, 2.0))
     history, notes = found(tmp_path)
     assert len(history) == 0
-    assert len(notes) == 1 and notes[0].startswith("no metrics yet; a printed line such as `step 20 loss 2.31")
+    assert len(notes) == 1 and notes[0].startswith('no metrics yet; a printed line such as "step 20 loss 2.31')
 
 
 def test_files_that_another_run_may_have_written_are_left_out(tmp_path: Path, cwd: Path) -> None:

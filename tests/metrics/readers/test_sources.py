@@ -266,7 +266,7 @@ def test_lines_that_the_last_rank_alone_prints_are_read_from_its_log(tmp_path: P
     (name,) = history
     assert runs_of(history[name]) == [(1, 80, 3.0), (81, 150, 2.0)]
     assert metrics.notes()[:2] == [f"{log}: {name}" for log in logs.values()]
-    assert metrics.total_steps == 500
+    assert metrics.total_steps() == 500
     with (tmp_path / "rank0.log").open("a") as file:
         file.write("step 1 loss 9.0\n")
     assert [*found()[0]] == ["train/loss"], "rank 0 prints metrics itself"

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from ipywidgets import HTML
 from nbclient import NotebookClient
 from waiting import eventually
 
+from nbtools.errors import RunNotFoundError
 from nbtools.failures.failure import Failure
+from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
@@ -38,7 +41,7 @@ from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 
@@ -374,7 +377,7 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
 def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
     signs = {html.STATES[other][0] for other in RunState}
     assert len(signs) == len(RunState)
-    assert state.value.capitalize() in html.header("name", "id", state, "x.py")
+    assert state.value.capitalize() in html.header("name", "id", state)
 
 
 def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(
@@ -705,16 +708,71 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
 
 
 def test_what_is_waited_for_continues_the_word_queued() -> None:
-    shown = html.header("name", "id", "QUEUED", "x.py", waiting_for="behind mlm_tiny on GPU 0,1")
+    shown = html.header("name", "id", "QUEUED", waiting_for="behind mlm_tiny on GPU 0,1")
     assert "<b>Queued behind mlm_tiny on GPU 0,1</b>" in shown
     assert "waiting for its processes" not in shown
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("tiny", False), ("folder_tiny", False), ("lr_b", True)])
+def test_the_script_stands_below_a_name_that_does_not_tell_it(
+    tmp_path: Path, show: Callable[..., LivePlot], name: str, is_told: bool
+) -> None:
+    made = Folder(tmp_path, "2026-01-31_142233_run", name=name)
+    made.end()
+    panel = show(made)
+    panel.refresh()
+    assert ("tiny.py" in panel._widgets.header.value) is is_told
+
+
+def test_a_page_keeps_no_picture_before_the_first_metric(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    panel = show(folder)
+    panel.refresh()
+    assert panel._outputs()[1] == ({"text/plain": ""}, {})
+    assert bytes(panel._widgets.image.value).startswith(b"\x89PNG"), "shown where anywidget is missing"
+    folder.rows(1, 5)
+    panel.refresh()
+    assert panel._outputs()[1][0]["image/png"].startswith(b"\x89PNG")
+    folder.files.metrics.unlink()
+    folder.end(1)
+    failed = show(folder)
+    assert "image/png" not in failed._repr_mimebundle_()[0]
+
+
+def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processes(
+    folder: Folder, show: Callable[..., LivePlot]
+) -> None:
+    folder.rows(1, 5)
+    folder.beat(0, 5)
+    panel = show(folder)
+    panel.refresh()
+    marks = {RUN_ID_VARIABLE: folder.files.id, RUN_DIR_VARIABLE: str(folder.files.path)}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as process:
+        eventually(lambda: bool(members(folder.files)))
+        picture = panel._png
+        folder.release()
+        shutil.rmtree(folder.files.path)
+        said = f"its run directory was removed; its processes still run: stop them with kill {process.pid}"
+        eventually(lambda: said[1:] in words(panel))
+        widgets = panel._widgets
+        assert "Lost since its run directory was removed" in widgets.header.value
+        assert (widgets.trouble.value, widgets.ranks.value, widgets.failure.value.count("Error")) == ("", "", 0)
+        assert (widgets.stop.layout.display, widgets.again.layout.display) == ("", "none")
+        assert panel._png == picture, "the curves stay"
+        with pytest.raises(RunNotFoundError, match=f"{folder.files.id}: {said}"):
+            LivePlot(panel.run)
+        assert panel.run.failure is not None and panel.run.failure.message == said
+        assert [run.path for run in removed_runs()] == [folder.files.path]
+        panel.run.stop()
+    panel._changed()
+    eventually(lambda: "stop them" not in words(panel))
+    assert removed_runs() == []
+
+
 def test_the_header_wraps_only_for_what_must_be_read_in_full() -> None:
     for state in RunState:
-        assert "flex-wrap:nowrap" in html.header("name", "id", state, "x.py")
-    assert "flex-wrap:wrap" in html.header("name", "id", "RUNNING", "x.py", alarms=["no new values for 5m"])
-    assert "flex-wrap:wrap" in html.header("name", "id", "QUEUED", "x.py", waiting_for="behind mlm_tiny")
+        assert "flex-wrap:nowrap" in html.header("name", "id", state)
+    assert "flex-wrap:wrap" in html.header("name", "id", "RUNNING", alarms=["no new values for 5m"])
+    assert "flex-wrap:wrap" in html.header("name", "id", "QUEUED", waiting_for="behind mlm_tiny")
 
 
 def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: Folder, show: Callable[..., LivePlot]) -> None:

@@ -546,7 +546,7 @@ def test_the_span_is_absolute_while_the_run_grows(show: Open) -> None:
 def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
     canvas = show(run_of(1000))
     folded = canvas.page.locator(".nbt-folded button")
-    assert folded.all_inner_texts() == ["grad_norm · 3 metrics", "weight_decay · 1 metric", "memory · 2 metrics"]
+    assert folded.all_inner_texts() == ["grad_norm · 3 metrics", "weight_decay", "memory · 2 metrics"]
     folded.first.click()
     canvas.page.get_by_title("Fold Scores").click()
     asked = [message for message in canvas.page.evaluate("sent") if "open" in message]
@@ -556,6 +556,21 @@ def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
     assert canvas.sent("filter") == ["grad*"]
     canvas.page.locator(".nbt-kinds button", has_text="samples").click()
     assert canvas.sent("x") == ["samples"]
+
+
+def test_many_closed_charts_are_named_on_demand(show: Open) -> None:
+    spec = Spec(0, 10)
+    for number in range(20):
+        spec.folded(f"class_{number}")
+    canvas = show(spec)
+    chips = canvas.page.locator(".nbt-folded button:visible")
+    assert chips.all_inner_texts() == [*(f"class_{number}" for number in range(6)), "14 more…"]
+    chips.last.click()
+    assert chips.all_inner_texts() == [f"class_{number}" for number in range(20)]
+    assert canvas.page.evaluate("document.activeElement.textContent") == "class_6"
+    spec.charts = spec.charts[:8]
+    canvas.push(spec)
+    assert chips.count() == 8
 
 
 def test_a_folded_chart_leaves_and_the_others_stay(show: Open) -> None:

@@ -56,7 +56,7 @@ modernbert.apply_rotary_pos_emb = turned
 """
 """Before a script starts: weights, gradients and losses in double precision.
 
-ModernBERT turns queries and keys in single precision, where the last bit of a double now and then becomes that of a single.
+ModernBERT turns queries and keys in single precision: there the last bit of a double may become that of a single.
 """
 
 

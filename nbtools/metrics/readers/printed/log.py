@@ -92,10 +92,10 @@ class LogMetrics:
         """The meaning of the steps; `row`: the log has no counter, so its rows have only an order and a time."""
         return self._count.counts
 
-    @property
-    def total_steps(self) -> int | None:
-        """Steps of the whole run, as printed: `17/250`."""
-        return self._count.total if self._count.counts == "step" else None
+    def total_steps(self, num_epochs: int | None = None) -> int | None:
+        """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
+        total = self._count.total or (self._count.steps_per_epoch or 0) * (num_epochs or 0)
+        return (total or None) if self._count.counts == "step" else None
 
     @property
     def history(self) -> History:

@@ -38,6 +38,8 @@ class StepCount:
         """The meaning of the steps of the rows."""
         self.total: int | None = None
         """Steps of the whole run, as far as printed."""
+        self.steps_per_epoch: int | None = None
+        """Steps of the loop, if it is that of an epoch."""
         self.step: int | None = None
         self._loops, self._epochs = Loops(), Epochs()
         self._has_rows = False
@@ -45,6 +47,7 @@ class StepCount:
         self._num_counted = 0
         """Number of rows with a counter of the training."""
         self._epoch: float | None = None
+        self._first_epoch: float | None = None
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -219,7 +222,7 @@ class StepCount:
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
         self._epoch = epoch
-        self.total = self._announced or self._total_of_loop(epoch)
+        self.total = self._announced or self._total_of_loop(reading, counter, epoch)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
@@ -233,13 +236,20 @@ class StepCount:
             return True
         return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
 
-    def _total_of_loop(self, epoch: float | None) -> int | None:
-        """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
-        if self._loops.base:
-            return self._loops.total * (self._epochs.count or 0) or None
-        if (self._epochs.count or 1) > 1 and not self._loops.is_new_epoch(epoch):
-            return None
-        return self._loops.total or None
+    def _total_of_loop(self, reading: Reading, counter: Counter, epoch: float | None) -> int | None:
+        """Return the steps of the run from those of a loop, which is an epoch's if it starts over or its line has one.
+
+        In the first epoch of other lines, it may start over or not. A run that begins in a later epoch is a resumed
+        one: the number of its own epochs is not known.
+        """
+        total, count, is_whole = self._loops.total or None, self._epochs.count, epoch is not None and epoch % 1 == 0
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        may_start_over = counter.preference > 0 and not self._loops.is_new_epoch(epoch)
+        if self._loops.base or (may_start_over and is_whole and reading.epoch is not None):
+            self.steps_per_epoch = total if (self._first_epoch or 0) <= 1 else None
+            return (self.steps_per_epoch or 0) * (count or 0) or None
+        self.steps_per_epoch = None
+        return None if may_start_over and (is_whole if count is None else count > 1) else total
 
     def _has(self, reading: Reading) -> bool:
         """Whether this step has another value of a metric in a line, so that the line is of another step."""

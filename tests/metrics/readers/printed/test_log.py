@@ -346,7 +346,7 @@ def test_rows_without_a_counter_are_numbered_and_said_to_be_no_steps(tmp_path: P
     (tmp_path / "log").write_bytes(b"loss=3.0\nloss=2.0\nhello\nloss=1.0\n")
     log = LogMetrics(tmp_path / "log")
     assert points(log.history, "train/loss") == [(1, 3.0), (2, 2.0), (3, 1.0)]
-    assert (log.counts, log.total_steps, log.history.has_steps) == ("row", None, False)
+    assert (log.counts, log.total_steps(), log.history.has_steps) == ("row", None, False)
 
 
 def test_lines_have_the_time_at_which_the_supervisor_saw_the_log_grow(tmp_path: Path) -> None:
@@ -466,20 +466,44 @@ def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     ("log", "total"),
     [
         ("step 17/250 loss 2.0", 250),
-        ("Epoch 1/3: [17/250] loss 2.0", None),
+        ("Epoch 1/3: [17/250] loss 2.0", 750),
         ("Epoch 1/3: [250/250] loss 2.0\nEpoch 2/3: [17/250] loss 1.0", 750),
         ("  Total optimization steps = 60\nstep 5 loss 1.0", 60),
         ("\r  7%|7  | 17/250 [00:01<00:10, 20.1it/s, loss=2.0]", 250),
         ("Epoch 1/3 loss 2.0", None),
         ("Epoch 1 [250/250] loss 2.0\nEpoch 2 [17/250] loss 1.0", None),
         ("epoch 1/2\n\r 50%|5  | 20/40 [00:01, loss=2.0]\nepoch 2/2\n\r 52%|5  | 21/40 [00:01, loss=1.0]", 40),
+        ("epoch 0 | step 4/32 | loss 2.0", None),
+        ("epoch 0 | step 28/32 | loss 2.0\nepoch 1 | step 4/32 | loss 1.0", None),
+        ("Epoch 1\n\r 50%|5  | 20/40 [00:01, loss=2.0]", None),
+        ("epoch 0 | step 20/40 | loss 2.0\nepoch 1 | step 21/40 | loss 1.0", 40),
+        ("epoch 0 | global_step 4/32 | loss 2.0", 32),
+        ("epoch 0.125 | step 4/32 | loss 2.0", 32),
     ],
 )
 def test_the_number_of_all_steps_is_taken_where_it_is_printed(tmp_path: Path, log: str, total: int | None) -> None:
     (tmp_path / "log").write_text(log + "\n")
     metrics = LogMetrics(tmp_path / "log")
     assert metrics.history
-    assert metrics.total_steps == total
+    assert metrics.total_steps() == total
+
+
+@pytest.mark.parametrize(
+    ("log", "total"),
+    [
+        ("epoch 0 | step 4/32 | loss 2.0", 128),
+        ("epoch 1 | step 28/32 | loss 2.0\nepoch 2 | step 4/32 | loss 1.0", 128),
+        ("epoch 3 | step 28/32 | loss 2.0\nepoch 4 | step 4/32 | loss 1.0", None),
+        ("step 4/32 | loss 2.0", 32),
+    ],
+)
+def test_the_steps_of_an_epoch_are_multiplied_by_the_number_of_epochs(
+    tmp_path: Path, log: str, total: int | None
+) -> None:
+    (tmp_path / "log").write_text(log + "\n")
+    metrics = LogMetrics(tmp_path / "log")
+    assert metrics.history
+    assert metrics.total_steps(4) == total
 
 
 # --- whole logs ---------------------------------------------------------------------------------
