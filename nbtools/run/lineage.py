@@ -104,7 +104,9 @@ def origin_in_words(resumed_from: object) -> str:
     if not isinstance(resumed_from, dict):
         return ""
     step, name = resumed_from.get("step"), resumed_from.get("checkpoint")
-    where = f"from {resumed_from.get('run')} at {f'checkpoint {shown(name)}' if step is None else f'step {step}'}"
+    about = "about " if resumed_from.get("is_estimate") is True else ""
+    at = f"checkpoint {shown(name)}" if step is None else f"{about}step {step}"
+    where = f"from {resumed_from.get('run')} at {at}"
     changes = resumed_from.get("changes")
     if not isinstance(changes, dict) or not changes:
         return f"resumed {where}"

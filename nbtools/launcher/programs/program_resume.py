@@ -114,7 +114,8 @@ def _changed_at(path: Path) -> float:
 
 
 def _origin(run: Run, found: ForeignCheckpoint) -> dict[str, Any]:
-    return {"run": run.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
+    origin = {"run": run.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
+    return origin | ({"is_estimate": True} if found.is_estimate else {})
 
 
 def why_not_resumable(run: Run, *, has_words: bool = False) -> str:

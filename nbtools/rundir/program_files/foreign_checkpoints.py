@@ -70,14 +70,19 @@ class ForeignCheckpoint:
     name: str
     """The path from the working directory or the run directory, if it lies there."""
     step: int | None
-    """Optimizer steps, from the name, a file beside it, or the curves; None if unknown."""
+    """Optimizer steps, from the name, a file beside it, or the curves, where they count the parents' too; None if
+    unknown."""
     time: float
     """Unix time of its last change."""
     num_bytes: int
     files: dict[str, tuple[int, float]] = field(compare=False, repr=False)
     """Size and time of each file when it was listed, by the path from `path`; by an empty text for a file."""
     number: int | None = field(default=None, compare=False, repr=False)
-    """A count in the name that is of steps or of something else."""
+    """A count in the name that is of epochs, of steps or of something else."""
+    is_of_epoch: bool = field(default=False, compare=False, repr=False)
+    """Whether the name says that the count is of epochs."""
+    is_estimate: bool = field(default=False, compare=False, repr=False)
+    """Whether the step is an estimate, from the time of the file."""
     metrics: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Always empty: a file of another program does not say."""
 
@@ -88,7 +93,7 @@ class ForeignCheckpoint:
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
         facts = {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time}
-        return {**facts, "metrics": {}, "bytes": self.num_bytes}
+        return {**facts, "is_estimate": self.is_estimate, "metrics": {}, "bytes": self.num_bytes}
 
     def verify(self) -> None:
         """Check that every file is there as it was listed, and none was cut off, without unpickling any; a
@@ -207,7 +212,8 @@ def _but_for_rank(one: ForeignCheckpoint) -> str:
 
 
 def _is_aside(one: ForeignCheckpoint) -> bool:
-    return bool(_ASIDE.search(one.path.name)) and one.step is None and one.number is None
+    is_counted = not one.is_of_epoch and (one.step, one.number) != (None, None)
+    return bool(_ASIDE.search(one.path.name)) and not is_counted
 
 
 # --- which files and folders --------------------------------------------------------------------
@@ -306,22 +312,23 @@ def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
-    labelled, number = _counts(path.name)
+    labelled, number, is_of_epoch = _counts(path.name)
     step = _hf_step(path) if _HF_STATE in files else None
     newest = max(status.st_mtime for status in files.values())
     sizes = {each: (status.st_size, status.st_mtime) for each, status in files.items()}
     num_bytes = sum(size for size, _ in sizes.values())
-    return ForeignCheckpoint(path, name, labelled if step is None else step, newest, num_bytes, sizes, number)
+    step = labelled if step is None else step
+    return ForeignCheckpoint(path, name, step, newest, num_bytes, sizes, number, is_of_epoch)
 
 
-def _counts(name: str) -> tuple[int | None, int | None]:
-    """Return the number of steps in a name, and a number there that may be one."""
+def _counts(name: str) -> tuple[int | None, int | None, bool]:
+    """Return the number of steps in a name, another number there, and whether that counts epochs."""
     if found := _STEP.search(name):
-        return int(found[1]), None
-    if _EPOCH.search(name):
-        return None, None
+        return int(found[1]), None, False
+    if found := _EPOCH.search(name):
+        return None, int(found[1]), True
     numbers = _NUMBER.findall(name)
-    return None, int(numbers[-1]) if numbers else None
+    return None, int(numbers[-1]) if numbers else None, False
 
 
 def _hf_step(folder: Path) -> int | None:

@@ -98,6 +98,11 @@ class LogMetrics:
         return self._count.total if self._count.counts == "step" else None
 
     @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The first epoch of the log and the number of steps in each; None if it does not print both."""
+        return self._count.epoch_steps
+
+    @property
     def history(self) -> History:
         """The history up to the end of the log. Reads only new output, and only samples of it if it is too much."""
         with self._lock:

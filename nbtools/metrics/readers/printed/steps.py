@@ -45,6 +45,7 @@ class StepCount:
         self._num_counted = 0
         """Number of rows with a counter of the training."""
         self._epoch: float | None = None
+        self._first_epoch: float | None = None
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -66,6 +67,12 @@ class StepCount:
         self._waiting: Reading | None = None
         self._has_own_bar = True
         """Whether the last bar is that of the training, and not that of an evaluation."""
+
+    @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The first epoch and the number of steps in each, as printed: `epoch 3 | step 0/32`; None if unknown."""
+        first, length = self._first_epoch, self._loops.total
+        return (int(first), length) if first is not None and length else None
 
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
@@ -219,6 +226,7 @@ class StepCount:
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
         self._epoch = epoch
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         self.total = self._announced or self._total_of_loop(epoch)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
