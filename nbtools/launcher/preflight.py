@@ -26,7 +26,7 @@ from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.config_copy import changed_config
-from nbtools.script.arguments.program_flags import flags_of_program
+from nbtools.script.arguments.program_flags import default_folders, flags_of_program
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
@@ -56,6 +56,8 @@ class Preflight:
     """The user's program that starts; None for a plain script."""
     source: Path | None = None
     """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
+    default_folders: tuple[str, ...] = ()
+    """Flags of a program that its arguments leave out, each followed by its default, a folder."""
 
     @property
     def launch(self) -> Launch:
@@ -252,7 +254,7 @@ def _check_program(
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
-    script = launcher or source
+    script, search = launcher or source, interpreter.search
     return Preflight(
         script=script or cwd,
         name=run_name(str(program.module) if program.module or script is None else _name_of(script, project)),
@@ -265,6 +267,7 @@ def _check_program(
         findings=(*notes, *found, *placement.findings, check_disk(project.runs, None)),
         program=program,
         source=source,
+        default_folders=() if source is None else tuple(default_folders(source, args, program.module, search)),
     )
 
 

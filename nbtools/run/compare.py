@@ -204,7 +204,7 @@ def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
     if meaning is not None and values and isinstance(launch.get("recipe"), str):
         lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
         found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
-    found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
+    found |= {} if values else argument_facts(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
     changed = mapping_at(launch, "program").get("config_values") or ()
     found |= {f"arguments.config.{name}": value for name, _, value in (str(word).partition("=") for word in changed)}
     found |= _flattened("derived.", mapping_at(config, "derived"))
@@ -252,10 +252,11 @@ def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arguments(args: Sequence[str], own: str) -> Facts:
-    """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others."""
+def argument_facts(args: Sequence[str], own: str = "") -> Facts:
+    """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others;
+    `own` is the run directory, which is left out of them."""
     found: Facts = {}
-    words = [word.replace(own, "") for word in args]  # the copy of a config in each run directory
+    words = [word.replace(own, "") if own else word for word in args]  # the copy of a config in each run directory
     flag, number = "", 0
     for word in words:
         name, is_assigned, value = word.partition("=")
@@ -350,11 +351,14 @@ def _labels(runs: Sequence[Run], differences: Sequence[Difference]) -> list[str]
     if len(set(names)) == len(names):
         return names
     fields = [difference for difference in differences if not difference.name.startswith(("versions", "derived"))]
-    fields = sorted(fields, key=lambda difference: difference.name != "launch.nproc_per_node")[:12]
+    fields = sorted(fields, key=lambda one: (one.name != "launch.nproc_per_node", any("/" in v for v in one.values)))[
+        :12
+    ]
     for count in (1, 2):
         for chosen in itertools.combinations(fields, count):
             told = [
-                ", ".join(f"{one.name.rpartition('.')[2]} {one.values[i]}" for one in chosen) for i in range(len(runs))
+                ", ".join(f"{one.name.rpartition('.')[2]} {one.values[i].rpartition('/')[2]}" for one in chosen)
+                for i in range(len(runs))
             ]
             labels = [f"{name} · {text}" for name, text in zip(names, told, strict=True)]
             if len(set(labels)) == len(labels):

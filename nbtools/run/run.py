@@ -35,6 +35,7 @@ from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
+from nbtools.rundir.program_files.written_files import places_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
@@ -422,6 +423,15 @@ def curve_sources(run: Run) -> list[str]:
 def shift_of(run: Run) -> int:
     """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
+
+
+def shared_folders(run: Run) -> dict[Path, str]:
+    """Return the folders of a program that another run wrote to at the same time, whose files are not listed, each with
+    the id of that run."""
+    cwd, args, started, ended = run._written_where_and_when
+    with contextlib.suppress(OSError):
+        return {} if started is None else places_of(run.dir, cwd, args, started, ended).left_out
+    return {}
 
 
 def silent_s(run: Run) -> float | None:

@@ -1,4 +1,4 @@
-"""The flags of a program that may resume it: those that its file names, and those that its other modules declare."""
+"""The flags of a program that may resume it, and those that name folders: of its file and of its other modules."""
 
 import contextlib
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from types import NoneType
 
 from nbtools.errors import ScriptError
+from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import Takes, arguments_in
@@ -21,6 +22,17 @@ def flags_of_program(path: Path, args: Sequence[str], module: str | None, search
                     found[f"{flag}="] = _taken(argument.field)
                 else:
                     found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
+    return found
+
+
+def default_folders(path: Path, args: Sequence[str], module: str | None, search: Sequence[Path]) -> list[str]:
+    """Return the flags that `args` leave out and whose default may be a folder, each followed by it."""
+    given, found = {word.partition("=")[0] for word in args}, list[str]()
+    with contextlib.suppress(ScriptError):
+        for argument in arguments_of(path, module=module, search=search).arguments:
+            flags, default = argument.flags, argument.field.default
+            if flags and given.isdisjoint(flags) and isinstance(default, str) and names_folder(flags[0]):
+                found += [flags[0], default]
     return found
 
 
