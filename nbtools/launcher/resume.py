@@ -22,7 +22,6 @@ from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
-from nbtools.run.compare import argument_facts
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
@@ -139,13 +138,7 @@ def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], s
         warnings.warn(note, stacklevel=3)
     before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
     changes = {} if after == before else {"nproc_per_node": [before, after]}
-    own = recorded_arguments(parent.info)
-    old, new = argument_facts(own), argument_facts([*own, *secret_values.masked(args)])
-    changes |= {
-        name.partition(".")[2]: [old.get(name, "not given"), value]
-        for name, value in new.items()
-        if value != old.get(name)
-    }
+    changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
     origin = planned.origin(parent) | ({"changes": changes} if changes else {})
     return start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
 

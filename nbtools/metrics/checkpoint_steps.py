@@ -36,7 +36,7 @@ def with_steps(
         printed: the metrics in its log.
         shift: the number of steps by which its rows are shifted on the joined curve.
     """
-    around = {i: limits for i, one in enumerate(found) if (limits := _steps_around(own, one.time))}
+    around = {i: limits for i, one in enumerate(found) if (limits := _steps_around(own, printed, one.time))}
     numbers = {i: one.number for i, one in enumerate(found) if one.step is None and one.number is not None}
     fitting: Mapping[int, int] = (
         {} if around else {i: number for i, number in numbers.items() if not found[i].is_of_epoch}
@@ -74,13 +74,14 @@ def _readings(
         yield dict(numbers)
 
 
-def _steps_around(own: History, when: float) -> _Around | None:
+def _steps_around(own: History, printed: LogMetrics, when: float) -> _Around | None:
     """Return which steps a file of this time may be of: those up to the next row, or to one beyond the last."""
+    before, after = printed.times_around(when)
     estimate = own.step_at(when + _LOG_TIMES_DIFFER_S) if own.has_steps else None
     if estimate is None:
         return None
     every = own.values()
-    later = [int(steps[0]) for s in every if len(steps := s.steps[s.times > when + _LOG_TIMES_DIFFER_S])]
+    later = [int(steps[0]) for series in every if len(steps := series.steps[series.times > after])]
     steps = np.unique(np.concatenate([series.steps for series in every]))
     beyond = int(2 * steps[-1] - steps[-2]) if len(steps) > 1 else estimate
-    return _Around(own.step_at(when - _LOG_TIMES_DIFFER_S) or 0, min(later, default=beyond), estimate)
+    return _Around(own.step_at(before) or 0, min(later, default=beyond), estimate)

@@ -204,7 +204,7 @@ def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
     if meaning is not None and values and isinstance(launch.get("recipe"), str):
         lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
         found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
-    found |= {} if values else argument_facts(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
+    found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
     changed = mapping_at(launch, "program").get("config_values") or ()
     found |= {f"arguments.config.{name}": value for name, _, value in (str(word).partition("=") for word in changed)}
     found |= _flattened("derived.", mapping_at(config, "derived"))
@@ -252,11 +252,10 @@ def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def argument_facts(args: Sequence[str], own: str = "") -> Facts:
-    """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others;
-    `own` is the run directory, which is left out of them."""
+def _arguments(args: Sequence[str], own: str) -> Facts:
+    """Return the arguments of a script without a config: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, `--fast`, and the others."""
     found: Facts = {}
-    words = [word.replace(own, "") if own else word for word in args]  # the copy of a config in each run directory
+    words = [word.replace(own, "") for word in args]  # the copy of a config in each run directory
     flag, number = "", 0
     for word in words:
         name, is_assigned, value = word.partition("=")

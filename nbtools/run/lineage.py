@@ -10,6 +10,7 @@ from nbtools.errors import shown
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import MAX_STEP, read_json, read_small, whole
 from nbtools.rundir.rundir import RunDir, found_runs, is_run
+from nbtools.rundir.tail import one_line
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
@@ -115,6 +116,11 @@ def origin_in_words(resumed_from: object) -> str:
 
 
 def changes_in_words(changes: Mapping[str, object]) -> str:
-    """Describe changes that are given as pairs of an old and a new value."""
+    """Describe changes that are given as pairs of an old and a new value; those of `arguments` are appended ones."""
     pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
-    return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())
+    return ", ".join(
+        f"adds the arguments {one_line(str(pair[1]), 200)}"
+        if name == "arguments"
+        else f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}"
+        for name, pair in pairs.items()
+    )

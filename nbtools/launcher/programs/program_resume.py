@@ -78,7 +78,8 @@ def planned_resume(
         )
     own = recorded_arguments(secret_values.restored(parent.files, parent.info))
     kept = resume_with is not None and _remember(parent, words)
-    notes += [note for note in (kept, overwritten(parent, found, args)) if note]
+    lost = overwritten(parent, found, args) if args or checkpoint is not None else ""
+    notes += [note for note in (kept, lost) if note]
     return ProgramResume(
         program, (*with_checkpoint(own, words, found.path), *args), Project(_root_of(parent)), found, tuple(notes)
     )

@@ -102,6 +102,12 @@ class LogMetrics:
         """The first epoch of the log and the number of steps in each; None if it does not print both."""
         return self._count.epoch_steps
 
+    def times_around(self, when: float) -> tuple[float, float]:
+        """Return the recorded times of the growth of the log before and after a Unix time, which limit when each line
+        was printed; infinite where there is none."""
+        with self._lock:
+            return self._times.around(when)
+
     @property
     def history(self) -> History:
         """The history up to the end of the log. Reads only new output, and only samples of it if it is too much."""
@@ -179,6 +185,13 @@ class _LineTimes:
                             self._sizes.append(int(size))
                             self._times.append(float(when))
                             self._attempts.append(int(attempt))
+
+    def around(self, when: float) -> tuple[float, float]:
+        """Return the last time up to a time and the first from it on; infinite where there is none."""
+        after = bisect.bisect_left(self._times, when)
+        return self._times[after - 1] if after else -math.inf, self._times[after] if after < len(
+            self._times
+        ) else math.inf
 
     def at(self, offset: int) -> tuple[float | None, int]:
         """Return the Unix time at which the log grew to `offset` bytes, and the attempt; now for what came last."""
