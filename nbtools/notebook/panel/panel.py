@@ -45,7 +45,7 @@ from nbtools.run.run import Run, is_read
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
-from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, resume_order
 from nbtools.rundir.rundir import foreign_owner, has_recipe
 from nbtools.script.script import differences
 
@@ -492,7 +492,11 @@ class LivePlot:
                 changes, arguments = self._typed()
                 if arguments:
                     said = f"Resume adds the arguments {shlex.join(arguments)}"
-                if isinstance(chosen := widgets.checkpoint.value, ForeignCheckpoint) and not self._why_not:
+                chosen = widgets.checkpoint.value
+                if chosen == LATEST and arguments:
+                    listed = [one for one in widgets.tabs.checkpoints.found if isinstance(one, ForeignCheckpoint)]
+                    chosen = next(iter(resume_order(listed)), None)
+                if isinstance(chosen, ForeignCheckpoint) and not self._why_not:
                     said = "\n".join([*filter(None, [said, overwritten(self.run, chosen, arguments)])])
                 if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))

@@ -35,6 +35,8 @@ class View:
     checkpoints: Sequence[tuple[int, float | None]] = ()
     """Step of each checkpoint and the evaluation loss in its manifest."""
     resumed_at: int | None = None
+    is_resume_estimated: bool = False
+    """Whether this step is an estimate, from the time of a file."""
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
     has_ended: bool = False
@@ -70,7 +72,10 @@ def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **op
     total = f" of {run.total_steps:,}" if run.total_steps else ""
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
-    return View(history, run.name, subtitle, marks, resumed_at, restarted_at, state.is_final, **options)
+    options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
+    return View(
+        history, run.name, subtitle, marks, resumed_at, restarted_at=restarted_at, has_ended=state.is_final, **options
+    )
 
 
 def _marks(run: Run) -> list[tuple[int, float | None]]:

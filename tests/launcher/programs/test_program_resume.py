@@ -20,6 +20,7 @@ from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued, newest_of_program
 from nbtools.launcher.programs.program_resume import origin_of_launch, overwritten
 from nbtools.launcher.resume import launch_again, resume
+from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
 from nbtools.run.compare import compare_runs
@@ -88,6 +89,9 @@ def test_a_checkpoint_whose_name_has_no_step_has_about_that_of_the_curve(work: P
     (found,) = run.checkpoints
     assert found.step is not None and 10 <= found.step <= 14
     assert f"ckpt.pt (about step {found.step})" in cli("show", run.id).stdout
+    child = finished(resume(run, args=["--steps", "16", "--out-dir", "elsewhere"]))
+    assert child.summary()["origin"].startswith(f"forked from {run.id} at about step {found.step}: adds the arguments ")
+    assert view_of(child).is_resume_estimated
 
 
 def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
@@ -193,13 +197,29 @@ def test_steps_count_on_from_the_parents_along_a_chain_whose_counters_start_over
     assert view_of(fourth).resumed_at == 16
 
 
-def test_a_fork_that_writes_elsewhere_overwrites_nothing(work: Path) -> None:
+def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Path) -> None:
     parent = finished(launch("epochs.py", torchrun=False, args=["--name", "last.pt"]))
     (saved,) = parent.checkpoints
     assert isinstance(saved, ForeignCheckpoint)
     assert overwritten(parent, saved, []) == "", "it continues"
     assert "(1 checkpoint may be lost); name another folder with --out_dir" in overwritten(parent, saved, ["--lr", "2"])
     assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
+    panel = LivePlot(parent)
+    try:
+        controls = panel._widgets
+        eventually(lambda: not controls.resume.disabled)
+        for typed, is_said in (("--lr 2", True), ("--lr 2 --out_dir other", False), ("", False)):
+            controls.changes.value = typed
+            assert ("name another folder with --out_dir" in controls.changing.value) is is_said
+        table = controls.tabs.checkpoints
+        assert [label for label, _ in table.choice.options] == [
+            "latest verified",
+            f"about step {saved.step} · {saved.name}",
+        ]
+        table.look()
+        assert f"<b>about {saved.step}</b>" in table._table.value
+    finally:
+        panel.close()
 
 
 def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resume(work: Path) -> None:
