@@ -118,9 +118,7 @@ def origin_in_words(resumed_from: object) -> str:
 def changes_in_words(changes: Mapping[str, object]) -> str:
     """Describe changes that are given as pairs of an old and a new value; those of `arguments` are appended ones."""
     pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
-    return ", ".join(
-        f"adds the arguments {one_line(str(pair[1]), 200)}"
-        if name == "arguments"
-        else f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}"
-        for name, pair in pairs.items()
-    )
+    if "arguments" in pairs:
+        added = one_line(str(pairs.pop("arguments")[1]), 200)
+        return ", ".join(filter(None, [changes_in_words(pairs), f"adds the arguments {added}"]))
+    return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())

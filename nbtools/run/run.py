@@ -14,9 +14,9 @@ from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
-from nbtools.metrics.checkpoint_steps import with_steps
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.project import find_project, located
@@ -35,7 +35,6 @@ from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.program_files.written_files import places_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
@@ -417,7 +416,8 @@ def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     if not run._has_program_log or run.own_history is run._own:
         return []
-    return [*run._found.notes(), *([_SHIFTED.format(run._shift)] if shift_of(run) else [])]
+    more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
 
 
 def shift_of(run: Run) -> int:
@@ -425,13 +425,12 @@ def shift_of(run: Run) -> int:
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
-def shared_folders(run: Run) -> dict[Path, str]:
-    """Return the folders of a program that another run wrote to at the same time, whose files are not listed, each with
-    the id of that run."""
-    cwd, args, started, ended = run._written_where_and_when
-    with contextlib.suppress(OSError):
-        return {} if started is None else places_of(run.dir, cwd, args, started, ended).left_out
-    return {}
+def unclear_checkpoints(run: Run) -> str:
+    """Return why the checkpoints of a program are not listed; empty if they are, or if there are none."""
+    if run.checkpoints or not run._foreign.unclear:
+        return ""
+    folder, other = next(iter(run._foreign.unclear.items()))
+    return f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them"
 
 
 def silent_s(run: Run) -> float | None:

@@ -14,7 +14,7 @@ from nbtools.launcher.programs.program_restart import recorded_words
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
-from nbtools.run.run import Run, shared_folders
+from nbtools.run.run import Run, unclear_checkpoints
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
@@ -207,9 +207,10 @@ def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
         reasons += more
         if found is not None:
             return found, [f"passed over {reason}" for reason in reasons]
-    for folder, other in [*shared_folders(parent).items()][:1]:  # the first is the most special
-        reasons.append(f"{other} wrote to {folder} at the same time, so the files there may be its own")
-    why = "; ".join(reasons) or "none of its files has a checkpoint's name"
+    why = (
+        "; ".join([*reasons, *filter(None, [unclear_checkpoints(parent)])])
+        or "none of its files has a checkpoint's name"
+    )
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); name its file or folder, or launch it again")
 
 

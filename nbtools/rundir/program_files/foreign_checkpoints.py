@@ -125,6 +125,8 @@ class ForeignCheckpoints:
         self._found: list[ForeignCheckpoint] = []
         self._key: object = None
         self._looked = float("-inf")
+        self.unclear: dict[Path, str] = {}
+        """Folders of checkpoints that may be those of another run, whose name is the value, as of the last look."""
 
     def look(
         self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None
@@ -138,7 +140,9 @@ class ForeignCheckpoints:
         if started is not None and not is_known:
             self._looked = now
             with contextlib.suppress(OSError):
-                self._found, self._key = checkpoints_of(self._run_dir, cwd, args, started, ended), key
+                self.unclear.clear()
+                found = checkpoints_of(self._run_dir, cwd, args, started, ended, unclear=self.unclear)
+                self._found, self._key = found, key
         return self._found
 
 
@@ -151,21 +155,28 @@ def checkpoints_of(
     *,
     quiet_s: float = _QUIET_S,
     cut: list[Path] | None = None,
+    unclear: dict[Path, str] | None = None,
 ) -> list[ForeignCheckpoint]:
     """Return the checkpoints that a program wrote, oldest first; the arguments and errors are those of `places_of`.
 
     Args:
         quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
         cut: receives the folders that were not read to their end.
+        unclear: receives the folders of checkpoints that another run may have written, each with the name of that run.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
     before = time.time() - quiet_s if ended is None else float("inf")
     places = places_of(run_dir, cwd, args, started, ended)
     for root in dict.fromkeys((run_dir, *places.named, *places.working)):
-        if root not in places.left_out:
-            for one, says_so in _below(root, places, [*places.working, run_dir], cut):
+        other = places.left_out.get(root)
+        if other is not None and (unclear is None or (places.named and root not in places.named)):
+            continue
+        for one, says_so in _below(root, places, [*places.working, run_dir], cut):
+            if other is None:
                 (found if says_so else others).setdefault(one.path, one)
+            elif says_so and unclear is not None:
+                unclear[one.path.parent] = other
     listed = [one for one in (found or others).values() if one.time <= before]
     return sorted(listed, key=lambda one: (one.time, one.name))
 

@@ -20,6 +20,7 @@ from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued, newest_of_program
 from nbtools.launcher.programs.program_resume import origin_of_launch, overwritten
 from nbtools.launcher.resume import launch_again, resume
+from nbtools.notebook.panel.changes import Look, changes_since
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
@@ -188,6 +189,7 @@ def test_steps_count_on_from_the_parents_along_a_chain_whose_counters_start_over
     view = view_of(third)
     assert (view.resumed_at, view.checkpoints) == (32, [(40, None), (32, None)])
     assert "step 38" in view.subtitle
+    assert "step 32 → 38" in [change.short for change in changes_since(third, Look(second.records.ended_at or 0.0, 0))]
     compared = compare_runs(first, second, third)
     assert compared.sources[2] == [(second.id, 32), (first.id, 24)]
     assert compared.labels == [f"work_epochs · epochs {count}" for count in ("not given", "6", "5")]
@@ -230,7 +232,9 @@ def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resum
     first.stop()
     second.stop()
     assert first.info["default_folders"] == ["--out_dir", "ckpts"] and first.checkpoints == []
-    with pytest.raises(LaunchError, match=rf"\({second.id} wrote to {work / 'ckpts'} at the same time"):
+    why = f"{work / 'ckpts'}: its checkpoints are not listed, since {second.id} ran at the same time"
+    assert curve_sources(first)[-1].startswith(why)
+    with pytest.raises(LaunchError, match=rf"\({why}"):
         resume(first)
 
 

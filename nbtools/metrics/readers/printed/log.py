@@ -103,10 +103,11 @@ class LogMetrics:
         return self._count.epoch_steps
 
     def times_around(self, when: float) -> tuple[float, float]:
-        """Return the recorded times of the growth of the log before and after a Unix time, which limit when each line
-        was printed; infinite where there is none."""
+        """Return the recorded times of the log's growth before and after a Unix time; infinite where there is none."""
         with self._lock:
-            return self._times.around(when)
+            times = [-math.inf, *self._times.times, math.inf]
+        after = bisect.bisect_left(times, when)
+        return times[after - 1], times[after]
 
     @property
     def history(self) -> History:
@@ -171,7 +172,7 @@ class _LineTimes:
     def __init__(self, path: str | Path | None) -> None:
         self._tail = Tail(path) if path is not None else None
         self._sizes: list[int] = []
-        self._times: list[float] = []
+        self.times: list[float] = []
         self._attempts: list[int] = []
 
     def read(self) -> None:
@@ -183,19 +184,12 @@ class _LineTimes:
                         size, when, attempt = orjson.loads(line)
                         if not self._sizes or size >= self._sizes[-1]:
                             self._sizes.append(int(size))
-                            self._times.append(float(when))
+                            self.times.append(float(when))
                             self._attempts.append(int(attempt))
-
-    def around(self, when: float) -> tuple[float, float]:
-        """Return the last time up to a time and the first from it on; infinite where there is none."""
-        after = bisect.bisect_left(self._times, when)
-        return self._times[after - 1] if after else -math.inf, self._times[after] if after < len(
-            self._times
-        ) else math.inf
 
     def at(self, offset: int) -> tuple[float | None, int]:
         """Return the Unix time at which the log grew to `offset` bytes, and the attempt; now for what came last."""
-        sizes, times = self._sizes, self._times
+        sizes, times = self._sizes, self.times
         if not sizes:
             return None, 1
         after = bisect.bisect_left(sizes, offset)

@@ -15,8 +15,6 @@ _LOG_TIMES_DIFFER_S: Final = 1.0
 
 
 class _Around(NamedTuple):
-    """The steps that a file may be of, by its time."""
-
     first: int
     last: int
     estimate: int
