@@ -350,9 +350,8 @@ def _labels(runs: Sequence[Run], differences: Sequence[Difference]) -> list[str]
     if len(set(names)) == len(names):
         return names
     fields = [difference for difference in differences if not difference.name.startswith(("versions", "derived"))]
-    fields = sorted(fields, key=lambda one: (one.name != "launch.nproc_per_node", any("/" in v for v in one.values)))[
-        :12
-    ]
+    fields.sort(key=lambda one: (one.name != "launch.nproc_per_node", one.name == "origin", "/" in "".join(one.values)))
+    fields = fields[:12]
     for count in (1, 2):
         for chosen in itertools.combinations(fields, count):
             told = [
