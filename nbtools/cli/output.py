@@ -319,7 +319,7 @@ def _job(summary: dict[str, Any]) -> str:
 def _checkpoint(saved: Mapping[str, Any]) -> str:
     """Return the name of a checkpoint, and its step if the name is not made of it."""
     is_plain = saved["step"] is None or saved["name"].startswith("step-")
-    step = "" if is_plain else f" (step {saved['step']:,})"
+    step = "" if is_plain else f" ({'about ' * saved.get('is_estimate', False)}step {saved['step']:,})"
     return f"{saved['name']}{step}{' (best)' * saved['best']}"
 
 

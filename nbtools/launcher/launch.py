@@ -403,6 +403,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "program": program and program.model_dump(mode="json", exclude={"args"}),
         "args": list(checked.args_in(run.path)),
         "num_epochs": checked.num_epochs,
+        "default_folders": list(checked.default_folders),
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),

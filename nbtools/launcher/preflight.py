@@ -26,7 +26,7 @@ from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_copy import changed_config
-from nbtools.script.arguments.program_flags import declared_arguments, flags_of_program, num_epochs
+from nbtools.script.arguments.program_flags import declared_arguments, default_folders, flags_of_program, num_epochs
 from nbtools.script.inspection import inspect_program, module_of, python_file
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
@@ -58,6 +58,8 @@ class Preflight:
     """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
     num_epochs: int | None = None
     """The program's number of epochs, by its arguments; None if it is not known."""
+    default_folders: tuple[str, ...] = ()
+    """Flags of a program that its arguments leave out, each followed by its default, a folder."""
 
     @property
     def launch(self) -> Launch:
@@ -274,6 +276,7 @@ def _check_program(
         program=program,
         source=source,
         num_epochs=num_epochs(args, declared),
+        default_folders=tuple(default_folders(args, declared)),
     )
 
 

@@ -10,39 +10,42 @@ from nbtools.rundir.json_files import MAX_STEP
 
 
 def joined_runs(parts: Sequence[tuple[History, int]]) -> tuple[History, int]:
-    """Join the rows of runs, oldest first, each with the step at which the next one resumed.
+    """Join the rows of runs, oldest first, each with the step of the joined curve at which the next one resumed.
 
     Of a program that continues its count the rows after that step follow those of its parent up to it; others may be a
-    copy, as in trainer_state.json. One whose count begins again is drawn after the rows of its parent: none of them is
-    replaced.
+    copy, as in trainer_state.json. One whose count begins again is drawn from that step on.
 
     Returns:
         The history, and the number of steps by which the rows of the last run are shifted.
     """
     rows: dict[str, list[Column]] = {}
     shift, until = 0, MAX_STEP
-    before: History | None = None
+    drawn: list[tuple[History, int, int]] = []
     for part, resumed_at in parts:
-        first = _first_step(part)
-        limit = -1
-        if before is not None and first is not None:
-            if first <= until and _begins_again(part, before):
-                shift = last = _last_step(rows, shift + until)
+        first, limit, last = _first_step(part), -1, 0
+        while len(drawn) > 1 and until <= drawn[-1][2]:  # the checkpoint is of an earlier run
+            drawn.pop()
+        if drawn and first is not None:
+            before, shift, _ = drawn[-1]
+            if first + shift <= until and _begins_again(part, before):
+                shift = last = _end_of(rows, until, first)
             else:
-                limit = until if until < MAX_STEP else first - 1
-                last = shift + limit
+                last = until if until < MAX_STEP else first + shift - 1
+                limit = last - shift
             rows = {name: _between(columns, 0, last) for name, columns in rows.items()}
         for name, series in part.items():
             new = _between([series.steps, series.values, series.times], limit + 1, MAX_STEP)
             new[0] = new[0] + shift
             old = rows.get(name)
             rows[name] = new if old is None else [np.concatenate(pair) for pair in zip(old, new, strict=True)]
-        before, until = part if first is not None else before, resumed_at
+        if first is not None:
+            drawn.append((part, shift, last))
+        until = resumed_at
     result = History()
     for name, (steps, values, times) in rows.items():
         result.add(name, steps, values, times)
     result.version += sum(part.version for part, _ in parts)
-    result.has_steps = all(part.has_steps for part, _ in parts)
+    result.has_steps = all(part.has_steps for part, _ in parts if part)
     return result, shift
 
 
@@ -65,9 +68,15 @@ def _begins_again(part: History, before: History) -> bool:
     return not (same and all(len(found) and found.all() for found in same))
 
 
-def _last_step(rows: dict[str, list[Column]], limit: int) -> int:
-    steps = (steps[steps <= limit] for steps, _, _ in rows.values())
-    return max((int(found[-1]) for found in steps if len(found)), default=0)
+def _end_of(rows: dict[str, list[Column]], until: int, first: int) -> int:
+    """Return the step at which a run resumed whose count begins again at `first`: `until`, if rows reach up to it.
+
+    They may end before it by less than the distance of two rows: lines that are printed every few steps.
+    """
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _, _ in rows.values())]))
+    last = int(steps[-1]) if len(steps) else 0
+    distance = int(steps[-1] - steps[-2]) if len(steps) > 1 else 0
+    return until if until <= last + distance else last + (first == 0)
 
 
 def _between(columns: list[Column], first: int, last: int) -> list[Column]:

@@ -351,11 +351,13 @@ def _labels(runs: Sequence[Run], differences: Sequence[Difference]) -> list[str]
     if len(set(names)) == len(names):
         return names
     fields = [difference for difference in differences if not difference.name.startswith(("versions", "derived"))]
-    fields = sorted(fields, key=lambda difference: difference.name != "launch.nproc_per_node")[:12]
+    fields.sort(key=lambda one: (one.name != "launch.nproc_per_node", one.name == "origin", "/" in "".join(one.values)))
+    fields = fields[:12]
     for count in (1, 2):
         for chosen in itertools.combinations(fields, count):
             told = [
-                ", ".join(f"{one.name.rpartition('.')[2]} {one.values[i]}" for one in chosen) for i in range(len(runs))
+                ", ".join(f"{one.name.rpartition('.')[2]} {one.values[i].rpartition('/')[2]}" for one in chosen)
+                for i in range(len(runs))
             ]
             labels = [f"{name} · {text}" for name, text in zip(names, told, strict=True)]
             if len(set(labels)) == len(labels):

@@ -33,7 +33,7 @@ SMALL_BYTES: Final = 1 << 20
 """Size of a file that is read in about 15 ms; smaller files are not cached."""
 _MOST_CACHED_BYTES: Final = 256 << 20
 """Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _HEAD_BYTES: Final = 64 << 10
 _FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
 

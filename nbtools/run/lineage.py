@@ -10,6 +10,7 @@ from nbtools.errors import shown
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import MAX_STEP, read_json, read_small, whole
 from nbtools.rundir.rundir import RunDir, found_runs, is_run
+from nbtools.rundir.tail import one_line
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
@@ -104,7 +105,9 @@ def origin_in_words(resumed_from: object) -> str:
     if not isinstance(resumed_from, dict):
         return ""
     step, name = resumed_from.get("step"), resumed_from.get("checkpoint")
-    where = f"from {resumed_from.get('run')} at {f'checkpoint {shown(name)}' if step is None else f'step {step}'}"
+    about = "about " if resumed_from.get("is_estimate") is True else ""
+    at = f"checkpoint {shown(name)}" if step is None else f"{about}step {step}"
+    where = f"from {resumed_from.get('run')} at {at}"
     changes = resumed_from.get("changes")
     if not isinstance(changes, dict) or not changes:
         return f"resumed {where}"
@@ -113,6 +116,9 @@ def origin_in_words(resumed_from: object) -> str:
 
 
 def changes_in_words(changes: Mapping[str, object]) -> str:
-    """Describe changes that are given as pairs of an old and a new value."""
+    """Describe changes that are given as pairs of an old and a new value; those of `arguments` are appended ones."""
     pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
+    if "arguments" in pairs:
+        added = one_line(str(pairs.pop("arguments")[1]), 200)
+        return ", ".join(filter(None, [changes_in_words(pairs), f"adds the arguments {added}"]))
     return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())

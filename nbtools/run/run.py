@@ -16,6 +16,7 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.printed.read_line import read_line
@@ -39,8 +40,6 @@ from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
-_LOG_TIMES_DIFFER_S = 1.0
-"""Largest delay of a printed line's time after the line itself."""
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
 _SMALL_BYTES = 1 << 20
 """Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
@@ -78,6 +77,7 @@ class Run:
         self._joined_tail = Tail(self.files.metrics)
         self._joined: History | None = None
         self._newest: tuple[object, tuple[int, dict[str, float]]] | None = None
+        self._parent: Run | None = None
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
         self._is_read = False
@@ -141,7 +141,9 @@ class Run:
         if not self._has_program_log or failure.loss is not None:
             return failure
         rows = self.own_history
-        step = rows.last_step if failure.step is None and rows.has_steps else failure.step
+        step = failure.step
+        if step is None and rows.has_steps and rows.last_step is not None:
+            step = rows.last_step + shift_of(self)
         return replace(failure, step=step, loss=rows.last("train/loss") if "train/loss" in rows else None)
 
     @property
@@ -152,7 +154,10 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The last optimizer step: as rank 0 recorded it at its end, else the greatest in metrics and heartbeats."""
+        """The last optimizer step: as rank 0 recorded it at its end, else the greatest in metrics and heartbeats.
+
+        A program whose count begins again after a resume is counted on from its parent, as in `history`.
+        """
         return last_step(self, lambda: read_heartbeats(self.files))
 
     @property
@@ -160,13 +165,16 @@ class Run:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
         num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
         derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        return derived or self._found.total_steps(num_epochs)
+        total = derived or self._found.total_steps(num_epochs)
+        return total and total + shift_of(self)
 
     @property
     def parent(self) -> "Run | None":
         """The run that this one resumed; None if there is none or it was deleted."""
         path = parent_folder(self.dir, self.info)
-        return None if path is None else Run(path)
+        if path is not None and (self._parent is None or self._parent.dir != path):
+            self._parent = Run(path)  # kept, so that its rows are read once
+        return None if path is None else self._parent
 
     # --- curves, checkpoints, log ---
 
@@ -254,14 +262,10 @@ class Run:
             return [*saved]
         with self._reading:
             found = self._foreign.look(*self._written_where_and_when)
-            if all(one.step is not None for one in found):
+            if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             own = self.own_history
-            steps = [own.step_at(one.time + _LOG_TIMES_DIFFER_S) if own.has_steps else None for one in found]
-            steps = [one.number if step is None else step for one, step in zip(found, steps, strict=True)]
-            return [
-                one if one.step is not None else replace(one, step=step) for one, step in zip(found, steps, strict=True)
-            ]
+            return [*with_steps(found, own, self._printed, shift_of(self))]
 
     @property
     def _has_program(self) -> bool:
@@ -409,7 +413,7 @@ def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
         return recorded
     if (last := run._last_step) is None:
         has_ended = run.records.exit is not None  # no row follows, so the value can be kept
-        last = max(run._newest_values()[0], *(beat.step for beat in read()), 0)
+        last = max(run._newest_values()[0] + shift_of(run), *(beat.step for beat in read()), 0)
         run._last_step = last if has_ended else None
     return last
 
@@ -418,12 +422,21 @@ def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     if not run._has_program_log or run.own_history is run._own:
         return []
-    return [*run._found.notes(), *([_SHIFTED.format(run._shift)] if shift_of(run) else [])]
+    more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
 
 
 def shift_of(run: Run) -> int:
     """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
-    return run._shift if run.parent is not None and run._has_program_log and len(run.history) else 0
+    return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
+
+
+def unclear_checkpoints(run: Run) -> str:
+    """Return why the checkpoints of a program are not listed; empty if they are, or if there are none."""
+    if run.checkpoints or not run._foreign.unclear:
+        return ""
+    folder, other = next(iter(run._foreign.unclear.items()))
+    return f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them"
 
 
 def silent_s(run: Run) -> float | None:

@@ -33,7 +33,7 @@ def test_a_program_is_resumed_with_other_arguments_from_its_panel(notebook: Any,
     see(panel, "Resume adds the arguments --steps 90")
     notebook.shoot("program-fork", panel)
     panel.get_by_role("button", name="Start").click()
-    see(panel, "at step 40: arguments '' -> '--steps 90'")
+    see(panel, "at step 40: adds the arguments --steps 90")
     see(panel, "SUCCEEDED")
     see(panel, "saved/ckpt_step80.pt")
     notebook.shoot("program-resumed", panel)

@@ -26,7 +26,7 @@ def test_a_count_that_continues_replaces_the_rows_after_the_resume() -> None:
 
 
 def test_a_count_that_begins_again_is_drawn_behind_the_parent() -> None:
-    parts = [(rows(1, 2, 3, 4), 3), (rows(1, 2, 3, start=10.0), 2), (rows(1, 2, start=20.0), MAX_STEP)]
+    parts = [(rows(1, 2, 3, 4), 3), (rows(1, 2, 3, start=10.0), 5), (rows(1, 2, start=20.0), MAX_STEP)]
     joined, shift = joined_runs(parts[:2])
     assert points(joined) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 11.0), (5, 12.0), (6, 13.0)]
     assert shift == 3
@@ -58,3 +58,19 @@ def test_a_parent_without_rows_changes_nothing() -> None:
     assert (points(joined), shift) == ([(1, 1.0), (2, 2.0)], 0)
     joined, _ = joined_runs([(rows(1, 2, 3), 2), (History(), MAX_STEP)])
     assert [step for step, _ in points(joined)] == [1, 2, 3], "the child has no row yet"
+    waiting = History()
+    waiting.has_steps = False  # nothing is printed yet
+    assert joined_runs([(rows(1, 2, 3), 2), (waiting, MAX_STEP)])[0].has_steps
+
+
+def test_a_resume_from_a_checkpoint_of_an_earlier_run_leaves_out_the_runs_between() -> None:
+    first, second = rows(0, 2, 4, 6), rows(0, 2, 4, start=10.0)
+    for at in (3, 6):  # the second run resumed at 6, too
+        joined, shift = joined_runs([(first, 6), (second, at), (rows(0, 2, start=20.0), MAX_STEP)])
+        assert points(joined) == [*((step, float(step)) for step in range(0, at, 2)), (at, 20.0), (at + 2, 22.0)]
+        assert shift == at
+
+
+def test_a_checkpoint_behind_the_last_printed_row_counts_if_it_is_less_than_a_row_away() -> None:
+    for until, expected in ((95, 95), (100, 100), (1000, 91)):  # 1,000: of another unit
+        assert joined_runs([(rows(0, 10, 80, 90), until), (rows(0, 10, start=10.0), MAX_STEP)])[1] == expected

@@ -139,6 +139,14 @@ def test_hidden_arguments_are_neither_shown_nor_a_difference(make: MakeRun) -> N
     assert compare_runs(a, make("c")).differences == []
 
 
+def test_a_label_prefers_a_value_to_a_path_and_has_the_end_of_a_path(make: MakeRun) -> None:
+    place = "/home/someone/a/very/long/path/ckpts"
+    two = [make("a", args=["--resume", f"{place}/ckpt_{n}.pt", *more]) for n, more in ((2, []), (4, ["--lr", "2"]))]
+    assert compare_runs(*two).labels == ["a · lr not given", "a · lr 2"]
+    third = make("a", args=["--resume", f"{place}/ckpt_6.pt"], resumed_from={"run": two[0].id, "step": 6})
+    assert compare_runs(two[0], third).labels == ["a · resume ckpt_2.pt", "a · resume ckpt_6.pt"]
+
+
 def test_patterns_fit_names_and_ids_oldest_first(project: Project, make: MakeRun) -> None:
     runs = [make(name) for name in ("lr_1", "lr_2", "other")]
     assert [run.id for run in compare_runs("lr_*").runs] == [run.id for run in runs[:2]]

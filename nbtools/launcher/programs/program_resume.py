@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptError, shown
+from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptError, plural, shown
 from nbtools.launcher.programs.program_restart import recorded_words
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
-from nbtools.run.run import Run
+from nbtools.run.run import Run, unclear_checkpoints
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
@@ -22,6 +22,7 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
     resume_order,
 )
+from nbtools.rundir.program_files.written_files import named_folders
 from nbtools.rundir.rundir import RunDir, foreign_owner, newest_first
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import arguments_in, named_checkpoint_in, resume_words, takes_path, with_checkpoint
@@ -77,9 +78,31 @@ def planned_resume(
         )
     own = recorded_arguments(secret_values.restored(parent.files, parent.info))
     kept = resume_with is not None and _remember(parent, words)
-    notes += [kept] if kept else []
+    lost = overwritten(parent, found, args) if args or checkpoint is not None else ""
+    notes += [note for note in (kept, lost) if note]
     return ProgramResume(
         program, (*with_checkpoint(own, words, found.path), *args), Project(_root_of(parent)), found, tuple(notes)
+    )
+
+
+def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> str:
+    """Return a warning if a resume from a checkpoint, with further arguments, overwrites checkpoints of the parent."""
+    folder, cwd, info = found.path.parent, str(parent.info.get("cwd") or "/"), parent.info
+    saved = [one for one in parent.checkpoints if isinstance(one, ForeignCheckpoint) and one.path.parent == folder]
+    lost = [
+        one
+        for one in saved
+        if one.time > found.time or (args and one.number is None and (one.step is None or one.is_estimate))
+    ]
+    own = recorded_arguments(info)
+    before, after = (named_folders(cwd, words, info) for words in (own, [*own, *args]))
+    flags = [flag for flag, named in before.items() if folder.is_relative_to(named)]
+    if not lost or folder.is_relative_to(parent.dir) or any(before[flag] != after[flag] for flag in flags):
+        return ""
+    where = f"with {flags[0]}" if flags else "with the program's own argument"
+    return (
+        f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the same names "
+        f"({plural(len(lost), 'checkpoint')} may be lost); name another folder {where}"
     )
 
 
@@ -114,7 +137,8 @@ def _changed_at(path: Path) -> float:
 
 
 def _origin(run: Run, found: ForeignCheckpoint) -> dict[str, Any]:
-    return {"run": run.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
+    origin = {"run": run.id, "checkpoint": found.name, "step": found.step, "path": str(found.path)}
+    return origin | ({"is_estimate": True} if found.is_estimate else {})
 
 
 def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
@@ -183,7 +207,10 @@ def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
         reasons += more
         if found is not None:
             return found, [f"passed over {reason}" for reason in reasons]
-    why = "; ".join(reasons) or "none of its files has a checkpoint's name"
+    why = (
+        "; ".join([*reasons, *filter(None, [unclear_checkpoints(parent)])])
+        or "none of its files has a checkpoint's name"
+    )
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); name its file or folder, or launch it again")
 
 

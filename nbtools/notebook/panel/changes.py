@@ -78,7 +78,7 @@ def changes_since(run: Run, look: Look) -> list[Change]:
     return [
         *_end(run, look),
         *_several("restart", restarts, is_trouble=True),
-        *_steps(run.own_history, look, resumed_step(run.info)),
+        *_steps(run.history, look, resumed_step(run.info)),
         *_loss(run.history, look),
         *_several("checkpoint", saved),
         *_several("warning", _warnings(run.files.log, look), is_trouble=True),
@@ -92,8 +92,8 @@ def _end(run: Run, look: Look) -> Iterator[Change]:
         yield Change(short, (f"{local_time(ended_at)}: {short}{why}",), state in (RunState.FAILED, RunState.LOST))
 
 
-def _steps(own: History, look: Look, first_step: int) -> Iterator[Change]:
-    every = [own[name] for name in own]
+def _steps(history: History, look: Look, first_step: int) -> Iterator[Change]:
+    every = [history[name] for name in history]
     before = max((int(s.steps[s.times <= look.time].max(initial=first_step)) for s in every), default=first_step)
     now = max((int(s.steps[s.times > look.time].max(initial=0)) for s in every), default=0)
     if now > before:

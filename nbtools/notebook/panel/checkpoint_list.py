@@ -13,6 +13,7 @@ from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN, literal
 from nbtools.notebook.widgets import html_widget
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 
 LATEST = ""
 """Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
@@ -69,7 +70,7 @@ class CheckpointList:
         offered: list[tuple[str, AnyCheckpoint | str]] = []
         for checkpoint in reversed(self.found):
             loss = checkpoint.metrics.get("eval/loss")
-            label = "step ?" if checkpoint.step is None else f"step {checkpoint.step:,}"
+            label = _step_of(checkpoint)
             label += "" if loss is None else f" · eval loss {loss:.4g}"
             label += "" if isinstance(checkpoint, Checkpoint) else f" · {checkpoint.name}"
             offered.append((label + (" · best" if checkpoint in best else ""), checkpoint))
@@ -137,6 +138,11 @@ def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
     return best_of(one for one in found if isinstance(one, Checkpoint))
 
 
+def _step_of(checkpoint: AnyCheckpoint) -> str:
+    about = "about " if isinstance(checkpoint, ForeignCheckpoint) and checkpoint.is_estimate else ""
+    return "step ?" if checkpoint.step is None else f"{about}step {checkpoint.step:,}"
+
+
 def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:
     if not shown:
         return f"<div style='{FONT}{MUTED}'>No checkpoint has been saved yet.</div>"
@@ -153,7 +159,7 @@ def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int,
     for checkpoint in shown:
         value = checkpoint.metrics.get(metric)
         is_best = " <b>best</b>" if checkpoint in best else ""
-        step = "<b>?</b>" if checkpoint.step is None else f"<b>{checkpoint.step:,}</b>"
+        step = f"<b>{_step_of(checkpoint).replace('step ', '')}</b>"
         measured = "–" if value is None else f"{value:.4g}{is_best}"
         if not isinstance(checkpoint, Checkpoint):
             measured = literal(checkpoint.name)

@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
 from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError
-from nbtools.launcher.programs.program_resume import why_not_resumable
+from nbtools.launcher.programs.program_resume import overwritten, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.notebook.kernel import answers_beside_cells, is_attended
@@ -46,6 +46,7 @@ from nbtools.run.run import Run, is_read
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, resume_order
 from nbtools.rundir.rundir import foreign_owner, has_recipe, is_removed
 from nbtools.script.script import differences
 
@@ -511,6 +512,12 @@ class LivePlot:
                 changes, arguments = self._typed()
                 if arguments:
                     said = f"Resume adds the arguments {shlex.join(arguments)}"
+                chosen = widgets.checkpoint.value
+                if chosen == LATEST and arguments:
+                    listed = [one for one in widgets.tabs.checkpoints.found if isinstance(one, ForeignCheckpoint)]
+                    chosen = next(iter(resume_order(listed)), None)
+                if isinstance(chosen, ForeignCheckpoint) and not self._why_not:
+                    said = "\n".join([*filter(None, [said, overwritten(self.run, chosen, arguments)])])
                 if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))
                     pairs = {name: [old, new] for name, old, new in differing}

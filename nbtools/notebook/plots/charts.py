@@ -428,7 +428,8 @@ def _marks(view: View, axis: Axis) -> list[Mark]:
 def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
     """Return the resume and the restarts as `cuts`, and where the parent's part ends as `veil`."""
     at = None if view.resumed_at is None else axis.of_step(view.resumed_at)
-    text = f"resumed at {view.resumed_at:,}" if is_labelled and view.resumed_at is not None else ""
+    about = "about " if view.is_resume_estimated else ""
+    text = f"resumed at {about}{view.resumed_at:,}" if is_labelled and view.resumed_at is not None else ""
     cuts = [*([(at, text)] if at is not None else []), *((axis.of_step(step), "") for step in view.restarted_at)]
     veil = min(at, axis.right) if at is not None and at > axis.left else None
     return {"cuts": [(x, label) for x, label in cuts if axis.left < x < axis.right], "veil": veil}

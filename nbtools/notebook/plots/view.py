@@ -15,7 +15,8 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
 from nbtools.run.records import mapping_at
 from nbtools.run.run import Run, shift_of
-from nbtools.rundir.json_files import finite
+from nbtools.rundir.json_files import finite, whole
+from nbtools.rundir.rundir import has_recipe
 
 X = Literal["step", "samples", "time", "relative"]
 """Unit of the x axis: `time` is the clock's, `relative` the time since the first row without the pause of a resume."""
@@ -34,6 +35,8 @@ class View:
     checkpoints: Sequence[tuple[int, float | None]] = ()
     """Step of each checkpoint and the evaluation loss in its manifest."""
     resumed_at: int | None = None
+    is_resume_estimated: bool = False
+    """Whether this step is an estimate, from the time of a file."""
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
     has_ended: bool = False
@@ -57,24 +60,31 @@ class View:
 def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **options: Any) -> View:
     """Read the view of a run, with its parent's rows and checkpoints; with `history`, its rows are not read."""
     history = run.history if history is None else history
-    resumed_at, shift = mapping_at(run.info, "resumed_from").get("step"), shift_of(run)
-    marks = _marks(run, shift)
-    if resumed_at is not None and (parent := run.parent) is not None:
-        marks += [(step, loss) for step, loss in _marks(parent, 0) if step <= resumed_at]
+    shift, parent = shift_of(run), run.parent
+    resumed_at, marks = whole(mapping_at(run.info, "resumed_from").get("step")), _marks(run)
+    if parent is None:
+        resumed_at = resumed_at if has_recipe(run.files) else None  # a program's count may have begun again
+    elif shift > shift_of(parent):
+        resumed_at = shift
+    if parent is not None and resumed_at is not None:
+        marks += [(step, loss) for step, loss in _marks(parent) if step <= resumed_at]
     restarted_at = [shift + step_of(restart) for restart in read_restarts(run.files)]
     total = f" of {run.total_steps:,}" if run.total_steps else ""
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
-    return View(history, run.name, subtitle, marks, resumed_at, restarted_at, state.is_final, **options)
+    options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
+    return View(
+        history, run.name, subtitle, marks, resumed_at, restarted_at=restarted_at, has_ended=state.is_final, **options
+    )
 
 
-def _marks(run: Run, shift: int) -> list[tuple[int, float | None]]:
+def _marks(run: Run) -> list[tuple[int, float | None]]:
     """Return the step and loss of each checkpoint with a known step; a program's may count otherwise than its curves.
 
     Marks far behind the last row, such as steps on an axis of epochs, are left out.
     """
-    saved = [(one.step + shift, one.metrics.get("eval/loss"), one) for one in run.checkpoints if one.step is not None]
-    farthest = shift + 2 * run.step
+    saved = [(one.step, one.metrics.get("eval/loss"), one) for one in run.checkpoints if one.step is not None]
+    farthest = 2 * run.step
     return [(step, loss) for step, loss, one in saved if isinstance(one, Checkpoint) or step <= farthest]
 
 

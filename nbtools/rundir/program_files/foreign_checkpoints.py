@@ -70,14 +70,19 @@ class ForeignCheckpoint:
     name: str
     """The path from the working directory or the run directory, if it lies there."""
     step: int | None
-    """Optimizer steps, from the name, a file beside it, or the curves; None if unknown."""
+    """Optimizer steps, from the name, a file beside it, or the curves, where they count the parents' too; None if
+    unknown."""
     time: float
     """Unix time of its last change."""
     num_bytes: int
     files: dict[str, tuple[int, float]] = field(compare=False, repr=False)
     """Size and time of each file when it was listed, by the path from `path`; by an empty text for a file."""
     number: int | None = field(default=None, compare=False, repr=False)
-    """A count in the name that is of steps or of something else."""
+    """A count in the name that is of epochs, of steps or of something else."""
+    is_of_epoch: bool = field(default=False, compare=False, repr=False)
+    """Whether the name says that the count is of epochs."""
+    is_estimate: bool = field(default=False, compare=False, repr=False)
+    """Whether the step is an estimate, from the time of the file."""
     metrics: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Always empty: a file of another program does not say."""
 
@@ -88,7 +93,7 @@ class ForeignCheckpoint:
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
         facts = {"name": self.name, "step": self.step, "path": str(self.path), "time": self.time}
-        return {**facts, "metrics": {}, "bytes": self.num_bytes}
+        return {**facts, "is_estimate": self.is_estimate, "metrics": {}, "bytes": self.num_bytes}
 
     def verify(self) -> None:
         """Check that every file is there as it was listed, and none was cut off, without unpickling any; a
@@ -120,6 +125,8 @@ class ForeignCheckpoints:
         self._found: list[ForeignCheckpoint] = []
         self._key: object = None
         self._looked = float("-inf")
+        self.unclear: dict[Path, str] = {}
+        """Folders of checkpoints that may be those of another run, whose name is the value, as of the last look."""
 
     def look(
         self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None
@@ -133,7 +140,9 @@ class ForeignCheckpoints:
         if started is not None and not is_known:
             self._looked = now
             with contextlib.suppress(OSError):
-                self._found, self._key = checkpoints_of(self._run_dir, cwd, args, started, ended), key
+                self.unclear.clear()
+                found = checkpoints_of(self._run_dir, cwd, args, started, ended, unclear=self.unclear)
+                self._found, self._key = found, key
         return self._found
 
 
@@ -146,21 +155,28 @@ def checkpoints_of(
     *,
     quiet_s: float = _QUIET_S,
     cut: list[Path] | None = None,
+    unclear: dict[Path, str] | None = None,
 ) -> list[ForeignCheckpoint]:
     """Return the checkpoints that a program wrote, oldest first; the arguments and errors are those of `places_of`.
 
     Args:
         quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
         cut: receives the folders that were not read to their end.
+        unclear: receives the folders of checkpoints that another run may have written, each with the name of that run.
     """
     found: dict[Path, ForeignCheckpoint] = {}
     others: dict[Path, ForeignCheckpoint] = {}
     before = time.time() - quiet_s if ended is None else float("inf")
     places = places_of(run_dir, cwd, args, started, ended)
     for root in dict.fromkeys((run_dir, *places.named, *places.working)):
-        if root not in places.left_out:
-            for one, says_so in _below(root, places, [*places.working, run_dir], cut):
+        other = places.left_out.get(root)
+        if other is not None and (unclear is None or (places.named and root not in places.named)):
+            continue
+        for one, says_so in _below(root, places, [*places.working, run_dir], cut):
+            if other is None:
                 (found if says_so else others).setdefault(one.path, one)
+            elif says_so and unclear is not None:
+                unclear[one.path.parent] = other
     listed = [one for one in (found or others).values() if one.time <= before]
     return sorted(listed, key=lambda one: (one.time, one.name))
 
@@ -182,7 +198,8 @@ def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 
     A program that writes `last.pt` and then `best.pt` continues from the former.
     """
-    aside = [one for one in found if _ASIDE.search(one.path.name) and one.step is None and one.number is None]
+    counted = [one for one in found if not one.is_of_epoch and (one.step, one.number) != (None, None)]
+    aside = [one for one in found if _ASIDE.search(one.path.name) and one not in counted]
     return sorted(found, key=lambda one: (one in aside, -one.time))
 
 
@@ -303,22 +320,23 @@ def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
-    labelled, number = _counts(path.name)
+    labelled, number, is_of_epoch = _counts(path.name)
     step = _hf_step(path) if _HF_STATE in files else None
     newest = max(status.st_mtime for status in files.values())
     sizes = {each: (status.st_size, status.st_mtime) for each, status in files.items()}
     num_bytes = sum(size for size, _ in sizes.values())
-    return ForeignCheckpoint(path, name, labelled if step is None else step, newest, num_bytes, sizes, number)
+    step = labelled if step is None else step
+    return ForeignCheckpoint(path, name, step, newest, num_bytes, sizes, number, is_of_epoch)
 
 
-def _counts(name: str) -> tuple[int | None, int | None]:
-    """Return the number of steps in a name, and a number there that may be one."""
+def _counts(name: str) -> tuple[int | None, int | None, bool]:
+    """Return the number of steps in a name, another number there, and whether that counts epochs."""
     if found := _STEP.search(name):
-        return int(found[1]), None
-    if _EPOCH.search(name):
-        return None, None
+        return int(found[1]), None, False
+    if found := _EPOCH.search(name):
+        return None, int(found[1]), True
     numbers = _NUMBER.findall(name)
-    return None, int(numbers[-1]) if numbers else None
+    return None, int(numbers[-1]) if numbers else None, False
 
 
 def _hf_step(folder: Path) -> int | None:

@@ -1,8 +1,8 @@
 """Files that a user's program wrote, and their times: found by the times of the run and of concurrent runs.
 
-Searched are the run directory, the folders that the program's arguments name (`--output_dir out`) and its working
-directory. Only regular files of the run's owner that changed while the run ran count; links are not followed. A folder
-that another run wrote to at the same time is left out: the files do not tell whose they are.
+Searched are the run directory, the folders that the program's arguments and their defaults name (`--output_dir out`),
+and its working directory. Only regular files of the run's owner that changed while the run ran count; links are not
+followed. A folder that another run wrote to at the same time is left out: the files do not tell whose they are.
 """
 
 import bisect
@@ -12,11 +12,11 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.errors import FormatError
 from nbtools.project import expanded
@@ -71,14 +71,15 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
         ended: Unix time of the end; None while it runs.
     """
     first, last = _first_line_at(RunDir(run_dir), started), float("inf") if ended is None else ended
-    named, working = tuple(_named_folders(cwd, args)), (Path(cwd),) if cwd and cwd[0] == "/" else ()
+    working = (Path(cwd),) if cwd and cwd[0] == "/" else ()
+    named = tuple(_existing_folders(cwd, args, launch_of(run_dir)))
     others = [*_neighbours(run_dir)] if named or working else []
     left_out: dict[Path, str] = {}
     for other in (path for path, begin, end in others if begin <= last and end >= first):
         launch = launch_of(other)
         theirs, words = launch.get("cwd"), launch.get("args")
         if isinstance(theirs, str):
-            folders = [*_named_folders(theirs, words if isinstance(words, list) else [])]
+            folders = [*_existing_folders(theirs, words if isinstance(words, list) else [], launch)]
             shared = [root for root in named if any(_are_nested(root, folder) for folder in folders)]
             shared += [root for root in working if _are_nested(root, Path(theirs))]
             left_out |= dict.fromkeys(shared, other.name)
@@ -146,12 +147,30 @@ def _are_nested(folder: Path, other: Path) -> bool:
     return folder.is_relative_to(other) or other.is_relative_to(folder)
 
 
-def _named_folders(cwd: str | None, args: Sequence[str]) -> Iterator[Path]:
-    """Yield the existing folders that arguments name: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`."""
-    words = [word for arg in args if isinstance(arg, str) for word in arg.split("=", 1)]
-    for name, value in pairwise(words):
-        if any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project")) and value[:1] != "-":
-            folder = Path(cwd or "/") / expanded(value)
-            with contextlib.suppress(OSError, ValueError):
-                if folder.is_dir() and len(folder.parts) > 2:
-                    yield folder
+def names_folder(name: str) -> bool:
+    """Whether an argument of this name may be that of a folder."""
+    return any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project"))
+
+
+def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the folders that arguments name, existing or not: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`.
+
+    Of a repeated argument the last one counts. The defaults in a launch.json count where `args` leave them out, if they
+    are not around the working directory.
+    """
+    recorded, found = launch.get("default_folders"), dict[str, Path]()
+    for given, is_default in ((recorded if isinstance(recorded, list) else [], True), (args, False)):
+        words = [word for arg in given if isinstance(arg, str) for word in arg.split("=", 1)]
+        for name, value in pairwise(words):
+            if names_folder(name) and value[:1] != "-":
+                folder = Path(os.path.normpath(Path(cwd or "/") / expanded(value)))
+                if not is_default or not Path(cwd or "/").is_relative_to(folder):
+                    found[name] = folder
+    return found
+
+
+def _existing_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> Iterator[Path]:
+    for folder in named_folders(cwd, args, launch).values():
+        with contextlib.suppress(OSError, ValueError):
+            if folder.is_dir() and len(folder.parts) > 2:
+                yield folder

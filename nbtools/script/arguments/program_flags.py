@@ -1,4 +1,4 @@
-"""The flags of a program that may resume it, in its file and its other modules, and its number of epochs."""
+"""The flags of a program that may resume it or that name folders, in its file and its other modules; its epochs."""
 
 import contextlib
 import re
@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Final
 
 from nbtools.errors import ScriptError
+from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.field import Field
@@ -43,6 +44,16 @@ def num_epochs(args: Sequence[str], declared: ScriptArguments | None) -> int | N
     fields = (argument.field for argument in (declared.arguments if declared else ()))
     named = (field for field in fields if re.fullmatch(_EPOCHS, field.name.rpartition(".")[2]))
     return next((field.default for field in named if type(field.default) is int), None)
+
+
+def default_folders(args: Sequence[str], declared: ScriptArguments | None) -> list[str]:
+    """Return the flags that `args` leave out and whose default may be a folder, each followed by it."""
+    given, found = {word.partition("=")[0] for word in args}, list[str]()
+    for argument in declared.arguments if declared else ():
+        flags, default = argument.flags, argument.field.default
+        if flags and given.isdisjoint(flags) and isinstance(default, str) and names_folder(flags[0]):
+            found += [flags[0], default]
+    return found
 
 
 def _taken(field: Field) -> Takes:

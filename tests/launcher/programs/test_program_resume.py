@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError
@@ -17,11 +18,16 @@ from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued, newest_of_program
-from nbtools.launcher.programs.program_resume import origin_of_launch
+from nbtools.launcher.programs.program_resume import origin_of_launch, overwritten
 from nbtools.launcher.resume import launch_again, resume
+from nbtools.notebook.panel.changes import Look, changes_since
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
+from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run, curve_sources
 from nbtools.run.state import RunState
+from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
@@ -71,6 +77,7 @@ def test_the_checkpoints_of_a_program_are_listed_with_step_and_size(work: Path, 
         "step": 40,
         "path": str(work / "out/ckpt_step40.pt"),
         "time": 0,
+        "is_estimate": False,
         "metrics": {},
         "bytes": size,
         "best": False,
@@ -78,10 +85,14 @@ def test_the_checkpoints_of_a_program_are_listed_with_step_and_size(work: Path, 
     assert "out/ckpt_step40.pt (step 40)" in cli("show", run.id).stdout
 
 
-def test_a_checkpoint_whose_name_has_no_step_has_that_of_the_curve(work: Path) -> None:
+def test_a_checkpoint_whose_name_has_no_step_has_about_that_of_the_curve(work: Path, cli: Cli) -> None:
     run = finished(saves("--name", "ckpt.pt", "--pause", "0.2", "--steps", "14"))
     (found,) = run.checkpoints
     assert found.step is not None and 10 <= found.step <= 14
+    assert f"ckpt.pt (about step {found.step})" in cli("show", run.id).stdout
+    child = finished(resume(run, args=["--steps", "16", "--out-dir", "elsewhere"]))
+    assert child.summary()["origin"].startswith(f"forked from {run.id} at about step {found.step}: adds the arguments ")
+    assert view_of(child).is_resume_estimated
 
 
 def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
@@ -130,7 +141,9 @@ def test_a_run_resumes_where_it_was_with_its_arguments_and_the_curves_join(
 
 def test_a_resume_of_a_resumed_run_replaces_the_checkpoint_among_its_arguments(work: Path) -> None:
     parent = finished(saves("--steps", "20"))
-    child = finished(resume(parent, "ckpt_step10.pt", args=["--steps", "30"]))
+    with pytest.warns(UserWarning, match=r"overwrites those of .* \(1 checkpoint may be lost\); .* with --out-dir"):
+        child = resume(parent, "ckpt_step10.pt", args=["--steps", "30"])
+    finished(child)
     assert steps_of(child) == list(range(1, 31))
     third = finished(resume(child, args=["--steps", "35"]))
     assert third.info["args"].count("--resume") == 1
@@ -156,6 +169,73 @@ def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> No
         "its steps begin again after the resume: drawn 20 steps later, behind the curve of its parent"
     )
     assert steps_of(parent) == list(range(1, 26))
+
+
+def test_steps_count_on_from_the_parents_along_a_chain_whose_counters_start_over(work: Path, cli: Cli) -> None:
+    first = finished(launch("epochs.py", torchrun=False))
+    assert (first.step, [one.step for one in first.checkpoints]) == (22, [8, 16, 24])
+    second = finished(resume(first, args=["--epochs", "6"]))
+    assert (second.step, [one.step for one in second.checkpoints]) == (46, [32, 40, 48])
+    assert second.own_history["train/loss"].steps.tolist() == list(range(0, 24, 2))
+    with pytest.warns(UserWarning, match=r"overwrites those of .* \(2 checkpoints may be lost\); .* with --out_dir"):
+        third = resume(second, "ckpt_3.pt", args=["--lr", "2", "--epochs", "5"])
+    finished(third)
+    said = cli("show", third.id).stdout
+    assert f"forked from {second.id} at step 32: adds the arguments --lr 2 --epochs 5\n" in said
+    assert "step         38/40" in said and "ckpts/ckpt_4.pt (step 40)" in said
+    assert (third.step, [one.step for one in third.checkpoints]) == (38, [40])
+    loss = third.history["train/loss"]
+    assert loss.values.tolist() == [1000.0 - step for step in range(0, 40, 2)] and steps_of(third) == [*range(0, 40, 2)]
+    view = view_of(third)
+    assert (view.resumed_at, view.checkpoints) == (32, [(40, None), (32, None)])
+    assert "step 38" in view.subtitle
+    assert "step 32 → 38" in [change.short for change in changes_since(third, Look(second.records.ended_at or 0.0, 0))]
+    compared = compare_runs(first, second, third)
+    assert compared.sources[2] == [(second.id, 32), (first.id, 24)]
+    assert compared.labels == [f"work_epochs · epochs {count}" for count in ("not given", "6", "5")]
+    with pytest.warns(UserWarning, match="overwrites those of"):
+        fourth = resume(third, "ckpts/ckpt_1.pt", args=["--epochs", "3"])  # of the first
+    assert steps_of(finished(fourth)) == list(range(0, 24, 2)) and fourth.step == 22
+    assert view_of(fourth).resumed_at == 16
+
+
+def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Path) -> None:
+    parent = finished(launch("epochs.py", torchrun=False, args=["--name", "last.pt"]))
+    (saved,) = parent.checkpoints
+    assert isinstance(saved, ForeignCheckpoint)
+    assert overwritten(parent, saved, []) == "", "it continues"
+    assert "(1 checkpoint may be lost); name another folder with --out_dir" in overwritten(parent, saved, ["--lr", "2"])
+    assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
+    panel = LivePlot(parent)
+    try:
+        controls = panel._widgets
+        eventually(lambda: not controls.resume.disabled)
+        for typed, is_said in (("--lr 2", True), ("--lr 2 --out_dir other", False), ("", False)):
+            controls.changes.value = typed
+            assert ("name another folder with --out_dir" in controls.changing.value) is is_said
+        table = controls.tabs.checkpoints
+        assert [label for label, _ in table.choice.options] == [
+            "latest verified",
+            f"about step {saved.step} · {saved.name}",
+        ]
+        table.look()
+        assert f"<b>about {saved.step}</b>" in table._table.value
+    finally:
+        panel.close()
+
+
+def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resume(work: Path) -> None:
+    first, second = (launch("epochs.py", torchrun=False, args=["--epochs", "10000"]) for _ in range(2))
+    apart = launch("epochs.py", torchrun=False, args=["--out_dir", "apart"])
+    assert [one.name for one in finished(apart).checkpoints] == [f"apart/ckpt_{epoch}.pt" for epoch in range(3)]
+    eventually(lambda: (work / "ckpts/ckpt_0.pt").exists() and "epoch 1" in second.log())
+    first.stop()
+    second.stop()
+    assert first.info["default_folders"] == ["--out_dir", "ckpts"] and first.checkpoints == []
+    why = f"{work / 'ckpts'}: its checkpoints are not listed, since {second.id} ran at the same time"
+    assert curve_sources(first)[-1].startswith(why)
+    with pytest.raises(LaunchError, match=rf"\({why}"):
+        resume(first)
 
 
 def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:
@@ -195,6 +275,7 @@ def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Aud
     assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
 
 
+@pytest.mark.filterwarnings("ignore:.* overwrites those of")
 @pytest.mark.parametrize("ref", ["ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")])
 def test_a_checkpoint_is_named_by_step_name_or_path(work: Path, ref: Any) -> None:
     parent = finished(saves("--steps", "20"))

@@ -195,7 +195,7 @@ class Search:
         self.run, self.work = RunDir(tree / "runs/b"), str(tree / "work")
         self.metrics = FoundMetrics(self.run.path, LogMetrics(self.run.log, self.run.log_times))
         self.checkpoints = ForeignCheckpoints(self.run.path)
-        self.started = json.loads((tree / "runs/b/launch.json").read_text())["time"]
+        self.started: float = json.loads((self.run.path / "launch.json").read_text())["time"]
 
     def look(self, *, has_ended: bool = False) -> tuple[set[str], set[str]]:
         """Return the names of the curves and of the checkpoints, of a look without the pause since the last one."""

@@ -471,6 +471,7 @@ def test_checkpoints_are_marked_with_their_evaluation() -> None:
 def test_what_the_parent_did_is_dimmed_up_to_the_resume() -> None:
     plain, resumed = (drawn(View(history(ROWS), resumed_at=at)) for at in (None, 60))
     assert "resumed at 60" in texts(resumed)
+    assert "resumed at about 60" in texts(drawn(View(history(ROWS), resumed_at=60, is_resume_estimated=True)))
     before, after = (inside(figure, figure.panels[1])[:, 100:300] for figure in (plain, resumed))
     assert after.min() > before.min() + 40, "the curve left of the resume is fainter"
 

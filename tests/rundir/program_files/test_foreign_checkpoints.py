@@ -74,7 +74,7 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
         ("checkpoint.pth.tar", None, None),
         ("checkpoint-12.pth.tar", None, 12),
         ("iter_2000.pth", 2000, None),
-        ("epoch_12.pth", None, None),
+        ("epoch_12.pth", None, 12),
         ("runs/detect/train/weights/last.pt", None, None),
         ("snapshot.pt", None, None),
         ("00000500.pt", None, 500),
@@ -195,6 +195,23 @@ def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> Non
     (other / "exit.json").write_text(json.dumps({"time": time.time() - 40}))
     shutil.rmtree(other)
     assert names(listed(run_dir)) == {"last.ckpt"}
+
+
+def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overlap(run_dir: Path, cwd: Path) -> None:
+    """The program's default counts as named, unless it is the working directory or around it."""
+    write(cwd / "ckpts/ckpt_0.pt")
+    write(cwd / "other/ckpt_0.pt")
+    other = run_dir.parent / "2026-01-31_142234_b"
+    other.mkdir()
+    (other / "rank0.log").touch()
+    launch = {"time": time.time() - 50, "cwd": str(cwd), "default_folders": ["--log_dir", "."]}
+    (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other"]}))
+    assert listed(run_dir) == []
+    (run_dir / "launch.json").write_text(json.dumps({"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}))
+    assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
+    (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
+    assert listed(run_dir) == [], "both write to it"
+    assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
 
 
 # --- when -----------------------------------------------------------------------------------------

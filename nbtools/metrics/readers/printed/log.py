@@ -98,6 +98,18 @@ class LogMetrics:
         return (total or None) if self._count.counts == "step" else None
 
     @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The first epoch of the log and the number of steps in each; None if it does not print both."""
+        return self._count.epoch_steps
+
+    def times_around(self, when: float) -> tuple[float, float]:
+        """Return the recorded times of the log's growth before and after a Unix time; infinite where there is none."""
+        with self._lock:
+            times = [-math.inf, *self._times.times, math.inf]
+        after = bisect.bisect_left(times, when)
+        return times[after - 1], times[after]
+
+    @property
     def history(self) -> History:
         """The history up to the end of the log. Reads only new output, and only samples of it if it is too much."""
         with self._lock:
@@ -160,7 +172,7 @@ class _LineTimes:
     def __init__(self, path: str | Path | None) -> None:
         self._tail = Tail(path) if path is not None else None
         self._sizes: list[int] = []
-        self._times: list[float] = []
+        self.times: list[float] = []
         self._attempts: list[int] = []
 
     def read(self) -> None:
@@ -172,12 +184,12 @@ class _LineTimes:
                         size, when, attempt = orjson.loads(line)
                         if not self._sizes or size >= self._sizes[-1]:
                             self._sizes.append(int(size))
-                            self._times.append(float(when))
+                            self.times.append(float(when))
                             self._attempts.append(int(attempt))
 
     def at(self, offset: int) -> tuple[float | None, int]:
         """Return the Unix time at which the log grew to `offset` bytes, and the attempt; now for what came last."""
-        sizes, times = self._sizes, self._times
+        sizes, times = self._sizes, self.times
         if not sizes:
             return None, 1
         after = bisect.bisect_left(sizes, offset)

@@ -70,6 +70,12 @@ class StepCount:
         self._has_own_bar = True
         """Whether the last bar is that of the training, and not that of an evaluation."""
 
+    @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The first epoch and the number of steps in each, as printed: `epoch 3 | step 0/32`; None if unknown."""
+        first, length = self._first_epoch, self._loops.total
+        return (int(first), length) if first is not None and length else None
+
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         counts, total, announced, epochs = self.counts, self.total, self._announced, self._epochs.count
@@ -222,6 +228,7 @@ class StepCount:
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
         self._epoch = epoch
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         self.total = self._announced or self._total_of_loop(reading, counter, epoch)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
@@ -243,7 +250,6 @@ class StepCount:
         one: the number of its own epochs is not known.
         """
         total, count, is_whole = self._loops.total or None, self._epochs.count, epoch is not None and epoch % 1 == 0
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         may_start_over = counter.preference > 0 and not self._loops.is_new_epoch(epoch)
         if self._loops.base or (may_start_over and is_whole and reading.epoch is not None):
             self.steps_per_epoch = total if (self._first_epoch or 0) <= 1 else None
