@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from nbtools.metrics.readers.printed.line_content import Counter
 from nbtools.rundir.json_files import MAX_STEP
 
 RUN: Final = "run"
@@ -78,26 +79,29 @@ class Loops:
         """Whether an epoch is later than that in which the loop started over last."""
         return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
 
-    def step(self, place: Place, value: int, total: int | None, epoch: float | None, *, is_again: bool, at: int) -> int:
+    def step(
+        self, place: Place, counter: Counter, rest: int | None, epoch: float | None, is_again: bool, at: int
+    ) -> int:
         """Return the step of a counter's value.
 
         Args:
             place: the counter.
-            value: its value.
-            total: its last value in this loop, if the line has it.
+            counter: its value, and its last value in this loop if the line has it.
+            rest: the number of steps to the end of the loop, if the line tells it.
             epoch: the epoch of the line, or the last one before it.
             is_again: whether its value, the same as before, is of another epoch.
             at: the step so far.
         """
         if self._base_epoch is None:
             self._base_epoch = epoch
+        value = counter.value
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
         base = self._base_of(place, value, epoch, is_again=is_again, at=at)
         stride = value - known.value if base == known.base else known.stride
         self._counted[place] = _Counted(value, base, stride, known.is_from_0)
-        self.total = total or self.total
-        is_last = bool(stride and total) and value + stride + known.is_from_0 > self.total
-        self.end = base + self.total if is_last else None
+        self.total = counter.total or self.total
+        is_last = stride > 0 and rest is not None and stride + known.is_from_0 > rest
+        self.end = base + value + (rest or 0) if is_last else None
         return min(base + value, MAX_STEP)
 
     def _base_of(self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int) -> int:

@@ -217,7 +217,10 @@ class StepCount:
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
-        step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
+        rest = next(  # also beside a counter of the run: STEP: 75/92 -- GLOBAL_STEP: 167
+            (c.total - c.value for c in reading.counters if c.total and not (counter.value - c.value) % c.total), None
+        )
+        step = self._loops.step(place, counter, rest, epoch, is_again, self.step or 0)
         self._epoch = epoch
         self.total = self._announced or self._total_of_loop(epoch)
         self._has_rows |= reading.is_row
@@ -303,9 +306,9 @@ class StepCount:
         An evaluation behind `[57600/60000]`, where the lines are 6,400 apart, belongs to step 60,000, unless a row of
         the same metric has stood within a loop.
         """
-        if self._loops.kind == LOOP and self._loops.end is None:
+        if self._loops.kind and self._loops.end is None:
             self._within |= names
-        is_behind = self._loops.kind == LOOP and self._within.isdisjoint(names)
+        is_behind = self._within.isdisjoint(names)
         return max(self.step or 0, (self._loops.end or 0) if is_behind else 0)
 
     def _labelled(self, reading: Reading, name: str) -> str:

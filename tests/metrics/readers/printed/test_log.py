@@ -712,6 +712,7 @@ def test_epochs_that_begin_again_are_drawn_after_those_of_the_first_fold(tmp_pat
         ("Batch {0}/938, loss {1}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
         ("Batch {0}/1000, loss {1}", range(0, 1000, 100), "val loss {}", [1000, 2000, 3000]),
         ("Batch {0}/1000, loss {1}", range(100, 901, 100), "val loss {}", [900, 1900, 2900]),  # 1000 would be printed
+        ("Step [{0}/938], loss {1}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
         ("Batch {0}/938, loss {1}\nval loss {1}", range(100, 938, 100), "", []),
         ("Batch {0}/938, loss {1}\naccuracy 0.{0}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
     ],
@@ -844,6 +845,19 @@ def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
 ) -> None:
     log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
     assert points(read_log(tmp_path / "log", log.encode()), f"train/{name}") == [*enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "step"),
+    [
+        ("step {i}/10 global_step {now} loss 0.{i}", 10),
+        ("update {i}/10 total_timesteps {now}00 loss 0.{i}", 800),  # counts something else
+    ],
+)
+def test_a_loop_beside_a_counter_of_the_run_tells_where_the_epoch_ends(tmp_path: Path, loop: str, step: int) -> None:
+    rows = [loop.format(i=i, now=10 * epoch + i) for epoch in (0, 1) for i in (4, 8)]
+    log = "\n".join([*rows[:2], "val loss 0.7", *rows[2:], "val loss 0.6", ""])
+    assert points(read_log(tmp_path / "log", log.encode()), "eval/loss")[0] == (step, 0.7)
 
 
 def test_a_number_before_the_epoch_is_that_of_a_loop_around_it(tmp_path: Path) -> None:
