@@ -112,6 +112,8 @@ class Loops:
             return 0 if self.base and value >= at else self.base
         if value < known.value or known.is_over or is_again:
             if known.base >= self.base:  # else another counter of this loop has started over before
+                if not self.total and 0 < value < known.stride and known.value % known.stride != value:
+                    self.total = known.value + known.stride - value  # each 100th step of the run: 900, 1000, 33, 133
                 self._start_over(known.value, value, epoch)
             return self.base
         return known.base if known.base + value >= self.base else self.base

@@ -23,11 +23,16 @@ ERRORS: Final = words_of("err error")
 """Measured only with a fraction: `error 404` is none."""
 COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh")
 """A number with one of these words is a setting as long as it stays."""
-_SETTING: Final = COEFFICIENTS | words_of(
-    """weight weights scale scaling scaler fn function type lambda factor target
-    smoothing alpha beta every steps interval patience num number min max delta tolerance warmup save log
-    size dim seed layers heads channels length dropout eps decay port workers
+SIZES: Final = words_of("size length num number dim")
+_SETTING: Final = (
+    COEFFICIENTS
+    | SIZES
+    | words_of(
+        """weight weights scale scaling scaler fn function type lambda factor target
+    smoothing alpha beta every steps interval patience min max delta tolerance warmup save log
+    seed layers heads channels dropout eps decay port workers
     logging time"""
+    )
 )
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
@@ -167,9 +172,9 @@ def is_setting(name: str) -> bool:
 
 @functools.lru_cache(4096)
 def is_time(name: str) -> bool:
-    """Whether a name is that of a duration or of a clock, and does not say what the duration is of."""
+    """Whether a name is that of a duration or of a clock: not `time_per_step`, which says of what, nor `time_out`."""
     tokens = parts_of(name)
-    return not _TIMES.isdisjoint(tokens) and "per" not in tokens
+    return not _TIMES.isdisjoint(tokens) and {"per", "out"}.isdisjoint(tokens)
 
 
 @functools.lru_cache(4096)

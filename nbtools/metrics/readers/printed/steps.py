@@ -8,6 +8,7 @@ from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
     COEFFICIENTS,
     ERRORS,
+    SIZES,
     UNNAMED,
     is_measured,
     is_time,
@@ -85,11 +86,13 @@ class StepCount:
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
             is_begun = self.step is not None or reading.epoch is not None
             is_rate = "train/learning_rate" in reading.metrics and (self.counts != "row" or reading.epoch is not None)
-            reading.is_measured |= is_begun and (self._is_in_list or is_rate)
+            is_of_data = not self._has_rows and all(not SIZES.isdisjoint(parts_of(name)) for name in reading.metrics)
+            reading.is_measured |= is_begun and (is_rate or (self._is_in_list and not is_of_data))
         else:
             is_counted = bool(reading.counters) or reading.epoch is not None
             self._is_in_list = reading.is_heading or (is_counted and not (reading.is_bar and not reading.is_row))
-        self._announced = reading.total_steps or self._announced
+        if reading.epoch is None:  # else: saving the model (epoch 10, total_iters 10000)
+            self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
         if self._is_best and (reading.is_row or reading.counters):
             self._is_best = False
@@ -421,7 +424,7 @@ def _is_withheld(seen: Points, step: int, value: float, *, is_time: bool, is_who
     if is_time and len(points) < 5:
         speeds = [(now - before) / (at - last or 1) for (last, before), (at, now) in itertools.pairwise(points)]
         is_even = len(points) < 4 or (max(speeds) <= 4 * min(speeds) and value > 1.5 * points[0][1])
-        if min(speeds) <= 0 or not is_even:
+        if min(speeds) <= 0 or points[0][1] < 0 or not is_even:
             return False
     elif not is_time:
         first_step, first = points[0] if points[0][0] else points[1]

@@ -201,6 +201,12 @@ def test_a_list_below_a_counter_is_read_whatever_its_names(tmp_path: Path) -> No
     assert not [name for name in history if "dropout" in name]
 
 
+def test_sizes_of_the_data_in_a_list_before_the_training_are_no_metrics(tmp_path: Path) -> None:
+    data = " > EPOCH: 0/5\n | > Avg text length: 98.33\n | > Batch group size: 0.\n"
+    lists = "".join(f" --> STEP: {step}\n  | > loss: 0.{step}\n  | > mean length: {step}.5\n" for step in (1, 2))
+    assert {*read_log(tmp_path / "log", (data + lists).encode())} == {"train/loss", "train/mean_length"}
+
+
 def test_a_row_that_is_wrapped_over_several_lines_is_one(tmp_path: Path) -> None:
     text = b"valid:\n  accuracy  bleu-4  clen  \\\n    0 .002665 72.47\n  ppl  updates  tps\n 20.4      226  112\n"
     history = read_log(tmp_path / "log", b"step 226 loss 3.1\n" + text)
@@ -385,6 +391,23 @@ def test_steps_that_are_counted_anew_in_every_epoch_go_on(tmp_path: Path, first_
     )
     history = read_log(tmp_path / "log", log.encode())
     assert history["train/loss"].steps.tolist() == [50, 100, 150, 200, 250, 300]
+
+
+def test_a_counter_of_each_epoch_that_is_printed_by_the_steps_of_the_run_tells_the_length(tmp_path: Path) -> None:
+    rows = [
+        ((e - 1) * 267 + i, f"(epoch: {e}/3, iters: {i}) loss: {e}.{i:03}") for e in (1, 2, 3) for i in range(1, 268)
+    ]
+    log = LogMetrics(tmp_path / "log")
+    (tmp_path / "log").write_text("".join(f"{line}\n" for step, line in rows if step % 50 == 0))
+    assert log.history["train/loss"].steps.tolist() == [*range(50, 802, 50)]
+    assert log.total_steps == 801
+
+
+def test_the_steps_so_far_in_a_message_of_an_epoch_are_not_those_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step 100 loss 0.5\nsaving the model (epoch 1, total_iters 100)\nstep 200 loss 0.4\n")
+    log = LogMetrics(tmp_path / "log")
+    assert log.history["train/loss"].steps.tolist() == [100, 200]
+    assert log.total_steps is None
 
 
 def test_steps_counted_over_all_epochs_are_kept(tmp_path: Path) -> None:
@@ -823,9 +846,10 @@ def test_what_boosting_graph_and_rl_scripts_print(
         ("instances", [181, 79, 123, 188, 11]),
         ("clip_range", [0.2, 0.2, 0.2, 0.2, 0.2]),
         ("run", [1, 1, 1, 1, 1]),
+        ("total", ["9m 58s", "10m 1s", "1h 2m", "1h2m3.5s", "1d 2h 3m"]),
     ],
 )
-def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, values: list[float]) -> None:
+def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, values: list[object]) -> None:
     log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
     assert [*read_log(tmp_path / "log", log.encode())] == ["train/loss"]
 
@@ -838,6 +862,8 @@ def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, val
         ("ep_len", [20, 24, 29, 40, 41]),
         ("elapsed_per_iteration", [3.1, 6.3, 9.2, 12.9, 16.1]),
         ("clip_range", [0.2, 0.19, 0.18, 0.17, 0.16]),
+        ("air_time", [-0.05, -0.04, -0.03, -0.02, -0.01]),  # no time is below zero: a reward
+        ("time_out", [0.1, 0.2, 0.3, 0.4, 0.5]),
     ],
 )
 def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
