@@ -17,6 +17,7 @@ _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
 _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3})[:*]?"
 )
+_LIST: Final = re.compile(rf"\[({_CELL.pattern}(?:,? +{_CELL.pattern}){{0,19}})\]")
 _WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
 _SHORT: Final = {"#": "step", "E": "epoch"}
 """Headings of one character."""

@@ -256,10 +256,12 @@ class StepCount:
         """Use the epoch as a step where nothing better counts."""
         epoch = reading.epoch
         assert epoch is not None
-        is_later = self._epoch is None or epoch != self._epoch
+        is_first, is_later = self._epoch is None, epoch != self._epoch
         self._epoch = epoch
         if is_later and not reading.is_row:
             self._split = reading.split
+        if is_first and not reading.is_row and not self._has_rows and self.step == self._loops.total:
+            self._loops, self.step, self.total, self.counts = Loops(), None, None, "row"  # it was of the data
         if self._loops.kind:
             return
         if self._announced and self._epochs.count:
