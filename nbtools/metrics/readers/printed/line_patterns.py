@@ -27,6 +27,7 @@ _SHARED: Final = re.compile(
     r"\s?[:=]?\s?(-?\d*\.\d++%?)\s?/\s?(-?\d*\.\d++%?)(?!\s?/)"
 )
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
+_BETWEEN_RULES: Final = re.compile(r"\s*+([^\w\s])\1\1.*[^\w\s]{3}\s*+")
 _CAPITALS: Final = re.compile(r"[\W\d]*+[A-Z][A-Z ]{3,40}+[\W\d]*+")
 
 
@@ -66,8 +67,8 @@ def is_item(text: str) -> bool:
 
 
 def is_title(text: str, *, has_numbers: bool) -> bool:
-    """Whether a line may head others: `Validation:`, `*** Test ***`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
-    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) is not None:
+    """Whether a line may head others: `Validation:`, `>>> testing of a <<<`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
+    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) or _BETWEEN_RULES.fullmatch(text):
         return True
     words = _WORD.findall(text.lower())
     return not has_numbers and 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

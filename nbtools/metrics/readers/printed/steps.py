@@ -95,8 +95,8 @@ class StepCount:
             self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
         if self._is_best and (reading.is_row or reading.counters):
-            self._is_best = False
-            return []  # a row that was printed before
+            self._is_best = reading.is_item
+            return []  # a row or a list that was printed before
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
             self._split = reading.split

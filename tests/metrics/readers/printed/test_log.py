@@ -485,6 +485,19 @@ def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
 
 
+def test_a_list_in_the_cell_of_a_table_has_a_curve_for_each_of_its_numbers(tmp_path: Path) -> None:
+    rows = b"Step      Train loss            Test loss  Test metric\n0         [2.5e-01, 1.0e-01]  [0.5]     [1.0e+00]\n"
+    shapes = b"[3, 4]    [5, 6]    [7, 8]    [9, 9]\n"
+    best = b"Best model at step 0:\n  train loss: 3.5e-01\n  test loss: 5.0e-01\n\n"
+    history = read_log(tmp_path / "log", rows + b"200       [1.5e-01, 0.5e-01]  [0.4]     []\n" + best + shapes)
+    assert {name: points(history, name) for name in history} == {
+        "train/loss_1": [(0, 0.25), (200, 0.15)],
+        "train/loss_2": [(0, 0.1), (200, 0.05)],
+        "test/loss": [(0, 0.5), (200, 0.4)],
+        "test/metric": [(0, 1.0)],
+    }
+
+
 @pytest.mark.parametrize(
     ("log", "total"),
     [
