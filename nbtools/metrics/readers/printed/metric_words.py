@@ -21,7 +21,7 @@ MEASURED: Final = words_of(
 """A line is a row of metrics if the name of one of its numbers has one of these words."""
 ERRORS: Final = words_of("err error")
 """Measured only with a fraction: `error 404` is none."""
-COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh")
+COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
 SIZES: Final = words_of("size length num number dim")
 _SETTING: Final = (
@@ -184,7 +184,7 @@ def is_count(name: str, is_whole: bool) -> bool:
     A mean of a number of things is measured, and so is the time of an iteration.
     """
     tokens = parts_of(name)
-    if tokens in (("total", "s"), ("total", "ms")) or (is_time(name) and not _CLOCKS.isdisjoint(tokens)):
+    if tokens in (("count",), ("total", "s"), ("total", "ms")) or (is_time(name) and not _CLOCKS.isdisjoint(tokens)):
         return True
     if not is_whole or not tokens or is_measured(name) or not (_MEANS | _STATISTICS).isdisjoint(tokens):
         return False

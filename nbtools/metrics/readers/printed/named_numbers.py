@@ -19,6 +19,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     UNNAMED,
     is_counter,
     is_measured,
+    is_setting,
     metric_of,
     parts_of,
     split_of,
@@ -33,7 +34,7 @@ _OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, 
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
 _TOKEN: Final = re.compile(
     r"""
-      (?P<duration> (?:\d++[dhm]\ ?)++\d++(?:\.\d++)?[ms](?!\w) )  # 1m 2s
+      (?P<duration> (?:\d++[dhm]\ ?){1,3}+\d++(?:\.\d++)?[ms](?!\w) )  # 1m 2s
     | (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
     | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
                 (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
@@ -96,6 +97,8 @@ class _State:
     is_rank: bool = False
     outer: list[str] = field(default_factory=list)
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    has_settings: bool = False
+    """Whether a bracket holds settings: `Normalizer: (iou: 0.07)`."""
     is_tag: bool = False
     """Whether a bracket began the line: `[Callback] lr = 0.1`."""
     kind: str = ""
@@ -176,12 +179,13 @@ def _open(state: _State, bracket: str) -> None:
     state.depth += 1
     state.is_tag = not (state.words or state.num_numbers or state.reading.counters)
     state.outer = [*state.words]
+    state.has_settings = state.is_explicit and bracket == "(" and is_setting("_".join(state.words))
     state.listed, state.place = ([*state.words] if bracket == "[" else []), 0
 
 
 def _close(state: _State, bracket: str, following: str) -> None:
     state.depth -= 1
-    state.listed = []
+    state.listed, state.has_settings = [], False
     if not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
         state.kind = state.words.pop()
     is_end_of_tag = state.is_tag and not state.num_numbers and bracket == "]"
@@ -365,7 +369,13 @@ def _add(state: _State, number: _Number) -> None:
         return
     if not number.is_explicit and [word.lower() for word in number.rest[-1:]] == ["from"]:
         return  # Start training from score -6.3
-    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
+    if (
+        state.has_settings
+        or not words
+        or lowered in IGNORED
+        or lowered.endswith(SOURCES)
+        or not (number.named or number.is_explicit)
+    ):
         return
     if not number.named:  # loss train: 2.1, val: 2.2
         reading.is_measured |= not number.is_whole

@@ -59,6 +59,12 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ('INFO {"step": 3, "reward": NaN}', {"step": 3, "train/reward": math.nan}),
         ("{'loss': 2.3, 'epoch': 0.1}", {"train/loss": 2.3, "train/epoch": 0.1}),
         (
+            " 975: 3.6967, 3.5675 avg loss, 0.002359 rate, 64000 images",
+            {"step": 975, "train/loss": 3.6967, "train/avg_loss": 3.5675, "train/rate": 0.002359},
+        ),
+        ("step 20: 0.5 loss, 0.9 accuracy", {"step": 20, "train/loss": 0.5, "train/accuracy": 0.9}),
+        ("step 3 loss 0.5 time 1h2m3.5s lr 0.1", {"step": 3, "train/loss": 0.5, "train/learning_rate": 0.1}),
+        (
             "{'loss': '2.3', 'grad_norm': 'nan', 'learning_rate': '5e-05'}",
             {"train/loss": 2.3, "train/grad_norm": math.nan, "train/learning_rate": 5e-05},
         ),
@@ -180,6 +186,12 @@ def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
         "layers 12 heads 8 dropout 0.1 embd 500",
         "step_size 5 gamma 0.1 lr 0.1 momentum 0.9",
         "3: 5 files, 2 folders, 7 errors",
+        "Lesson 3: 2 losses, 1 recall, 1.5 hours",
+        "12: 3.5 meters, 2.25 kg",
+        "[yolo] params: iou loss: ciou (4), iou_norm: 0.07, obj_norm: 1.00",
+        "Normalizer: (iou: 0.07, obj: 1.00)",
+        "loss weights: (loss_box: 5.0, loss_cls: 2.0)",
+        "100/100 - 1m 2s",
         "> port: 8080",
         " | > weight_decay: 0.01",
         "Warming up. 3 workers",
@@ -480,13 +492,21 @@ def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training
     assert [value for _, value in points(history, "train/loss")] == [0.5, 0.3]
 
 
+def test_a_line_between_rules_tells_what_the_numbers_below_it_are_of(tmp_path: Path) -> None:
+    log = b"epoch 1 loss: 0.5\n>>>>>testing : run_sl384_ll48<<<<<\ntest shape: (357, 32)\nmse:0.25, mae:0.75\n"
+    history = read_log(tmp_path / "log", log)
+    assert (points(history, "test/mse"), points(history, "test/mae")) == ([(1, 0.25)], [(1, 0.75)])
+
+
 def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
     assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
 
 
 def test_a_list_in_the_cell_of_a_table_has_a_curve_for_each_of_its_numbers(tmp_path: Path) -> None:
-    rows = b"Step      Train loss            Test loss  Test metric\n0         [2.5e-01, 1.0e-01]  [0.5]     [1.0e+00]\n"
+    rows = (
+        b"Step      Train loss            Test loss  Test metric\n0         [2.5e-01, 1.0e-01]  [0.5]     [1.0e+00]\n"
+    )
     shapes = b"[3, 4]    [5, 6]    [7, 8]    [9, 9]\n"
     best = b"Best model at step 0:\n  train loss: 3.5e-01\n  test loss: 5.0e-01\n\n"
     history = read_log(tmp_path / "log", rows + b"200       [1.5e-01, 0.5e-01]  [0.4]     []\n" + best + shapes)
@@ -657,6 +677,25 @@ printed_lines = st.one_of(
         ),
     ).map(repr),
 )
+
+
+WORDS = st.sampled_from(["rooms", "files", "size", "of", "the", "meters", "long", "and", "total", "model", "images"])
+AMOUNTS = st.one_of(st.integers(0, 999), st.floats(0, 99).map(lambda value: round(value, 2)))
+PIECES = st.one_of(
+    WORDS, AMOUNTS.map(str), st.sampled_from([":", ",", "-", "1m 2s", "[3, 4]", "(", ")", "=", ">>>", "***"])
+)
+
+
+@given(st.lists(PIECES, max_size=14))
+@examples(6_000)
+def test_text_without_the_name_of_a_measure_or_of_a_counter_is_no_row(pieces: list[str]) -> None:
+    assert parse_line(" ".join(pieces)) is None
+
+
+@given(st.integers(0, 999), st.lists(st.tuples(AMOUNTS, WORDS), min_size=1, max_size=6))
+@examples(2_000)
+def test_amounts_of_ordinary_things_behind_a_number_are_no_row(number: int, amounts: list[tuple[float, str]]) -> None:
+    assert parse_line(f"{number}: " + ", ".join(f"{amount} {word}" for amount, word in amounts)) is None
 
 
 @given(printed_lines)
