@@ -79,9 +79,7 @@ class Loops:
         """Whether an epoch is later than that in which the loop started over last."""
         return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
 
-    def step(
-        self, place: Place, counter: Counter, rest: int | None, epoch: float | None, is_again: bool, at: int
-    ) -> int:
+    def step(self, place: Place, counter: Counter, rest: int | None, epoch: float | None, again: bool, at: int) -> int:
         """Return the step of a counter's value.
 
         Args:
@@ -89,14 +87,14 @@ class Loops:
             counter: its value, and its last value in this loop if the line has it.
             rest: the number of steps to the end of the loop, if the line tells it.
             epoch: the epoch of the line, or the last one before it.
-            is_again: whether its value, the same as before, is of another epoch.
+            again: whether its value, the same as before, is of another epoch.
             at: the step so far.
         """
         if self._base_epoch is None:
             self._base_epoch = epoch
         value = counter.value
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
-        base = self._base_of(place, value, epoch, is_again=is_again, at=at)
+        base = self._base_of(place, value, epoch, is_again=again, at=at)
         stride = value - known.value if base == known.base else known.stride
         self._counted[place] = _Counted(value, base, stride, known.is_from_0)
         self.total = counter.total or self.total

@@ -46,9 +46,9 @@ def with_marked_names(text: str) -> str:
         count, _, values = text.partition(": ")
         pairs = [(value, name.split()) for value, name in _NAME_BEHIND.findall(values)]
         if any("." in value and name and is_measured(name[-1]) for value, name in pairs):
-            mean = next((name[1:] for _, name in pairs if name[:1] in (["avg"], ["mean"], ["average"])), [])
-            pairs[0] = pairs[0][0], pairs[0][1] or mean
-            return f"{count}: " + ", ".join(f"{' '.join(name)}: {value}" for value, name in pairs if name)
+            means = [name[1:] for _, name in pairs if name[:1] in (["avg"], ["mean"], ["average"])]
+            named = ((value, name or means[0]) for value, name in pairs if name or means)
+            return f"{count}: " + ", ".join(f"{' '.join(name)}: {value}" for value, name in named)
     if _PAIRS.fullmatch(text):
         pairs = _PAIR.findall(text)
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:

@@ -24,16 +24,12 @@ ERRORS: Final = words_of("err error")
 COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
 SIZES: Final = words_of("size length num number dim")
-_SETTING: Final = (
-    COEFFICIENTS
-    | SIZES
-    | words_of(
-        """weight weights scale scaling scaler fn function type lambda factor target
+_SETTING: Final = words_of(
+    """weight weights scale scaling scaler fn function type lambda factor target
     smoothing alpha beta every steps interval patience min max delta tolerance warmup save log
     seed layers heads channels dropout eps decay port workers
     logging time"""
-    )
-)
+).union(COEFFICIENTS, SIZES)
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
 _CLOCKS: Final = words_of("elapsed wall walltime")

@@ -272,7 +272,7 @@ def _take(state: _State, token: re.Match[str]) -> None:
     number = _named_number(state, token)
     is_first = not state.num_numbers
     state.num_numbers += 1
-    if len(text) > 40 or len(number.full) > 100:
+    if len(text) > 40 or len(number.full) > 100 or state.has_settings:
         return
     _follow_splits(state, number)
     is_counted = state.reading.epoch is not None or bool(state.reading.counters)
@@ -369,13 +369,7 @@ def _add(state: _State, number: _Number) -> None:
         return
     if not number.is_explicit and [word.lower() for word in number.rest[-1:]] == ["from"]:
         return  # Start training from score -6.3
-    if (
-        state.has_settings
-        or not words
-        or lowered in IGNORED
-        or lowered.endswith(SOURCES)
-        or not (number.named or number.is_explicit)
-    ):
+    if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
         return
     if not number.named:  # loss train: 2.1, val: 2.2
         reading.is_measured |= not number.is_whole
