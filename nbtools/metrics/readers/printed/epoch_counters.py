@@ -79,13 +79,13 @@ class Loops:
         """Whether an epoch is later than that in which the loop started over last."""
         return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
 
-    def step(self, place: Place, counter: Counter, rest: int | None, epoch: float | None, again: bool, at: int) -> int:
+    def step(self, place: Place, counter: Counter, loop: Counter, epoch: float | None, again: bool, at: int) -> int:
         """Return the step of a counter's value.
 
         Args:
             place: the counter.
             counter: its value, and its last value in this loop if the line has it.
-            rest: the number of steps to the end of the loop, if the line tells it.
+            loop: the counter of the loop, which may stand beside that of the run, or else the same.
             epoch: the epoch of the line, or the last one before it.
             again: whether its value, the same as before, is of another epoch.
             at: the step so far.
@@ -98,8 +98,8 @@ class Loops:
         stride = value - known.value if base == known.base else known.stride
         self._counted[place] = _Counted(value, base, stride, known.is_from_0)
         self.total = counter.total or self.total
-        is_last = stride > 0 and rest is not None and stride + known.is_from_0 > rest
-        self.end = base + value + (rest or 0) if is_last else None
+        is_last = 0 < stride <= (loop.total or 0) < loop.value + stride + known.is_from_0
+        self.end = base + value + (loop.total or 0) - loop.value if is_last else None
         return min(base + value, MAX_STEP)
 
     def _base_of(self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int) -> int:

@@ -220,12 +220,11 @@ class StepCount:
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
-        rest = next(  # also beside a counter of the run: STEP: 75/92 -- GLOBAL_STEP: 167
-            (c.total - c.value for c in reading.counters if c.total and not (counter.value - c.value) % c.total), None
-        )
-        step = self._loops.step(place, counter, rest, epoch, is_again, self.step or 0)
+        loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
+        loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
+        step = self._loops.step(place, counter, loop, epoch, is_again, self.step or 0)
         self._epoch = epoch
-        self.total = self._announced or self._total_of_loop(epoch)
+        self.total = self._announced or self._total_of_loops(epoch, loop)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
@@ -239,10 +238,10 @@ class StepCount:
             return True
         return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
 
-    def _total_of_loop(self, epoch: float | None) -> int | None:
+    def _total_of_loops(self, epoch: float | None, loop: Counter) -> int | None:
         """Return the steps of the run from those of a loop: in its first epoch, it may start over or not."""
-        if self._loops.base:
-            return self._loops.total * (self._epochs.count or 0) or None
+        if self._loops.base or not self._loops.total:
+            return (self._loops.total or loop.total or 0) * (self._epochs.count or 0) or None
         if (self._epochs.count or 1) > 1 and not self._loops.is_new_epoch(epoch):
             return None
         return self._loops.total or None

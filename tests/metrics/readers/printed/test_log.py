@@ -527,6 +527,7 @@ def test_a_list_in_the_cell_of_a_table_has_a_curve_for_each_of_its_numbers(tmp_p
         ("  Total optimization steps = 60\nstep 5 loss 1.0", 60),
         ("\r  7%|7  | 17/250 [00:01<00:10, 20.1it/s, loss=2.0]", 250),
         ("Epoch 1/3 loss 2.0", None),
+        ("> EPOCH: 0/5\n--> STEP: 25/92 -- GLOBAL_STEP: 117\n | > loss: 0.5", 460),
         ("Epoch 1 [250/250] loss 2.0\nEpoch 2 [17/250] loss 1.0", None),
         ("epoch 1/2\n\r 50%|5  | 20/40 [00:01, loss=2.0]\nepoch 2/2\n\r 52%|5  | 21/40 [00:01, loss=1.0]", 40),
     ],
@@ -930,6 +931,7 @@ def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
     [
         ("step {i}/10 global_step {now} loss 0.{i}", 10),
         ("update {i}/10 total_timesteps {now}00 loss 0.{i}", 800),  # counts something else
+        ("micro_batch {i} batch {i}/9 global_step {now}0 loss 0.{i}", 80),
     ],
 )
 def test_a_loop_beside_a_counter_of_the_run_tells_where_the_epoch_ends(tmp_path: Path, loop: str, step: int) -> None:
