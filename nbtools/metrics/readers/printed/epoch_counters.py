@@ -33,6 +33,8 @@ class _Counted:
     """The step at which it last started over."""
     stride: int = 0
     """Difference of its last two values in a loop; 0 if unknown."""
+    is_regular: bool = False
+    """Whether the difference is the same as the one before."""
     is_from_0: bool = False
     is_over: bool = False
     """Whether it was shown at 0 again."""
@@ -96,7 +98,7 @@ class Loops:
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
         base = self._base_of(place, value, epoch, is_again=again, at=at)
         stride = value - known.value if base == known.base else known.stride
-        self._counted[place] = _Counted(value, base, stride, known.is_from_0)
+        self._counted[place] = _Counted(value, base, stride, stride == known.stride, known.is_from_0)
         self.total = counter.total or self.total
         is_last = 0 < stride <= (loop.total or 0) < loop.value + stride + known.is_from_0
         self.end = base + value + (loop.total or 0) - loop.value if is_last else None
@@ -110,8 +112,9 @@ class Loops:
             return 0 if self.base and value >= at else self.base
         if value < known.value or known.is_over or is_again:
             if known.base >= self.base:  # else another counter of this loop has started over before
-                if not self.total and 0 < value < known.stride and known.value % known.stride != value:
-                    self.total = known.value + known.stride - value  # each 100th step of the run: 900, 1000, 33, 133
+                is_within = not self.total and known.is_regular and 0 < value < known.stride
+                if is_within and known.value % known.stride != value:  # each 100th of the run: 900, 1000, 33, 133
+                    self.total = known.value + known.stride - value
                 self._start_over(known.value, value, epoch)
             return self.base
         return known.base if known.base + value >= self.base else self.base

@@ -58,6 +58,7 @@ _COUNTED_AFTER: Final = re.compile(r"\ (steps|iterations|iters|updates|batches)\
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
 _BEST: Final = words_of("best better improved")
+_END: Final = re.compile(r"\b(?:end|finish|done|complete|took|time|summary|result|test|val|eval)", re.IGNORECASE)
 _KINDS: Final = words_of("set dataset subset domain task")
 _LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
 _PLACES: Final = words_of("on at after")
@@ -216,6 +217,7 @@ def _conclude(state: _State, plain: str) -> None:
     if reading._named:
         return
     num_counts = len(reading.counters) + (reading.epoch is not None)
+    reading.begins_epoch = reading.epoch is not None and num_counts == state.num_numbers and not _END.search(plain)
     stripped = plain.strip()
     if state.kind == "best" and stripped.endswith(":"):
         reading.is_heading, reading.label = True, "best"

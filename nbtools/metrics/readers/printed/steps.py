@@ -191,8 +191,6 @@ class StepCount:
         """
         is_trained = not self._trained.isdisjoint(reading.metrics)
         may_train = reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test")
-        if reading.is_row and split == "train" and not any(map(is_measured, self._trained)):
-            return counter
         if may_train and (reading.epoch is not None or self._loops.is_new_epoch(self._epoch)):
             return counter
         if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loops.total:
@@ -259,7 +257,7 @@ class StepCount:
         self._epoch = epoch
         if is_later and not reading.is_row:
             self._split = reading.split
-        if is_first and not reading.is_row and not self._has_rows and self.step == self._loops.total:
+        if is_first and reading.begins_epoch and not self._has_rows and 0 < self._loops.total == self.step:
             self._loops, self.step, self.total, self.counts = Loops(), None, None, "row"  # it was of the data
         if self._loops.kind:
             return

@@ -415,6 +415,33 @@ def test_a_counter_of_each_epoch_that_is_printed_by_the_steps_of_the_run_tells_t
     assert log.total_steps == 801
 
 
+def test_a_counter_printed_at_uneven_steps_starts_over_behind_its_last_value(tmp_path: Path) -> None:
+    rows = [f"epoch {e} iter {i} loss {e}.{i:03}\n" for e in (1, 2) for i in (3 * e, 50 + 7 * e, 150 - 9 * e, 199)]
+    assert read_log(tmp_path / "log", "".join(rows).encode())["train/loss"].steps.tolist() == [
+        *(3, 57, 141, 199),
+        *(205, 263, 331, 398),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "epoch", "steps"),
+    [
+        ("\r{bar}\n", "Epoch {e}\nloss: {e}.5\n", [1, 2, 3]),  # the bar is of the data
+        ("\r{bar}\n", "=== epoch {e} starts ===\nloss: {e}.5\n", [1, 2, 3]),
+        ("", "\r{bar}\nEpoch {e} finished\nloss: {e}.5\n", [50, 100, 150]),
+        ("", "\r{bar}\nEpoch {e}: 3.2 s\nloss: {e}.5\n", [50, 100, 150]),
+        ("", "Epoch {e}\n\r{bar}\nloss: {e}.5\n", [50, 100, 150]),
+    ],
+)
+def test_a_bar_that_ended_before_the_first_epoch_begins_is_none_of_the_training(
+    tmp_path: Path, begin: str, epoch: str, steps: list[int]
+) -> None:
+    text = begin + "".join(epoch.replace("{e}", str(e)) for e in (1, 2, 3))
+    bars = "\r".join(f"{2 * i}%|███  | {i}/50 [00:05<00:06, 3.1it/s]" for i in (0, 10, 50))
+    history = read_log(tmp_path / "log", text.replace("{bar}", bars).encode())
+    assert points(history, "train/loss") == [*zip(steps, (1.5, 2.5, 3.5), strict=True)]
+
+
 def test_the_steps_so_far_in_a_message_of_an_epoch_are_not_those_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("step 100 loss 0.5\nsaving the model (epoch 1, total_iters 100)\nstep 200 loss 0.4\n")
     log = LogMetrics(tmp_path / "log")
