@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from nbtools.metrics.readers.printed.line_content import Counter
 from nbtools.rundir.json_files import MAX_STEP
 
 RUN: Final = "run"
@@ -32,6 +33,8 @@ class _Counted:
     """The step at which it last started over."""
     stride: int = 0
     """Difference of its last two values in a loop; 0 if unknown."""
+    is_regular: bool = False
+    """Whether the difference is the same as the one before."""
     is_from_0: bool = False
     is_over: bool = False
     """Whether it was shown at 0 again."""
@@ -78,26 +81,27 @@ class Loops:
         """Whether an epoch is later than that in which the loop started over last."""
         return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
 
-    def step(self, place: Place, value: int, total: int | None, epoch: float | None, *, is_again: bool, at: int) -> int:
+    def step(self, place: Place, counter: Counter, loop: Counter, epoch: float | None, again: bool, at: int) -> int:
         """Return the step of a counter's value.
 
         Args:
             place: the counter.
-            value: its value.
-            total: its last value in this loop, if the line has it.
+            counter: its value, and its last value in this loop if the line has it.
+            loop: the counter of the loop, which may stand beside that of the run, or else the same.
             epoch: the epoch of the line, or the last one before it.
-            is_again: whether its value, the same as before, is of another epoch.
+            again: whether its value, the same as before, is of another epoch.
             at: the step so far.
         """
         if self._base_epoch is None:
             self._base_epoch = epoch
+        value = counter.value
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
-        base = self._base_of(place, value, epoch, is_again=is_again, at=at)
+        base = self._base_of(place, value, epoch, is_again=again, at=at)
         stride = value - known.value if base == known.base else known.stride
-        self._counted[place] = _Counted(value, base, stride, known.is_from_0)
-        self.total = total or self.total
-        is_last = bool(stride and total) and value + stride + known.is_from_0 > self.total
-        self.end = base + self.total if is_last else None
+        self._counted[place] = _Counted(value, base, stride, stride == known.stride, known.is_from_0)
+        self.total = counter.total or self.total
+        is_last = 0 < stride <= (loop.total or 0) < loop.value + stride + known.is_from_0
+        self.end = base + value + (loop.total or 0) - loop.value if is_last else None
         return min(base + value, MAX_STEP)
 
     def _base_of(self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int) -> int:
@@ -108,6 +112,9 @@ class Loops:
             return 0 if self.base and value >= at else self.base
         if value < known.value or known.is_over or is_again:
             if known.base >= self.base:  # else another counter of this loop has started over before
+                is_within = not self.total and known.is_regular and 0 < value < known.stride
+                if is_within and known.value % known.stride != value:  # each 100th of the run: 900, 1000, 33, 133
+                    self.total = known.value + known.stride - value
                 self._start_over(known.value, value, epoch)
             return self.base
         return known.base if known.base + value >= self.base else self.base

@@ -57,6 +57,8 @@ class Reading:
     is_bar: bool = False
     is_measured: bool = False
     is_heading: bool = False
+    begins_epoch: bool = False
+    """Whether the line has an epoch alone, and does not say that it ended."""
     is_item: bool = False
     """Whether the line is one of a list, or only a learning rate: `| > grad_norm: 1.2`, `Learning rate: 0.001`."""
     fulls: dict[str, str] = field(default_factory=dict)

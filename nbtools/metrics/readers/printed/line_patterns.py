@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from nbtools.metrics.readers.printed.metric_words import COUNTERS, LEADING, words_of
+from nbtools.metrics.readers.printed.metric_words import COUNTERS, LEADING, is_measured, words_of
 
 _VALUE: Final = r"[-+]?+\d++(?:\.\d*+)?+(?:[eE][-+]?+\d++)?+"
 _PAIR: Final = re.compile(rf"\s*+([A-Za-z][\w/.-]*+)\s++(?:(?:\d++[dhms](?:\s++|$))++|({_VALUE})(?:\s++|$))")
@@ -11,6 +11,10 @@ _PAIRS: Final = re.compile(rf"(?:{_PAIR.pattern}){{4,60}}+")
 _INDENTED: Final = re.compile(  # or of a group: Episode_Reward/feet_air_time: -0.01
     r"(?:\s++|(?=[A-Za-z]\w*+/))"
     rf"(?:['\"]?[^\W\d][\w ./@()-]{{0,60}}['\"]?[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|}}]*+){{1,20}}"
+)
+_NAME_BEHIND: Final = re.compile(rf"({_VALUE})((?:\s[A-Za-z][\w/-]{{0,30}}){{0,4}})")
+_NAMES_BEHIND: Final = re.compile(
+    rf"\s*+(?:[A-Za-z]{{2,12}}\s)?(\d++):\s++{_NAME_BEHIND.pattern}(?:,\s{_NAME_BEHIND.pattern}){{1,20}}\s*+"
 )
 _WORD: Final = re.compile(r"[^\W\d_]++")
 _OF_FILES: Final = words_of(
@@ -27,6 +31,7 @@ _SHARED: Final = re.compile(
     r"\s?[:=]?\s?(-?\d*\.\d++%?)\s?/\s?(-?\d*\.\d++%?)(?!\s?/)"
 )
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
+_BETWEEN_RULES: Final = re.compile(r"\s*+([^\w\s])\1\1.*[^\w\s]{3}\s*+")
 _CAPITALS: Final = re.compile(r"[\W\d]*+[A-Z][A-Z ]{3,40}+[\W\d]*+")
 
 
@@ -34,8 +39,16 @@ def with_marked_names(text: str) -> str:
     """Return a line with a `:` after each name, if all of it is a counter and pairs without punctuation.
 
     `tick 3 kimg 12.1 time 2m 10s sec/tick 33.1` is such a line; durations are left out. Of two names with two values,
-    each value gets its own: `Gen/Dis Loss: 0.5/0.6`, `Loss (train/val): 0.5/0.6`.
+    each value gets its own: `Gen/Dis Loss: 0.5/0.6`, `Loss (train/val): 0.5/0.6`. Names may stand behind their values:
+    `975: 3.7, 3.5 avg loss, 0.002 rate`, where the value without a name is that of which the next is the mean.
     """
+    if ", " in text and _NAMES_BEHIND.fullmatch(text):
+        count, _, values = text.partition(": ")
+        pairs = [(value, name.split()) for value, name in _NAME_BEHIND.findall(values)]
+        if any("." in value and name and is_measured(name[-1]) for value, name in pairs):
+            means = [name[1:] for _, name in pairs if name[:1] in (["avg"], ["mean"], ["average"])]
+            named = ((value, name or means[0]) for value, name in pairs if name or means)
+            return f"{count}: " + ", ".join(f"{' '.join(name)}: {value}" for value, name in named)
     if _PAIRS.fullmatch(text):
         pairs = _PAIR.findall(text)
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:
@@ -66,8 +79,8 @@ def is_item(text: str) -> bool:
 
 
 def is_title(text: str, *, has_numbers: bool) -> bool:
-    """Whether a line may head others: `Validation:`, `*** Test ***`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
-    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) is not None:
+    """Whether a line may head others: `Validation:`, `>>> test of a <<<`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
+    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) or _BETWEEN_RULES.fullmatch(text):
         return True
     words = _WORD.findall(text.lower())
     return not has_numbers and 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

@@ -53,7 +53,7 @@ _HINTS: Final = tuple(
 )
 """Text without any of these, or a sign of a table or of a bar, holds nothing."""
 _TABLE: Final = re.compile(
-    rb"^\s*(?:\||\+?[-=]{6}|\xe2[\x94\x95]|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:\.?1[-\d./a-z%]*+,?\s++){2}"
+    rb"^\s*(?:\||\+?[-=]{6}|\xe2[\x94\x95]|[-+.e1]++(?:,[-+.e1]*+){1,60}\s*$|(?:\S{1,40}\s++)?(?:\[?\.?1[-\d./a-z%]*+[\],]{0,2}+\s++){2}"
     rb"|(?:[^\s\d]{1,40}\s++){1,3}[-+]?1++\.1\S*+\s++[-+]?1"
     rb"|(?:[a-z]\w*+\s{2,}){2}|(?:[a-z][\w/.]*+\s++1[\d.a-z]*+\s++){3}|[>*-][>|*\s-]*+[a-z][^:]{0,60}:\s++[-+]?1)"
     rb"|^\s*+1++\s*+\||^\[1[1:]*+\]\s(?:\[1++\]\s)?+[a-z][^:=]{0,60}[:=]\s?[-+]?1"
@@ -66,7 +66,7 @@ _LOGGED: Final = re.compile(
     rb"\[?1{4}-11-11[ t]11:11:11[,.1]*+\]?[\s:|-]*+(?:\[?\s*+(?:info|debug|warning)\s*+\]?)?+ ?[:|-]?"
 )
 _HEADING: Final = re.compile(
-    rb"(?:eval|valid|test|train|summary).*[:*]\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
+    rb"(?:eval|valid|test|train|summary).*(?:[:*]|[<>=#-]{3})\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
     rb"|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
     rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
 )

@@ -21,14 +21,15 @@ MEASURED: Final = words_of(
 """A line is a row of metrics if the name of one of its numbers has one of these words."""
 ERRORS: Final = words_of("err error")
 """Measured only with a fraction: `error 404` is none."""
-COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh")
+COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
-_SETTING: Final = COEFFICIENTS | words_of(
+SIZES: Final = words_of("size length num number dim")
+_SETTING: Final = words_of(
     """weight weights scale scaling scaler fn function type lambda factor target
-    smoothing alpha beta every steps interval patience num number min max delta tolerance warmup save log
-    size dim seed layers heads channels length dropout eps decay port workers
+    smoothing alpha beta every steps interval patience min max delta tolerance warmup save log
+    seed layers heads channels dropout eps decay port workers
     logging time"""
-)
+).union(COEFFICIENTS, SIZES)
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
 _CLOCKS: Final = words_of("elapsed wall walltime")
@@ -167,9 +168,9 @@ def is_setting(name: str) -> bool:
 
 @functools.lru_cache(4096)
 def is_time(name: str) -> bool:
-    """Whether a name is that of a duration or of a clock, and does not say what the duration is of."""
+    """Whether a name is that of a duration or of a clock: not `time_per_step`, which says of what, nor `time_out`."""
     tokens = parts_of(name)
-    return not _TIMES.isdisjoint(tokens) and "per" not in tokens
+    return not _TIMES.isdisjoint(tokens) and {"per", "out"}.isdisjoint(tokens)
 
 
 @functools.lru_cache(4096)
@@ -179,7 +180,7 @@ def is_count(name: str, is_whole: bool) -> bool:
     A mean of a number of things is measured, and so is the time of an iteration.
     """
     tokens = parts_of(name)
-    if tokens in (("total", "s"), ("total", "ms")) or (is_time(name) and not _CLOCKS.isdisjoint(tokens)):
+    if tokens in (("count",), ("total", "s"), ("total", "ms")) or (is_time(name) and not _CLOCKS.isdisjoint(tokens)):
         return True
     if not is_whole or not tokens or is_measured(name) or not (_MEANS | _STATISTICS).isdisjoint(tokens):
         return False

@@ -19,6 +19,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     UNNAMED,
     is_counter,
     is_measured,
+    is_setting,
     metric_of,
     parts_of,
     split_of,
@@ -33,7 +34,8 @@ _OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, 
 _PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
 _TOKEN: Final = re.compile(
     r"""
-      (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
+      (?P<duration> (?:\d++[dhm]\ ?){1,3}+\d++(?:\.\d++)?[ms](?!\w) )  # 1m 2s
+    | (?P<range> \d++-(?=\d++[a-z]) | (?<=\[)\d++-(?=\d++\]) )  # 1-50batch, Batch [0-100]
     | (?P<number> [-+]?+ (?: \d{1,3}(?:,\d{3}){1,5}+(?!\d|,\d)(?:\.\d++)?+ | \d++(?:\.\d*+)?+ | \.\d++ )
                 (?:[eE][-+]?+\d++)?+ (?!\s*+\*\s*+[^\s\d])  # source code in a traceback: loss = 0.5 * a
                 | [-+]?+ (?:nan|inf|infinity|NaN|Inf|Infinity|NAN|INF) (?![\w/.@-]) )
@@ -56,6 +58,7 @@ _COUNTED_AFTER: Final = re.compile(r"\ (steps|iterations|iters|updates|batches)\
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
 _BEST: Final = words_of("best better improved")
+_END: Final = re.compile(r"\b(?:end|finish|done|complete|took|time|summary|result|test|val|eval)", re.IGNORECASE)
 _KINDS: Final = words_of("set dataset subset domain task")
 _LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
 _PLACES: Final = words_of("on at after")
@@ -95,6 +98,8 @@ class _State:
     is_rank: bool = False
     outer: list[str] = field(default_factory=list)
     """Words before a bracket: `f1-score (micro avg)  0.7`."""
+    has_settings: bool = False
+    """Whether a bracket holds settings: `Normalizer: (iou: 0.07)`."""
     is_tag: bool = False
     """Whether a bracket began the line: `[Callback] lr = 0.1`."""
     kind: str = ""
@@ -175,12 +180,13 @@ def _open(state: _State, bracket: str) -> None:
     state.depth += 1
     state.is_tag = not (state.words or state.num_numbers or state.reading.counters)
     state.outer = [*state.words]
+    state.has_settings = state.is_explicit and bracket == "(" and is_setting("_".join(state.words))
     state.listed, state.place = ([*state.words] if bracket == "[" else []), 0
 
 
 def _close(state: _State, bracket: str, following: str) -> None:
     state.depth -= 1
-    state.listed = []
+    state.listed, state.has_settings = [], False
     if not state.num_numbers and len(state.words) == 2 and state.words[0].lower() in SPLITS:
         state.kind = state.words.pop()
     is_end_of_tag = state.is_tag and not state.num_numbers and bracket == "]"
@@ -211,6 +217,7 @@ def _conclude(state: _State, plain: str) -> None:
     if reading._named:
         return
     num_counts = len(reading.counters) + (reading.epoch is not None)
+    reading.begins_epoch = reading.epoch is not None and num_counts == state.num_numbers and not _END.search(plain)
     stripped = plain.strip()
     if state.kind == "best" and stripped.endswith(":"):
         reading.is_heading, reading.label = True, "best"
@@ -267,7 +274,7 @@ def _take(state: _State, token: re.Match[str]) -> None:
     number = _named_number(state, token)
     is_first = not state.num_numbers
     state.num_numbers += 1
-    if len(text) > 40 or len(number.full) > 100:
+    if len(text) > 40 or len(number.full) > 100 or state.has_settings:
         return
     _follow_splits(state, number)
     is_counted = state.reading.epoch is not None or bool(state.reading.counters)

@@ -124,14 +124,16 @@ class Tables:
             if len(cells) < num or any(map(str.isdigit, rest)):  # a mark behind the row is none of its cells
                 return None
             cells = cells[:num]
-        found = [_CELL.fullmatch(cell) for cell in cells]
+        is_value = [all(map(_CELL.fullmatch, _parts(cell))) for cell in cells]
         num -= cells.count("")
-        if sum(match is not None for match in found) < (2 if self._delimiter == "|" else num - 1):
+        if sum(is_value) < (2 if self._delimiter == "|" else num - 1):
             return None
         reading = Reading(is_bar="%|" in text)
         for name, cell in zip(self._columns, cells, strict=True):
-            _add(reading, name, cell)
-        if found[0] is None and not reading.counters and reading.epoch is None:
+            parts = _parts(cell)
+            for i, part in enumerate(parts, 1):
+                _add(reading, f"{name}_{i}" if len(parts) > 1 else name, part)
+        if not is_value[0] and not reading.counters and reading.epoch is None:
             tokens = parts_of(cells[0])
             reading.split = next((SPLITS[token] for token in tokens if token in SPLITS), "eval")
             self._num_labels += 1
@@ -179,6 +181,11 @@ def _cells(text: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return re.split(r"\s{2,}", text) if text else []
     return [cell.strip() for cell in text.strip("|" if delimiter == "|" else "").split(delimiter)]
+
+
+def _parts(cell: str) -> list[str]:
+    """Return the numbers of a cell: several if it is a list, `[0.5, 0.25]`."""
+    return cell[1:-1].replace(",", " ").split() if cell[:1] == "[" and cell[-1:] == "]" else [cell]
 
 
 def _add(reading: Reading, name: str, cell: str) -> None:

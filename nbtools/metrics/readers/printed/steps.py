@@ -8,6 +8,7 @@ from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
     COEFFICIENTS,
     ERRORS,
+    SIZES,
     UNNAMED,
     is_measured,
     is_time,
@@ -94,15 +95,17 @@ class StepCount:
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
             is_begun = self.step is not None or reading.epoch is not None
             is_rate = "train/learning_rate" in reading.metrics and (self.counts != "row" or reading.epoch is not None)
-            reading.is_measured |= is_begun and (self._is_in_list or is_rate)
+            is_of_data = not self._has_rows and all(not SIZES.isdisjoint(parts_of(name)) for name in reading.metrics)
+            reading.is_measured |= is_begun and (is_rate or (self._is_in_list and not is_of_data))
         else:
             is_counted = bool(reading.counters) or reading.epoch is not None
             self._is_in_list = reading.is_heading or (is_counted and not (reading.is_bar and not reading.is_row))
-        self._announced = reading.total_steps or self._announced
+        if reading.epoch is None:  # else: saving the model (epoch 10, total_iters 10000)
+            self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
         if self._is_best and (reading.is_row or reading.counters):
-            self._is_best = False
-            return []  # a row that was printed before
+            self._is_best = reading.is_item
+            return []  # a row or a list that was printed before
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
             self._split = reading.split
@@ -197,8 +200,6 @@ class StepCount:
         """
         is_trained = not self._trained.isdisjoint(reading.metrics)
         may_train = reading.is_row and split == "train" and is_trained and self._split not in ("eval", "test")
-        if reading.is_row and split == "train" and not any(map(is_measured, self._trained)):
-            return counter
         if may_train and (reading.epoch is not None or self._loops.is_new_epoch(self._epoch)):
             return counter
         if reading.is_row and (counter.is_loop or not is_trained) and (counter.total or 0) < self._loops.total:
@@ -226,10 +227,12 @@ class StepCount:
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
-        step = self._loops.step(place, counter.value, counter.total, epoch, is_again=is_again, at=self.step or 0)
+        loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
+        loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
+        step = self._loops.step(place, counter, loop, epoch, is_again, self.step or 0)
         self._epoch = epoch
         self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-        self.total = self._announced or self._total_of_loop(reading, counter, epoch)
+        self.total = self._announced or self._total_of_loop(reading, counter, loop, epoch)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
@@ -243,13 +246,16 @@ class StepCount:
             return True
         return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
 
-    def _total_of_loop(self, reading: Reading, counter: Counter, epoch: float | None) -> int | None:
+    def _total_of_loop(self, reading: Reading, counter: Counter, loop: Counter, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop, which is an epoch's if it starts over or its line has one.
 
         In the first epoch of other lines, it may start over or not. A run that begins in a later epoch is a resumed
         one: the number of its own epochs is not known.
         """
         total, count, is_whole = self._loops.total or None, self._epochs.count, epoch is not None and epoch % 1 == 0
+        if total is None:  # a counter of the run, with that of an epoch beside it or none
+            self.steps_per_epoch = loop.total
+            return (loop.total or 0) * (count or 0) or None
         may_start_over = counter.preference > 0 and not self._loops.is_new_epoch(epoch)
         if self._loops.base or (may_start_over and is_whole and reading.epoch is not None):
             self.steps_per_epoch = total if (self._first_epoch or 0) <= 1 else None
@@ -266,10 +272,12 @@ class StepCount:
         """Use the epoch as a step where nothing better counts."""
         epoch = reading.epoch
         assert epoch is not None
-        is_later = self._epoch is None or epoch != self._epoch
+        is_first, is_later = self._epoch is None, epoch != self._epoch
         self._epoch = epoch
         if is_later and not reading.is_row:
             self._split = reading.split
+        if is_first and reading.begins_epoch and not self._has_rows and 0 < self._loops.total == self.step:
+            self._loops, self.step, self.total, self.counts = Loops(), None, None, "row"  # it was of the data
         if self._loops.kind:
             return
         if self._announced and self._epochs.count:
@@ -319,9 +327,9 @@ class StepCount:
         An evaluation behind `[57600/60000]`, where the lines are 6,400 apart, belongs to step 60,000, unless a row of
         the same metric has stood within a loop.
         """
-        if self._loops.kind == LOOP and self._loops.end is None:
+        if self._loops.kind and self._loops.end is None:
             self._within |= names
-        is_behind = self._loops.kind == LOOP and self._within.isdisjoint(names)
+        is_behind = self._within.isdisjoint(names)
         return max(self.step or 0, (self._loops.end or 0) if is_behind else 0)
 
     def _labelled(self, reading: Reading, name: str) -> str:
@@ -434,7 +442,7 @@ def _is_withheld(seen: Points, step: int, value: float, *, is_time: bool, is_who
     if is_time and len(points) < 5:
         speeds = [(now - before) / (at - last or 1) for (last, before), (at, now) in itertools.pairwise(points)]
         is_even = len(points) < 4 or (max(speeds) <= 4 * min(speeds) and value > 1.5 * points[0][1])
-        if min(speeds) <= 0 or not is_even:
+        if min(speeds) <= 0 or points[0][1] < 0 or not is_even:
             return False
     elif not is_time:
         first_step, first = points[0] if points[0][0] else points[1]

@@ -47,9 +47,11 @@ _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
 _PROCESS: Final = re.compile(r"\(\w{1,60} pid=\d{1,10}(?:, ip=[\d.]++)?\)")
 """The prefix of Ray for the lines of its actors."""
 NO_ROW: Final = re.compile(
-    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?=", re.IGNORECASE
+    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?="
+    r"|^\W*+(?:\w++\W++)?(?:params|parameters|hyperparameters|config|options|settings|args):\s[a-z]",
+    re.IGNORECASE,
 )
-"""Lines that repeat numbers, as of a file that was saved, or calculate, as a model's answer."""
+"""Lines that repeat numbers, as of a file that was saved, calculate, as a model's answer, or name settings."""
 _OF_EVALUATION: Final = re.compile(r"\W*+(?:\w++\W++)?(?:test|val|eval)[^.]*?\d\s?/\s?\d", re.IGNORECASE)
 _OVER_MANY: Final = re.compile(r" (?:over|on|of|for|in) (?:the )?(?:last )?\d{1,7} [a-z]{1,20}(?=\s?[:=]\s?[-+]?\d)")
 _NUMBER_SIGN: Final = re.compile(r"(?<=[A-Za-z] )#(?=\d)")

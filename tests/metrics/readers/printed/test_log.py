@@ -59,6 +59,12 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ('INFO {"step": 3, "reward": NaN}', {"step": 3, "train/reward": math.nan}),
         ("{'loss': 2.3, 'epoch': 0.1}", {"train/loss": 2.3, "train/epoch": 0.1}),
         (
+            " 975: 3.6967, 3.5675 avg loss, 0.002359 rate, 64000 images",
+            {"step": 975, "train/loss": 3.6967, "train/avg_loss": 3.5675, "train/rate": 0.002359},
+        ),
+        ("step 20: 0.5 loss, 0.9 accuracy", {"step": 20, "train/loss": 0.5, "train/accuracy": 0.9}),
+        ("step 3 loss 0.5 time 1h2m3.5s lr 0.1", {"step": 3, "train/loss": 0.5, "train/learning_rate": 0.1}),
+        (
             "{'loss': '2.3', 'grad_norm': 'nan', 'learning_rate': '5e-05'}",
             {"train/loss": 2.3, "train/grad_norm": math.nan, "train/learning_rate": 5e-05},
         ),
@@ -180,6 +186,12 @@ def test_a_line_of_metrics_is_read(line: str, row: dict[str, float]) -> None:
         "layers 12 heads 8 dropout 0.1 embd 500",
         "step_size 5 gamma 0.1 lr 0.1 momentum 0.9",
         "3: 5 files, 2 folders, 7 errors",
+        "Lesson 3: 2 losses, 1 recall, 1.5 hours",
+        "12: 3.5 meters, 2.25 kg",
+        "[yolo] params: iou loss: ciou (4), iou_norm: 0.07, obj_norm: 1.00",
+        "Normalizer: (iou: 0.07, obj: 1.00)",
+        "loss weights: (loss_box: 5.0, loss_cls: 2.0)",
+        "100/100 - 1m 2s",
         "> port: 8080",
         " | > weight_decay: 0.01",
         "Warming up. 3 workers",
@@ -199,6 +211,12 @@ def test_a_list_below_a_counter_is_read_whatever_its_names(tmp_path: Path) -> No
     assert points(history, "train/log_mle") == [(30, 0.5)]
     assert points(history, "eval/log_mle") == [(30, 0.7)]
     assert not [name for name in history if "dropout" in name]
+
+
+def test_sizes_of_the_data_in_a_list_before_the_training_are_no_metrics(tmp_path: Path) -> None:
+    data = " > EPOCH: 0/5\n | > Avg text length: 98.33\n | > Batch group size: 0.\n"
+    lists = "".join(f" --> STEP: {step}\n  | > loss: 0.{step}\n  | > mean length: {step}.5\n" for step in (1, 2))
+    assert {*read_log(tmp_path / "log", (data + lists).encode())} == {"train/loss", "train/mean_length"}
 
 
 def test_a_row_that_is_wrapped_over_several_lines_is_one(tmp_path: Path) -> None:
@@ -387,6 +405,50 @@ def test_steps_that_are_counted_anew_in_every_epoch_go_on(tmp_path: Path, first_
     assert history["train/loss"].steps.tolist() == [50, 100, 150, 200, 250, 300]
 
 
+def test_a_counter_of_each_epoch_that_is_printed_by_the_steps_of_the_run_tells_the_length(tmp_path: Path) -> None:
+    rows = [
+        ((e - 1) * 267 + i, f"(epoch: {e}/3, iters: {i}) loss: {e}.{i:03}") for e in (1, 2, 3) for i in range(1, 268)
+    ]
+    log = LogMetrics(tmp_path / "log")
+    (tmp_path / "log").write_text("".join(f"{line}\n" for step, line in rows if step % 50 == 0))
+    assert log.history["train/loss"].steps.tolist() == [*range(50, 802, 50)]
+    assert log.total_steps() == 801
+
+
+def test_a_counter_printed_at_uneven_steps_starts_over_behind_its_last_value(tmp_path: Path) -> None:
+    rows = [f"epoch {e} iter {i} loss {e}.{i:03}\n" for e in (1, 2) for i in (3 * e, 50 + 7 * e, 150 - 9 * e, 199)]
+    assert read_log(tmp_path / "log", "".join(rows).encode())["train/loss"].steps.tolist() == [
+        *(3, 57, 141, 199),
+        *(205, 263, 331, 398),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "epoch", "steps"),
+    [
+        ("\r{bar}\n", "Epoch {e}\nloss: {e}.5\n", [1, 2, 3]),  # the bar is of the data
+        ("\r{bar}\n", "=== epoch {e} starts ===\nloss: {e}.5\n", [1, 2, 3]),
+        ("", "\r{bar}\nEpoch {e} finished\nloss: {e}.5\n", [50, 100, 150]),
+        ("", "\r{bar}\nEpoch {e}: 3.2 s\nloss: {e}.5\n", [50, 100, 150]),
+        ("", "Epoch {e}\n\r{bar}\nloss: {e}.5\n", [50, 100, 150]),
+    ],
+)
+def test_a_bar_that_ended_before_the_first_epoch_begins_is_none_of_the_training(
+    tmp_path: Path, begin: str, epoch: str, steps: list[int]
+) -> None:
+    text = begin + "".join(epoch.replace("{e}", str(e)) for e in (1, 2, 3))
+    bars = "\r".join(f"{2 * i}%|███  | {i}/50 [00:05<00:06, 3.1it/s]" for i in (0, 10, 50))
+    history = read_log(tmp_path / "log", text.replace("{bar}", bars).encode())
+    assert points(history, "train/loss") == [*zip(steps, (1.5, 2.5, 3.5), strict=True)]
+
+
+def test_the_steps_so_far_in_a_message_of_an_epoch_are_not_those_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step 100 loss 0.5\nsaving the model (epoch 1, total_iters 100)\nstep 200 loss 0.4\n")
+    log = LogMetrics(tmp_path / "log")
+    assert log.history["train/loss"].steps.tolist() == [100, 200]
+    assert log.total_steps() is None
+
+
 def test_steps_counted_over_all_epochs_are_kept(tmp_path: Path) -> None:
     log = "".join(f"Epoch {1 + step // 200}: Step [{step}/1000] Loss: 1.5\n" for step in range(100, 1001, 100))
     history = read_log(tmp_path / "log", log.encode())
@@ -457,9 +519,30 @@ def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training
     assert [value for _, value in points(history, "train/loss")] == [0.5, 0.3]
 
 
+def test_a_line_between_rules_tells_what_the_numbers_below_it_are_of(tmp_path: Path) -> None:
+    log = b"epoch 1 loss: 0.5\n>>>>>testing : run_sl384_ll48<<<<<\ntest shape: (357, 32)\nmse:0.25, mae:0.75\n"
+    history = read_log(tmp_path / "log", log)
+    assert (points(history, "test/mse"), points(history, "test/mae")) == ([(1, 0.25)], [(1, 0.75)])
+
+
 def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
     assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
+
+
+def test_a_list_in_the_cell_of_a_table_has_a_curve_for_each_of_its_numbers(tmp_path: Path) -> None:
+    rows = (
+        b"Step      Train loss            Test loss  Test metric\n0         [2.5e-01, 1.0e-01]  [0.5]     [1.0e+00]\n"
+    )
+    shapes = b"[3, 4]    [5, 6]    [7, 8]    [9, 9]\n"
+    best = b"Best model at step 0:\n  train loss: 3.5e-01\n  test loss: 5.0e-01\n\n"
+    history = read_log(tmp_path / "log", rows + b"200       [1.5e-01, 0.5e-01]  [0.4]     []\n" + best + shapes)
+    assert {name: points(history, name) for name in history} == {
+        "train/loss_1": [(0, 0.25), (200, 0.15)],
+        "train/loss_2": [(0, 0.1), (200, 0.05)],
+        "test/loss": [(0, 0.5), (200, 0.4)],
+        "test/metric": [(0, 1.0)],
+    }
 
 
 @pytest.mark.parametrize(
@@ -471,6 +554,7 @@ def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
         ("  Total optimization steps = 60\nstep 5 loss 1.0", 60),
         ("\r  7%|7  | 17/250 [00:01<00:10, 20.1it/s, loss=2.0]", 250),
         ("Epoch 1/3 loss 2.0", None),
+        ("> EPOCH: 0/5\n--> STEP: 25/92 -- GLOBAL_STEP: 117\n | > loss: 0.5", 460),
         ("Epoch 1 [250/250] loss 2.0\nEpoch 2 [17/250] loss 1.0", None),
         ("epoch 1/2\n\r 50%|5  | 20/40 [00:01, loss=2.0]\nepoch 2/2\n\r 52%|5  | 21/40 [00:01, loss=1.0]", 40),
         ("epoch 0 | step 4/32 | loss 2.0", None),
@@ -647,6 +731,25 @@ printed_lines = st.one_of(
 )
 
 
+WORDS = st.sampled_from(["rooms", "files", "size", "of", "the", "meters", "long", "and", "total", "model", "images"])
+AMOUNTS = st.one_of(st.integers(0, 999), st.floats(0, 99).map(lambda value: round(value, 2)))
+PIECES = st.one_of(
+    WORDS, AMOUNTS.map(str), st.sampled_from([":", ",", "-", "1m 2s", "[3, 4]", "(", ")", "=", ">>>", "***"])
+)
+
+
+@given(st.lists(PIECES, max_size=14))
+@examples(6_000)
+def test_text_without_the_name_of_a_measure_or_of_a_counter_is_no_row(pieces: list[str]) -> None:
+    assert parse_line(" ".join(pieces)) is None
+
+
+@given(st.integers(0, 999), st.lists(st.tuples(AMOUNTS, WORDS), min_size=1, max_size=6))
+@examples(2_000)
+def test_amounts_of_ordinary_things_behind_a_number_are_no_row(number: int, amounts: list[tuple[float, str]]) -> None:
+    assert parse_line(f"{number}: " + ", ".join(f"{amount} {word}" for amount, word in amounts)) is None
+
+
 @given(printed_lines)
 @examples(6_000)
 def test_no_line_breaks_the_reader(line: str) -> None:
@@ -736,6 +839,7 @@ def test_epochs_that_begin_again_are_drawn_after_those_of_the_first_fold(tmp_pat
         ("Batch {0}/938, loss {1}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
         ("Batch {0}/1000, loss {1}", range(0, 1000, 100), "val loss {}", [1000, 2000, 3000]),
         ("Batch {0}/1000, loss {1}", range(100, 901, 100), "val loss {}", [900, 1900, 2900]),  # 1000 would be printed
+        ("Step [{0}/938], loss {1}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
         ("Batch {0}/938, loss {1}\nval loss {1}", range(100, 938, 100), "", []),
         ("Batch {0}/938, loss {1}\naccuracy 0.{0}", range(100, 938, 100), "val loss {}", [938, 1876, 2814]),
     ],
@@ -846,9 +950,10 @@ def test_what_boosting_graph_and_rl_scripts_print(
         ("instances", [181, 79, 123, 188, 11]),
         ("clip_range", [0.2, 0.2, 0.2, 0.2, 0.2]),
         ("run", [1, 1, 1, 1, 1]),
+        ("total", ["9m 58s", "10m 1s", "1h 2m", "1h2m3.5s", "1d 2h 3m"]),
     ],
 )
-def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, values: list[float]) -> None:
+def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, values: list[object]) -> None:
     log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
     assert [*read_log(tmp_path / "log", log.encode())] == ["train/loss"]
 
@@ -861,6 +966,8 @@ def test_clocks_counts_and_settings_are_no_curves(tmp_path: Path, name: str, val
         ("ep_len", [20, 24, 29, 40, 41]),
         ("elapsed_per_iteration", [3.1, 6.3, 9.2, 12.9, 16.1]),
         ("clip_range", [0.2, 0.19, 0.18, 0.17, 0.16]),
+        ("air_time", [-0.05, -0.04, -0.03, -0.02, -0.01]),  # no time is below zero: a reward
+        ("time_out", [0.1, 0.2, 0.3, 0.4, 0.5]),
     ],
 )
 def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
@@ -868,6 +975,20 @@ def test_durations_and_what_does_not_grow_with_the_steps_are_curves(
 ) -> None:
     log = "".join(f"step: {i} loss: {i}.5 {name}: {value}\n" for i, value in enumerate(values, 1))
     assert points(read_log(tmp_path / "log", log.encode()), f"train/{name}") == [*enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "step"),
+    [
+        ("step {i}/10 global_step {now} loss 0.{i}", 10),
+        ("update {i}/10 total_timesteps {now}00 loss 0.{i}", 800),  # counts something else
+        ("micro_batch {i} batch {i}/9 global_step {now}0 loss 0.{i}", 80),
+    ],
+)
+def test_a_loop_beside_a_counter_of_the_run_tells_where_the_epoch_ends(tmp_path: Path, loop: str, step: int) -> None:
+    rows = [loop.format(i=i, now=10 * epoch + i) for epoch in (0, 1) for i in (4, 8)]
+    log = "\n".join([*rows[:2], "val loss 0.7", *rows[2:], "val loss 0.6", ""])
+    assert points(read_log(tmp_path / "log", log.encode()), "eval/loss")[0] == (step, 0.7)
 
 
 def test_a_number_before_the_epoch_is_that_of_a_loop_around_it(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ LOGS = sorted((Path(__file__).parent / "logs").glob("*.json"))
 Points = list[tuple[float, float]]
 Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
-    "cyclegan": "its counter starts over at 66 in the second epoch, whose length no line of the loop tells",
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
     "depth_anything": "the best values so far, 100.0 before the first evaluation, have the names of its table",
     "kfold_tabulate": "the table of all folds at the end is read as further epochs",
