@@ -296,10 +296,10 @@ def _tuples(value: Any) -> Any:
 
 def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> tuple[Any, str]:
     """Return the default that tyro shows in a help text."""
-    if is_list:
-        return tuple(_value(word, kinds) for word in text.split()), ""
     if text == "None" and item.get("is_optional"):
         return None, ""
+    if is_list:
+        return tuple(_value(word, kinds) for word in text.split()), ""
     return (text if text in (item.get("choices") or ()) else _value(text, kinds)), ""
 
 

@@ -158,6 +158,7 @@ class WordReader:
                 value: Any = (*self.values.get(name, first), item)
             elif argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int):
                 value = tuple(self._element(argument, text) for text in texts)
+                value = None if value == (None,) else value
                 self._check_count(argument, value)
             elif not texts:
                 value = argument.const if argument.nargs == "?" else self._value(argument, *texts)
@@ -168,7 +169,9 @@ class WordReader:
         self.values[name] = value
         return True
 
-    def _check_count(self, argument: Argument, value: Sequence[Any]) -> None:
+    def _check_count(self, argument: Argument, value: Sequence[Any] | None) -> None:
+        if value is None:
+            return
         if (isinstance(argument.nargs, int) and len(value) != argument.nargs) or (argument.nargs == "+" and not value):
             raise ValueError(argument.field.name)
 
