@@ -242,16 +242,22 @@ class Follower:
                 receiver = self.value(owner, scope)
                 if isinstance(receiver, Class):
                     self._change(receiver.body.names, name, value, scope)
+                elif isinstance(receiver, Instance):
+                    self._put(receiver.attributes, name, value, scope, target)
                 elif hasattr(receiver, "attributes"):
                     self._change(receiver.attributes, name, value, scope)
             case ast.Subscript(value=owner, slice=index):
                 receiver, key = self.value(owner, scope), self.value(index, scope)
                 if isinstance(receiver, dict):
-                    is_known = is_literal(key) and isinstance(key, int | str)
-                    if not is_known or (key not in receiver and (self.conditions or self.loops)):
-                        receiver[Unknown(index)] = value  # a key that there may be
-                    if is_known:
-                        self._change(receiver, key, value, scope)
+                    self._put(receiver, key, value, scope, index)
+
+    def _put(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope, node: ast.AST) -> None:
+        """Set a key of a dict, or an attribute of an object."""
+        is_known = is_literal(key) and isinstance(key, int | str)
+        if not is_known or (key not in values and (self.conditions or self.loops)):
+            values[Unknown(node)] = value  # a key that there may be
+        if is_known:
+            self._change(values, key, value, scope)
 
     def _change(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope) -> None:
         """Set a value; where that may not be executed, one that differs from the earlier value becomes unknown."""
@@ -263,10 +269,16 @@ class Follower:
         match target:
             case ast.Name(id=name):
                 scope.names.pop(name, None)
-            case ast.Subscript(value=owner, slice=index):
-                receiver, key = self.value(owner, scope), self.value(index, scope)
-                if isinstance(receiver, dict) and is_literal(key) and not isinstance(key, list | dict | set):
-                    receiver.pop(key, None)
+            case ast.Subscript(value=owner) | ast.Attribute(value=owner):
+                receiver = self.value(owner, scope)
+                values = receiver if isinstance(receiver, dict) else getattr(receiver, "attributes", None)
+                key = target.attr if isinstance(target, ast.Attribute) else self.value(target.slice, scope)
+                if values is None:
+                    return
+                if self.conditions or self.loops or not isinstance(key, int | str):
+                    values[Unknown(target)] = Unknown(target)  # a key that there may not be
+                else:
+                    values.pop(key, None)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Function:
         kind = library = ""
@@ -389,6 +401,8 @@ class Follower:
                 found = self._member(module_scope, name, f"{module_name}.{name}")
                 return unknown if isinstance(found, Unknown) and found.node is None else found
             case Instance(cls, attributes):
+                if name == "__dict__" and not cls.missing_bases and self.class_attribute(cls, "__init__", receiver):
+                    return attributes
                 if name in attributes:
                     return self._filled(name, attributes[name])
                 found = self.class_attribute(cls, name, receiver)
@@ -581,6 +595,11 @@ class Follower:
                 return self._create(function, call)
             case External("globals" | "locals" | "vars") if not call.args:
                 return Unknown(call.node, call.scope)
+            case External("vars") if isinstance(call.args[0], Instance):
+                return self.attribute(call.args[0], "__dict__", call.node, call.scope)
+            case External("setattr") if len(call.args) == 3 and isinstance(call.args[0], Instance):
+                self._put(call.args[0].attributes, call.args[1], call.args[2], call.scope, call.node)
+                return None
             case External("setattr") if len(call.args) == 3 and hasattr(call.args[0], "attributes"):
                 self._change(call.args[0].attributes, str(call.args[1]), call.args[2], call.scope)
                 return None

@@ -352,6 +352,8 @@ def test_what_is_unsure_is_named_with_its_line(body: str, note: str, read: Read)
     assert any(re.search(note, line) for line in found.notes), found.notes
 
 
+OBJECT = "class P:\n    def __init__(self):\n        self.x = 1\n"
+VARS = "for n, v in vars(P()).items():\n    parser.add_argument('--' + n, type=type(v), default=v)\n"
 UNTOLD_DEFAULTS = {
     "a changed key": "D = {'x': 1}\nif os.environ.get('A'):\n    D['x'] = 2\n",
     "a key that a function changes": "D = {'x': 1}\ndef f():\n    if os.environ.get('A'): D['x'] = 2\nf()\n",
@@ -380,6 +382,8 @@ def test_a_default_that_only_the_program_knows_is_no_value(text: str, read: Read
         ("it = iter({'a': 1, 'b': 2})\nnext(it)\nparser.add_argument('--x', default=next(it))\n", "b"),
         ("parser.add_argument('--x', default=next((n for n in range(9) if n > 4), 0))\n", 5),
         ("x = 1\ndef f():\n    global x\n    x = 2\nf()\nparser.add_argument('--x', default=x)\n", 2),
+        (f"{OBJECT}        self.y = 2\n        del self.y\n{VARS}", 1),
+        (f"{OBJECT}        self.__dict__.update(x=3)\n{VARS}", 3),
         ("D = {'x': 1, 'y': 2}\ndel D['y']\nparser.add_argument('--x', default=len(D))\n", 1),
     ],
 )
@@ -408,13 +412,25 @@ UNREAD = {
     "an executed text": ("exec('parser.add_argument(1)')\n", "3: the executed text may add arguments"),
     "an unknown type": ("parser.add_argument('--x', type=make())\n", "3: type= of --x is known only to the program"),
     "an unknown number": ("parser.add_argument('--x', nargs=make())\n", "3: nargs= of --x is known only"),
+    "an attribute that may be missing": (
+        f"{OBJECT}        if os.environ.get('A'): self.y = 2\n{VARS}",
+        "8: the names of an argument",
+    ),
+    "an attribute that may be deleted": (
+        f"{OBJECT}        if os.environ.get('A'): del self.x\n{VARS}",
+        "8: the names of an argument",
+    ),
+    "a key that may be deleted": (
+        "D = {'x': 1}\nif os.environ.get('A'): del D['x']\nfor n in D: parser.add_argument('--' + n)\n",
+        "5: the names of an argument",
+    ),
     "an unknown need": ("parser.add_argument('--x', required=make())\n", "3: required= of --x is known only"),
 }
 
 
 @pytest.mark.parametrize(("text", "note"), UNREAD.values(), ids=UNREAD)
 def test_what_may_change_the_arguments_makes_them_incomplete(text: str, note: str, read: Read) -> None:
-    found = read(HEAD + text + TAIL)
+    found = read(HEAD.replace("\n", ", os\n", 1) + text + TAIL)
     assert not found.is_complete and found.can_ask
     assert any(note in line for line in found.notes), found.notes
 
