@@ -18,10 +18,11 @@ from nbtools.script.arguments.argparse_calls import (
     literal_of,
     text_of,
 )
-from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.arguments import Argument, ScriptArguments, made_field
 from nbtools.script.arguments.config_copy import config_names
 from nbtools.script.arguments.config_files import (
     Config,
+    as_key,
     config_arguments,
     constant_arguments,
     load_config,
@@ -40,7 +41,18 @@ from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
 from nbtools.script.follow.follower import Follower
 from nbtools.script.follow.modules import Modules
-from nbtools.script.follow.values import Class, External, File, FileText, Function, Method, Namespace, Unknown
+from nbtools.script.follow.values import (
+    Class,
+    External,
+    File,
+    FileText,
+    Function,
+    Instance,
+    Method,
+    Namespace,
+    Unknown,
+    is_literal,
+)
 
 _LIBRARIES = {
     "click": "click",
@@ -116,7 +128,8 @@ class _Declarations(Calls):
         self.parsed: list[Parser] = []
         self.library = ""
         self.arguments: list[Argument] = []
-        self.configs: list[Config] = []
+        self.configs: list[Any] = []
+        """What these words override, later ones over earlier ones: files, dicts, dataclasses and their instances."""
         self.unsure: list[str] = []
         self.notes: list[str] = []
         self.computed: dict[str, str] = {}
@@ -152,12 +165,10 @@ class _Declarations(Calls):
         if self.overrides:
             self.library = self.library or "config file"
             known = {argument.field.name for argument in arguments}
-            for config in self.configs:
-                label = os.path.relpath(config.path, self.modules.start)
-                more = config_arguments(config, label, config.lines)
-                arguments += [argument for argument in more if argument.field.name not in known]
-                known |= {argument.field.name for argument in more}
-            if not self.configs:
+            keys = {argument.field.name: argument for config in self.configs for argument in self._keys(config)}
+            arguments += [argument for name, argument in keys.items() if name not in known]
+            is_closed = any(isinstance(config, Class | Instance) for config in self.configs)
+            if not keys or (not is_closed and any(isinstance(config, Unknown) for config in self.configs)):
                 self.unsure.append(f"{self.overrides}: the file with the keys that can be overridden is not known")
         has_parser = bool(self.library) or self._uses_a_parser()
         if not has_parser:
@@ -181,6 +192,19 @@ class _Declarations(Calls):
             can_ask=has_parser and self.library not in ("constants", "config file") and (not is_complete or is_vague),
             notes=tuple(dict.fromkeys((*self.unsure, *notes))),
         )
+
+    def _keys(self, config: Any) -> list[Argument]:
+        """Return an argument `a.b=value` for each key of a config."""
+        if isinstance(config, Config):
+            return config_arguments(config, os.path.relpath(config.path, self.modules.start), config.lines)
+        if isinstance(config, dict):
+            return config_arguments(config, self.overrides, {})
+        cls = config.cls if isinstance(config, Instance) else config
+        if not isinstance(cls, Class):
+            return []
+        changed, fields = getattr(config, "attributes", None), fields_of_class(cls, self.follower)
+        found, _ = tyro_arguments(fields, self.follower, outer=changed, takes_all=True)
+        return [as_key(argument) for argument in found]
 
     def _computed(self) -> dict[str, str]:
         """Return the texts of computed defaults: of options that were declared, and of the parameters of functions."""
@@ -512,12 +536,24 @@ class _Declarations(Calls):
             return unknown
         if last == "from_cli" or (last == "from_dotlist" and isinstance(value, Unknown)):
             self.overrides = call.where
-            return unknown
+            return External(f"{path}()")
+        if "from_cli()." in path and isinstance(value, str):  # `get` or `pop`
+            return External(path.removesuffix(last) + value)
+        if last in ("structured", "create"):
+            value = self.follower.resolve(value, call.scope.module)
+            is_known = isinstance(value, Class | Instance) or (isinstance(value, dict) and is_literal(value))
+            return value if is_known else unknown
         if last == "merge":
+            parts = [part for item in call.args for part in (item if isinstance(item, tuple) else (item,))]
             if self.overrides:
+                self.configs = parts if call.is_whole else [*parts, unknown]
                 raise ParserReached
-            return next((item for item in call.args if isinstance(item, Config)), unknown)
+            return tuple(parts) if len(parts) > 1 and call.is_whole else unknown
         if last in ("load", "safe_load", "full_load", "loads", "unsafe_load"):
+            if isinstance(value, External) and "from_cli()." in value.path:
+                settings = {"source": call.where, "is_required": not self.follower.conditions}
+                file = Argument(made_field(value.path.rpartition(".")[2], types=(str,), **settings))
+                self.arguments.append(as_key(file))
             name = value.path if isinstance(value, File) else value if isinstance(value, str) else ""
             config = self._config(name) if name else None
             if config is not None:

@@ -645,7 +645,11 @@ class Follower:
         if found and isinstance(found[0], Function):
             self.call_function(found[0], call)
         elif isinstance(instance, Instance):  # a dataclass, or a class of settings
-            instance.attributes.update(call.keywords)
+            fields = (
+                n.target for each in reversed(cls.ancestors) for n in each.node.body if isinstance(n, ast.AnnAssign)
+            )
+            names = dict.fromkeys(target.id for target in fields if isinstance(target, ast.Name))
+            instance.attributes.update(zip(names, call.args, strict=False), **call.keywords)
         return instance
 
     def call_function(self, function: Function, call: Call) -> Any:

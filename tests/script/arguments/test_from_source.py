@@ -477,6 +477,37 @@ def test_a_parser_that_cannot_be_followed_can_be_asked(read: Read) -> None:
     assert read(text).can_ask
 
 
+MERGES = {
+    "a later file": ("merge(load('a.yaml'), load('b.yaml'), from_cli())", {"lr": 2, "name": "a"}),
+    "an earlier merge": ("merge(merge(load('a.yaml'), load('b.yaml')), from_cli())", {"lr": 2, "name": "a"}),
+    "a dict": ("merge(create({'lr': 3, 'optim': {'eps': 1.0}}), from_cli())", {"lr": 3, "optim.eps": 1.0}),
+    "a file over a class": ("merge(structured(Base), load('b.yaml'), from_cli())", {"lr": 2, "seed": 7}),
+    "a class over a file": ("merge(load('b.yaml'), structured(Base(5)), from_cli())", {"lr": 5, "seed": 7}),
+}
+
+
+@pytest.mark.parametrize(("text", "defaults"), MERGES.values(), ids=MERGES)
+def test_keys_of_merged_configs_have_the_value_of_the_last(text: str, defaults: dict[str, Any], read: Read) -> None:
+    head = "from dataclasses import dataclass\nfrom omegaconf import OmegaConf\n"
+    head += "@dataclass\nclass Base:\n    lr: int = 1\n    seed: int = 7\n"
+    for name in ("merge", "load", "structured", "create", "from_cli"):
+        text = text.replace(f"{name}(", f"OmegaConf.{name}(")
+    files = {"a.yaml": "lr: 1\nname: a\n", "b.yaml": "lr: 2\n"}
+    found = read(f"{head}if __name__ == '__main__':\n    cli = {text}\n", files)
+    assert found.is_complete, found.notes
+    assert {a.field.name: a.field.default for a in found.arguments} == defaults
+
+
+@pytest.mark.parametrize("config", ["read()", "OmegaConf.load(cli.config)", "OmegaConf.create({'lr': read()})"])
+def test_a_config_that_only_the_program_knows_leaves_the_keys_incomplete(config: str, read: Read) -> None:
+    merge = (
+        f"base = OmegaConf.create({{'seed': 1}})\ncli = OmegaConf.from_cli()\nOmegaConf.merge(base, {config}, cli)\n"
+    )
+    found = read(f"from omegaconf import OmegaConf\n{merge}")
+    assert "seed" in names(found) and not found.is_complete
+    assert found.notes == ("train.py:3: the file with the keys that can be overridden is not known",)
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 
