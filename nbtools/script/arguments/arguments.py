@@ -139,7 +139,8 @@ class ScriptArguments:
                 short = next((flag for flag in argument.flags if is_short(flag)), "")
                 return [f"-{short[1] * times}"] if short and times else [flag] * times
             case "key_value":
-                return [f"{flag}={text(value)}"]
+                is_dict = isinstance(value, str) and field.default_text.startswith("{")  # its text, not quoted
+                return [f"{flag}={value if is_dict else text(value)}"]
             case "append":
                 first = () if self.parser in REPLACING else tuple(default or ())
                 if value[: len(first)] != first:

@@ -428,6 +428,20 @@ def test_the_real_omegaconf_reads_what_words_writes() -> None:
     check_library(script, (), real, texts.filter(lambda text: "$" not in text))
 
 
+def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
+    omegaconf = require("omegaconf").OmegaConf
+    script = arguments_of(ZOO / "structured_app.py")
+    config = runpy.run_path(str(ZOO / "structured_app.py"))["TrainArgs"]
+    edits: dict[str, Any] = {"optim.betas": (0.5, 0.25), "wandb.tags": ("a b", "1"), "steps": 7, "dump_dir": "1e3"}
+    words = parse_words(script, ()).edited({**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"})
+    result = omegaconf.merge(omegaconf.structured(config), omegaconf.from_dotlist(words))
+    assert {name: omegaconf.select(result, name) for name in edits} == {
+        name: list(value) if isinstance(value, tuple) else value for name, value in edits.items()
+    }
+    assert (result.sources, result.eval) == ({"a": 0.5, "b": 2.0}, "x: y")
+    assert parse_words(script, words).values == {**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"}
+
+
 # --- single rules ---------------------------------------------------------------------------------
 
 
