@@ -224,6 +224,8 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> Sc
             field = field.replace(default=None, default_text=text, help=f"{field.help}{here}".strip())
             argument = replace(argument, field=field)
         arguments.append(argument)
+    pairs = [argument for argument in declared.arguments if argument.action == "pair"]
+    arguments = [a for a in arguments if not pairs or a.flags or a.nargs != "..."] + pairs
     return ScriptArguments(
         declared.script,
         str(result["parser"]),

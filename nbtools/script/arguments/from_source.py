@@ -2,7 +2,7 @@
 
 import ast
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from nbtools.script.arguments.config_files import (
     constant_arguments,
     load_config,
     overrides_constants,
+    types_of,
 )
 from nbtools.script.arguments.dataclass_fields import (
     DataField,
@@ -39,7 +40,7 @@ from nbtools.script.arguments.dataclass_fields import (
 )
 from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
-from nbtools.script.follow.follower import Follower
+from nbtools.script.follow.follower import MOST_LOADED, Follower
 from nbtools.script.follow.modules import Modules
 from nbtools.script.follow.values import (
     Class,
@@ -50,6 +51,7 @@ from nbtools.script.follow.values import (
     Instance,
     Method,
     Namespace,
+    Tree,
     Unknown,
     is_literal,
 )
@@ -133,6 +135,7 @@ class _Declarations(Calls):
         self.unsure: list[str] = []
         self.notes: list[str] = []
         self.computed: dict[str, str] = {}
+        self.trees: list[Tree] = []
         self.overrides = ""
         """Where words such as `a.b=1` are read; empty if nowhere."""
 
@@ -162,6 +165,8 @@ class _Declarations(Calls):
         arguments, commands, notes = arguments_of_parsers(parsers, self.unsure)
         arguments += self.arguments
         notes = [*notes, *self.notes]
+        if pairs := self._pairs([a.field.name for a in arguments if not a.flags and a.nargs == "..."]):
+            arguments = [argument for argument in arguments if argument.flags or argument.nargs != "..."] + pairs
         if self.overrides:
             self.library = self.library or "config file"
             known = {argument.field.name for argument in arguments}
@@ -192,6 +197,43 @@ class _Declarations(Calls):
             can_ask=has_parser and self.library not in ("constants", "config file") and (not is_complete or is_vague),
             notes=tuple(dict.fromkeys((*self.unsure, *notes))),
         )
+
+    def _pairs(self, names: Sequence[str]) -> list[Argument]:
+        """Return the keys of the `CfgNode` that words `KEY value` change, if the program merges arguments into one."""
+        if names:
+            with suppress(TooLong, ParserReached, RecursionError):
+                self.follower.load(MOST_LOADED)
+        calls = [
+            scope.module.where(node)
+            for scope in self.follower.scopes.values()
+            if names and "merge_from_list" in scope.module.source
+            for node in ast.walk(scope.module.tree)
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "merge_from_list"
+            if {getattr(inner, "attr", "") for arg in node.args for inner in ast.walk(arg)}.intersection(names)
+        ]
+        inner = {id(value) for tree in self.trees for value in tree.values()}
+        roots = [tree for tree in self.trees if tree and id(tree) not in inner]
+        if calls and len(roots) > 1:
+            self.unsure.append(f"{calls[0]}: several configs could be the one whose keys {names[0]} takes")
+        return [argument for root in roots for argument in self._tree(root)] if calls and len(roots) == 1 else []
+
+    def _tree(self, tree: Tree, prefix: str = "") -> Iterator[Argument]:
+        for key, value in tree.items():
+            name, where = f"{prefix}{key}", tree.places.get(key, "")
+            if isinstance(key, Unknown):
+                where = key.scope.module.where(key.node) if key.scope else self.modules.script.label
+                self.unsure.append(f"{where}: a key {prefix}… is known only to the program")
+            elif isinstance(value, Tree) and value:
+                yield from self._tree(value, f"{name}.")
+            else:
+                default, text = literal_of(value), ""
+                items = default if isinstance(default, tuple) else (default,)
+                if default is not None and not all(isinstance(item, bool | int | float | str) for item in items):
+                    default, text = None, repr(value) if is_literal(value) else text_of(value)
+                kinds = types_of(default) if not text else (str,)
+                told = {"group": prefix[:-1], "source": where, "default_text": text}
+                field = made_field(name, types=kinds, default=default, **told)
+                yield Argument(field, flags=(name,), action="pair")
 
     def _keys(self, config: Any) -> list[Argument]:
         """Return an argument `a.b=value` for each key of a config."""
@@ -368,6 +410,12 @@ class _Declarations(Calls):
             return self._file_call(path, last, call, unknown)
         if path == "type" and len(call.args) == 1 and isinstance(call.args[0], bool | int | float | str):
             return External(type(call.args[0]).__name__)
+        if last == "CfgNode":
+            content = call.args[0] if call.args and isinstance(call.args[0], dict) else {}
+            self.trees.append(Tree(content, call.where))
+            return self.trees[-1]
+        if path in ("sys.path.insert", "sys.path.append") and isinstance(folder := call.args[-1], str):
+            self.modules.add_folder(folder)
         if path == "argparse.FileType":
             return External(path)
         if path in ("copy.copy", "copy.deepcopy") and call.args:
@@ -418,6 +466,10 @@ class _Declarations(Calls):
         unknown = Unknown(call.node, call.scope)
         if isinstance(receiver, File):
             return FileText(receiver.path) if name == "read" else unknown
+        if isinstance(receiver, Tree):
+            if name.startswith("merge"):
+                receiver[unknown] = unknown  # a file or a list of words
+            return receiver if name == "clone" else unknown
         if isinstance(receiver, Subparsers):
             return self._add_parser(receiver, call) if name == "add_parser" else unknown
         parser = receiver if isinstance(receiver, Parser) else receiver.parser

@@ -22,11 +22,14 @@ from nbtools.script.follow.values import (
     Module,
     Namespace,
     Scope,
+    Tree,
     Unknown,
     is_literal,
 )
 
 _DEEPEST_CALL = 24
+_LONGEST_SETUP = 4000
+"""Bytes of a module that is followed where it is imported, for what it adds to `sys.path`."""
 _MOST_ROUNDS = 500
 """Rounds of a loop over literals that are followed."""
 _MOST_STEPS = 60_000
@@ -60,14 +63,14 @@ class Follower:
 
     def run_rest(self) -> None:
         """Follow the modules that were imported and not needed yet, then the functions that nothing has called."""
-        self._load(MOST_MODULES)
+        self.load(MOST_MODULES)
         for scope in list(self.scopes.values()):
             if not scope.module.is_foreign:
                 for value in list(scope.names.values()):
                     if isinstance(value, Function) and value.node not in self.entered and mentions_parser(value.node):
                         self.call_function(value, Call(NO_CALL, scope, [], {}, is_whole=False))
 
-    def _load(self, most: int) -> None:
+    def load(self, most: int) -> None:
         """Follow the modules of the repository that were imported and not needed yet, and those that they import."""
         if self._is_loading:
             return
@@ -85,7 +88,7 @@ class Follower:
         """Return a list or a dict after the imports that may fill it, as decorators fill a registry; unknown if one of
         these imports is."""
         if isinstance(value, dict | list) and any(s.module.fills(name) for s in self.scopes.values()):
-            self._load(_MOST_LOADED)
+            self.load(MOST_LOADED)
             return Unknown(ast.Name(name)) if self._imports_unknown else value
         return value
 
@@ -242,8 +245,9 @@ class Follower:
                 receiver = self.value(owner, scope)
                 if isinstance(receiver, Class):
                     self._change(receiver.body.names, name, value, scope)
-                elif isinstance(receiver, Instance):
-                    self._put(receiver.attributes, name, value, scope, target)
+                elif isinstance(receiver, Instance | Tree):
+                    values = receiver if isinstance(receiver, Tree) else receiver.attributes
+                    self._put(values, name, value, scope, target)
                 elif hasattr(receiver, "attributes"):
                     self._change(receiver.attributes, name, value, scope)
             case ast.Subscript(value=owner, slice=index):
@@ -255,9 +259,11 @@ class Follower:
         """Set a key of a dict, or an attribute of an object."""
         is_known = is_literal(key) and isinstance(key, int | str)
         if not is_known or (key not in values and (self.conditions or self.loops)):
-            values[Unknown(node)] = value  # a key that there may be
+            values[Unknown(node, scope)] = value  # a key that there may be
         if is_known:
             self._change(values, key, value, scope)
+        if isinstance(values, Tree):
+            values.places[key] = scope.module.where(node)
 
     def _change(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope) -> None:
         """Set a value; where that may not be executed, one that differs from the earlier value becomes unknown."""
@@ -314,6 +320,8 @@ class Follower:
             for alias in node.names:
                 whole = alias.name if alias.asname else alias.name.split(".")[0]
                 path = self.modules.find(whole, scope.module)
+                if path and path.suffix == ".py" and b"sys.path" in path.read_bytes()[:_LONGEST_SETUP]:
+                    self.force(Deferred(path, None, whole))  # other imports need the folders that it adds
                 bound = External(whole) if path is None else Deferred(path, None, whole)
                 scope.names[alias.asname or whole] = bound
             return
@@ -416,6 +424,8 @@ class Follower:
                         return members.get(name, members)
                 found = self.class_attribute(receiver, name, None)
                 return unknown if found is None else found[0]
+            case Tree() if name in receiver:
+                return receiver[name]
             case EnumMember():
                 return {"name": receiver.name, "value": receiver.value}.get(name, unknown)
             case Namespace(parser):
@@ -614,6 +624,8 @@ class Follower:
                 return Unknown(call.node, call.scope) if path is None else self.force(Deferred(path, None, str(name)))
             case External(path):
                 return self.calls.call_external(path, call)
+            case Method(Tree() as receiver, name) if name not in ("get", "items", "keys", "update", "values"):
+                return self.calls.call_method(receiver, name, call)
             case Method(receiver, name) if isinstance(receiver, str | list | tuple | dict | set | int | float):
                 unknown = Unknown(call.node, call.scope)
                 is_unsure = bool(self.conditions or self.loops)
@@ -797,7 +809,7 @@ class Follower:
 
 
 _ITERATING = ("list", "tuple", "sorted", "set", "frozenset", "reversed", "enumerate", "zip", "map", "iter")
-_MOST_LOADED = 60
+MOST_LOADED = 60
 """Modules that are followed for a registry; it is unknown if there are more."""
 _MAYBE = "(returned in branches)"
 _PARSER_WORDS = ("ArgumentParser", "parse_args", "parse_known_args", "add_argument", "parse_args_into_dataclasses")

@@ -130,6 +130,15 @@ class Instance:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
+class Tree(dict[Any, Any]):
+    """A config whose keys are attributes too, as a `CfgNode` of yacs."""
+
+    def __init__(self, content: dict[Any, Any], place: str) -> None:
+        super().__init__({key: Tree(value, place) if type(value) is dict else value for key, value in content.items()})
+        self.places: dict[Any, str] = dict.fromkeys(self, place)
+        """File and line of each key."""
+
+
 @dataclass(frozen=True)
 class EnumMember:
     """A member of an enumeration."""

@@ -508,6 +508,32 @@ def test_a_config_that_only_the_program_knows_leaves_the_keys_incomplete(config:
     assert found.notes == ("train.py:3: the file with the keys that can be overridden is not known",)
 
 
+TREE = (
+    "from yacs.config import CfgNode\nc = CfgNode({'lr': 0.1, 'data': {'root': 'x'}})\n"
+    "c.optim = CfgNode()\nc.optim.eps = [1, 2]\n"
+)
+MERGED = "parser.add_argument('opts', nargs='...')\nargs = parser.parse_args()\nc.merge_from_list(args.opts)\n"
+
+
+def test_keys_of_a_tree_that_words_change_are_arguments(read: Read) -> None:
+    found = read(f"{TREE}{HEAD}{MERGED}")
+    assert found.is_complete and names(found) == ["lr", "data.root", "optim.eps"]
+    assert names(read(f"{TREE}{HEAD}{MERGED.replace('merge_from_list', 'print')}")) == ["opts"]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("import os\nif os.environ.get('A'): c.more = 1\n", "train.py:6: a key … is known only to the program"),
+        ("c.merge_from_file(make())\n", "train.py:5: a key … is known only to the program"),
+        ("d = CfgNode({'x': 1})\n", "several configs could be the one whose keys opts takes"),
+    ],
+)
+def test_keys_that_a_tree_may_have_leave_the_arguments_incomplete(text: str, note: str, read: Read) -> None:
+    found = read(f"{TREE}{text}{HEAD}{MERGED}")
+    assert not found.is_complete and any(note in line for line in found.notes), found.notes
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 
