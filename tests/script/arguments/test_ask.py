@@ -264,6 +264,16 @@ def test_the_interceptor_is_one_file_for_old_pythons_without_nbtools() -> None:
     assert not {"removeprefix", "removesuffix", "zip_longest_strict"} & words  # since 3.9
 
 
+def test_a_list_that_one_word_stands_for_has_this_word_as_its_default(asked: Callable[..., ScriptArguments]) -> None:
+    text = PARSER + (
+        "def split(x): return tuple(map(int, x.split(',')))\n"
+        "parser.add_argument('--size', type=split, default=(64, 32))\n"
+        "parser.add_argument('--other', type=lambda x: x.split(';'), default=['a', 'b'])\n"
+    )
+    found = {argument.field.name: argument.field.default for argument in asked(text + PARSES).arguments}
+    assert found == {"lr": 0.1, "size": "64,32", "other": ("a", "b")}
+
+
 def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., ScriptArguments]) -> None:
     before = dict(os.environ)
     asked(PARSER + PARSES)
