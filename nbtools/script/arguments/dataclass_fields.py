@@ -304,6 +304,10 @@ def tyro_arguments(
         if kind.nested is not None and (takes_all or (kind.is_known and len(kind.members) == 1)):
             changed, nested = getattr(default, "attributes", None), fields_of_class(kind.nested, follower)
             inner, more = tyro_arguments(nested, follower, f"{name}.", changed, takes_all=takes_all)
+            missing = (base.path for base in kind.nested.missing_bases)
+            unsure += [
+                f"{data.where}: the source of {base} is not found, so its fields are missing" for base in missing
+            ]
             found += inner
             unsure += more
         elif not takes_all and (not kind.is_known or dict in kind.members):

@@ -41,7 +41,7 @@ from nbtools.script.arguments.dataclass_fields import (
 from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
 from nbtools.script.follow.follower import MOST_LOADED, Follower
-from nbtools.script.follow.modules import Modules
+from nbtools.script.follow.modules import Modules, SourceModule
 from nbtools.script.follow.values import (
     Class,
     External,
@@ -199,23 +199,22 @@ class _Declarations(Calls):
         )
 
     def _pairs(self, names: Sequence[str]) -> list[Argument]:
-        """Return the keys of the `CfgNode` that words `KEY value` change, if the program merges arguments into one."""
-        if names:
-            with suppress(TooLong, ParserReached, RecursionError):
-                self.follower.load(MOST_LOADED)
-        calls = [
-            scope.module.where(node)
-            for scope in self.follower.scopes.values()
-            if names and "merge_from_list" in scope.module.source
-            for node in ast.walk(scope.module.tree)
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "merge_from_list"
-            if {getattr(inner, "attr", "") for arg in node.args for inner in ast.walk(arg)}.intersection(names)
-        ]
+        """Return the keys of the `CfgNode` that words `KEY value` change; none if they may not be all."""
+        if not names:
+            return []
+        with suppress(TooLong, ParserReached, RecursionError):
+            self.follower.load(MOST_LOADED)
+        merges = [merge for scope in self.follower.scopes.values() for merge in _merges(scope.module, {*names})]
         inner = {id(value) for tree in self.trees for value in tree.values()}
         roots = [tree for tree in self.trees if tree and id(tree) not in inner]
-        if calls and len(roots) > 1:
-            self.unsure.append(f"{calls[0]}: several configs could be the one whose keys {names[0]} takes")
-        return [argument for root in roots for argument in self._tree(root)] if calls and len(roots) == 1 else []
+        if not merges or not roots:
+            return []
+        before = len(self.unsure)
+        self.unsure += [f"{where}: its config may have got other keys before" for where, is_given in merges if is_given]
+        if len(roots) > 1:
+            self.unsure.append(f"{merges[0][0]}: several configs could be the one whose keys {names[0]} takes")
+        found = list(self._tree(roots[0]))
+        return found if len(self.unsure) == before else []
 
     def _tree(self, tree: Tree, prefix: str = "") -> Iterator[Argument]:
         for key, value in tree.items():
@@ -244,8 +243,9 @@ class _Declarations(Calls):
         cls = config.cls if isinstance(config, Instance) else config
         if not isinstance(cls, Class):
             return []
-        changed, fields = getattr(config, "attributes", None), fields_of_class(cls, self.follower)
-        found, _ = tyro_arguments(fields, self.follower, outer=changed, takes_all=True)
+        changed, fields = getattr(config, "attributes", None), self._fields(cls, self.overrides)
+        found, more = tyro_arguments(fields, self.follower, outer=changed, takes_all=True)
+        self.unsure += more
         return [as_key(argument) for argument in found]
 
     def _computed(self) -> dict[str, str]:
@@ -374,16 +374,16 @@ class _Declarations(Calls):
             name = text_of(value)
             self.unsure.append(f"{call.where}: the source of {name} is not found, so its fields are missing")
             return
-        for data in self._fields(found, call):
+        for data in self._fields(found, call.where):
             for entry in (hf_entry(data), hf_negative(data)):
                 if entry is not None:
                     entry.group = found.node.name
                     parser.add(entry)
 
-    def _fields(self, cls: Class, call: Call) -> list[DataField]:
+    def _fields(self, cls: Class, where: str) -> list[DataField]:
         found = fields_of_class(cls, self.follower)
         for base in cls.missing_bases:
-            self.unsure.append(f"{call.where}: the source of {base.path} is not found, so its fields are missing")
+            self.unsure.append(f"{where}: the source of {base.path} is not found, so its fields are missing")
         return found
 
     def call_external(self, path: str, call: Call) -> Any:
@@ -564,7 +564,7 @@ class _Declarations(Calls):
             f"{call.where}: {name}= of tyro.cli is not read" for name in call.keywords if name in ("config", "args")
         ]
         if isinstance(target, Class):
-            fields = self._fields(target, call)
+            fields = self._fields(target, call.where)
         elif isinstance(target, Function):
             fields = parameters_of_function(target, self.follower)
         else:
@@ -636,6 +636,20 @@ class _Declarations(Calls):
             self.arguments, notes = constant_arguments(call.scope, call.node.lineno, f"{module.label}:1")
             self.unsure += notes
             raise ParserReached
+
+
+def _merges(module: SourceModule, names: set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield where a module merges an argument into a config, and whether other calls are given this config before."""
+    functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+    top = [node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    for body in [*([node] for node in functions), top] if "merge_from_list" in module.source else []:
+        calls = [node for part in body for node in ast.walk(part) if isinstance(node, ast.Call)]
+        for call in calls:
+            given = {getattr(inner, "attr", "") for argument in call.args for inner in ast.walk(argument)}
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "merge_from_list" and given & names:
+                config = ast.unparse(call.func.value)
+                others = (other for other in calls if other.lineno < call.lineno)
+                yield module.where(call), any(config in map(ast.unparse, other.args) for other in others)
 
 
 def _outside_guard(tree: ast.Module, *, is_script: bool) -> list[ast.AST]:

@@ -162,8 +162,10 @@ class WordReader:
                 value: Any = (*self.values.get(name, first), item)
             elif argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int):
                 value = tuple(self._element(argument, text) for text in texts)
-                value = None if value == (None,) else value
-                self._check_count(argument, value)
+                if value == (None,):
+                    value = None
+                else:
+                    self._check_count(argument, value)
             elif not texts:
                 value = argument.const if argument.nargs == "?" else self._value(argument, *texts)
             else:
@@ -173,9 +175,7 @@ class WordReader:
         self.values[name] = value
         return True
 
-    def _check_count(self, argument: Argument, value: Sequence[Any] | None) -> None:
-        if value is None:
-            return
+    def _check_count(self, argument: Argument, value: Sequence[Any]) -> None:
         if (isinstance(argument.nargs, int) and len(value) != argument.nargs) or (argument.nargs == "+" and not value):
             raise ValueError(argument.field.name)
 

@@ -409,7 +409,9 @@ class Follower:
                 found = self._member(module_scope, name, f"{module_name}.{name}")
                 return unknown if isinstance(found, Unknown) and found.node is None else found
             case Instance(cls, attributes):
-                if name == "__dict__" and not cls.missing_bases and self.class_attribute(cls, "__init__", receiver):
+                bases = [base for owner in cls.ancestors for base in owner.bases]
+                is_whole = all(isinstance(base, Class) or base == External("object") for base in bases)
+                if name == "__dict__" and is_whole and self.class_attribute(cls, "__init__", receiver):
                     return attributes
                 if name in attributes:
                     return self._filled(name, attributes[name])

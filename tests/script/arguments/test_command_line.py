@@ -484,6 +484,13 @@ def test_words_have_what_differs_and_no_more() -> None:
     assert parse_words(script, ()).edited({"size": -1}) == ["--batch-size=-1"]
 
 
+def test_none_stands_for_a_whole_list() -> None:
+    tags = Argument(Field("tags", types=(tuple[str, ...], NoneType), default=("a",)), flags=("--tags",), nargs="*")
+    script = script_of(tags, parser="tyro")
+    assert parse_words(script, ()).edited({"tags": None}) == ["--tags", "None"]
+    assert parse_words(script, ["--tags", "None"]).values == {"tags": None}
+
+
 def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
     assert parse_words(script_of(DATA, SIZE), ()).edited({"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 

@@ -527,11 +527,29 @@ def test_keys_of_a_tree_that_words_change_are_arguments(read: Read) -> None:
         ("import os\nif os.environ.get('A'): c.more = 1\n", "train.py:6: a key … is known only to the program"),
         ("c.merge_from_file(make())\n", "train.py:5: a key … is known only to the program"),
         ("d = CfgNode({'x': 1})\n", "several configs could be the one whose keys opts takes"),
+        ("def more(c): c.y = 1\nmore(c)\n", "its config may have got other keys before"),
     ],
 )
 def test_keys_that_a_tree_may_have_leave_the_arguments_incomplete(text: str, note: str, read: Read) -> None:
     found = read(f"{TREE}{text}{HEAD}{MERGED}")
     assert not found.is_complete and any(note in line for line in found.notes), found.notes
+    assert names(found) == ["opts"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OmegaConf.merge(OmegaConf.structured(Own), OmegaConf.from_cli())\n",
+        "OmegaConf.merge(OmegaConf.structured(Outer), OmegaConf.from_cli())\n",
+        "tyro.cli(Outer)\n",
+    ],
+)
+def test_a_missing_base_of_a_nested_dataclass_is_named_too(text: str, read: Read) -> None:
+    found = read(
+        "from dataclasses import dataclass\nfrom elsewhere import Base\nfrom omegaconf import OmegaConf\nimport tyro\n"
+        "@dataclass\nclass Own(Base):\n    x: int = 3\n@dataclass\nclass Outer:\n    own: Own\n" + text
+    )
+    assert not found.is_complete and "the source of elsewhere.Base is not found" in found.notes[0]
 
 
 # --- bad input ------------------------------------------------------------------------------------
