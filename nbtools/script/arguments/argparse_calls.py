@@ -187,6 +187,10 @@ def _argument_of(entry: Entry, command: tuple[str, ...], notes: list[str], unsur
             notes.append(f"{entry.where}: {entry.flags[0]} is stored by {text}, which may change its value")
     what = made.setdefault("action", "store")
     is_list = what == "append" or (nargs not in (None, "?") and what == "store")
+    if isinstance(default, tuple) and isinstance(reads := keywords.get("type"), Function) and not is_list:
+        splits = ".split(',')" in ast.unparse(reads.node)  # one word
+        kind, default_text = str, "" if splits else text_of(default)
+        default = ",".join(map(str, default)) if splits else None
     if isinstance(default, str) and kind in (int, float, bool) and not is_list:
         default = _converted(default, kind, truth)
     return made_argument(

@@ -196,10 +196,11 @@ def converter(kind, example):
         except BaseException:
             return None
 
+    made = tried("1")
     for pair in (usual, ["true", "false"], ["1", "0"], ["yes", "no"], ["y", "n"]):
         if tried(pair[0]) is True and tried(pair[1]) is False:
-            return "bool", pair
-    made = tried("1")
+            is_any = type(made) is int  # reads any literal, as json.loads
+            return (known if is_any else "bool"), pair
     if type(made) in (int, float):
         return type(made).__name__, usual
     return known if made is None else "str", usual
@@ -266,7 +267,8 @@ def describe_action(action, parser):
             default = default if isinstance(converted, list) else converted
         except BaseException:
             pass
-    if isinstance(default, list) and callable(action.type) and action.nargs is None:  # one word, split at commas
+    is_split = isinstance(default, list) and inspect.isroutine(action.type) and action.nargs is None
+    if is_split := is_split and "_AppendAction" not in names:  # one word stands for all
         try:
             text = ",".join(map(str, default))
             default = text if as_plain(action.type(text)) == default else default
@@ -317,6 +319,8 @@ def describe_action(action, parser):
         "is_required": bool(action.required) and not (not flags and nargs in ("?", "*", "...")),
     }
     found.update(default_of(default))
+    if is_split and isinstance(default, list):
+        found.update(default=None, default_text=repr(default))
     return found
 
 

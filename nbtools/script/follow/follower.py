@@ -637,16 +637,18 @@ class Follower:
         return self.calls.call_external("", call)
 
     def _iterated(self, name: str, call: Call) -> Any:
-        lists = [self.items(argument) for argument in call.args]
+        first = call.argument(1, "start", 0) if name == "enumerate" else 0
+        lists = [self.items(argument) for argument in call.args[: 1 if name == "enumerate" else None]]
         if name == "map" and len(call.args) == 2 and lists[1] is not None:
             return [
                 self.call(call.args[0], Call(call.node, call.scope, [item], {}, is_whole=True)) for item in lists[1]
             ]
         if name == "map" or any(items is None for items in lists) or not call.is_whole:
             return Unknown(call.node, call.scope)
-        return folding.iterated(
-            name, [items for items in lists if items is not None], call.keywords, Unknown(call.node, call.scope)
-        )
+        known = [items for items in lists if items is not None]
+        if name == "enumerate":
+            return list(enumerate(known[0], first)) if isinstance(first, int) else Unknown(call.node, call.scope)
+        return folding.iterated(name, known, call.keywords, Unknown(call.node, call.scope))
 
     def _create(self, cls: Class, call: Call) -> Any:
         if cls.is_enum:

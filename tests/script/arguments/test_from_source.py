@@ -384,6 +384,7 @@ def test_a_default_that_only_the_program_knows_is_no_value(text: str, read: Read
         ("x = 1\ndef f():\n    global x\n    x = 2\nf()\nparser.add_argument('--x', default=x)\n", 2),
         (f"{OBJECT}        self.y = 2\n        del self.y\n{VARS}", 1),
         (f"{OBJECT}        self.__dict__.update(x=3)\n{VARS}", 3),
+        ("for n, k in enumerate('x', 4): parser.add_argument('--' + k, default=n)\n", 4),
         ("D = {'x': 1, 'y': 2}\ndel D['y']\nparser.add_argument('--x', default=len(D))\n", 1),
     ],
 )
