@@ -53,6 +53,7 @@ from nbtools.script.follow.values import (
     Namespace,
     Tree,
     Unknown,
+    copied,
     is_literal,
 )
 
@@ -419,7 +420,7 @@ class _Declarations(Calls):
         if path == "argparse.FileType":
             return External(path)
         if path in ("copy.copy", "copy.deepcopy") and call.args:
-            return call.args[0]
+            return copied(call.args[0])
         values = [each.receiver if isinstance(each, Method) else each for each in (*call.args, *call.keywords.values())]
         given = [value for value in values if isinstance(value, Parser | Group | Subparsers)]
         is_bookkeeping = ast.unparse(call.node.func).endswith("_action_groups.append")
@@ -543,8 +544,10 @@ class _Declarations(Calls):
             if not flags:
                 return None
         conditions = self.follower.conditions
-        if conditions:
-            self.unsure.append(f"{where}: {flags[0]} is declared only if {conditions[-1][:80]}")
+        if tests := [f"only if {text}" for text in conditions] or [
+            f"in the loop at {at}" for at in self.follower.loops
+        ]:
+            self.unsure.append(f"{where}: {flags[0]} is declared {tests[-1][:90]}")
         for name in ("type", "nargs", "action", "required", "dest"):
             if isinstance(value := call.keywords.get(name), Unknown):
                 self.unsure.append(f"{where}: {name}= of {flags[0]} is known only to the program: {value.text[:80]}")

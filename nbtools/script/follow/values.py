@@ -184,3 +184,15 @@ def is_literal(value: Any) -> bool:
     if isinstance(value, dict):
         return all(is_literal(key) and is_literal(item) for key, item in value.items())
     return isinstance(value, LITERALS)
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of an object, a list or a dict; anything else itself."""
+    match value:
+        case Instance(cls, attributes):
+            return Instance(cls, {name: copied(item) for name, item in attributes.items()})
+        case list():
+            return [copied(item) for item in value]
+        case dict() if type(value) is dict:
+            return {key: copied(item) for key, item in value.items()}
+    return value

@@ -384,6 +384,11 @@ def test_a_default_that_only_the_program_knows_is_no_value(text: str, read: Read
         ("x = 1\ndef f():\n    global x\n    x = 2\nf()\nparser.add_argument('--x', default=x)\n", 2),
         (f"{OBJECT}        self.y = 2\n        del self.y\n{VARS}", 1),
         (f"{OBJECT}        self.__dict__.update(x=3)\n{VARS}", 3),
+        (
+            "import copy\nD = {'x': [1]}\ncopy.deepcopy(D)['x'].append(2)\nparser.add_argument('--x', default=len(D['x']))\n",
+            1,
+        ),
+        (f"import copy\n{OBJECT}p = P()\ncopy.copy(p).x = 2\nparser.add_argument('--x', default=p.x)\n", 1),
         ("for n, k in enumerate('x', 4): parser.add_argument('--' + k, default=n)\n", 4),
         ("D = {'x': 1, 'y': 2}\ndel D['y']\nparser.add_argument('--x', default=len(D))\n", 1),
     ],
@@ -409,6 +414,10 @@ UNREAD = {
     "a bound method": (
         "import functools\nfunctools.partial(parser.add_argument, type=int)('--x')\n",
         "may add arguments",
+    ),
+    "a loop that ends when it has enough": (
+        "i = 0\nwhile i < 3:\n    parser.add_argument(f'--x{i}')\n    i += 1\n",
+        "5: --x0 is declared in the loop at train.py:4",
     ),
     "an executed text": ("exec('parser.add_argument(1)')\n", "3: the executed text may add arguments"),
     "an unknown type": ("parser.add_argument('--x', type=make())\n", "3: type= of --x is known only to the program"),
