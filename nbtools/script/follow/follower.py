@@ -124,10 +124,10 @@ class Follower:
                 self._if(node, scope)
             case ast.For() | ast.AsyncFor():
                 self._for(node, scope)
-            case ast.While(body=body, test=test):
+            case ast.While(body=body, test=test, orelse=orelse):
                 self.value(test, scope)
                 with self._unsure(self.loops, scope.module.where(node)):
-                    self._alternatives([body], scope)
+                    self._alternatives([body, orelse], scope)
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     value = self.value(item.context_expr, scope)
@@ -211,7 +211,7 @@ class Follower:
                     self.block(node.body, scope)
                 except LoopControl as control:
                     if control.ends:
-                        break
+                        return
         self.block(node.orelse, scope)
 
     def _try(self, node: ast.Try, scope: Scope) -> None:

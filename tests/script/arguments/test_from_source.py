@@ -384,10 +384,9 @@ def test_a_default_that_only_the_program_knows_is_no_value(text: str, read: Read
         ("x = 1\ndef f():\n    global x\n    x = 2\nf()\nparser.add_argument('--x', default=x)\n", 2),
         (f"{OBJECT}        self.y = 2\n        del self.y\n{VARS}", 1),
         (f"{OBJECT}        self.__dict__.update(x=3)\n{VARS}", 3),
-        (
-            "import copy\nD = {'x': [1]}\ncopy.deepcopy(D)['x'].append(2)\nparser.add_argument('--x', default=len(D['x']))\n",
-            1,
-        ),
+        ("import copy\nD = [[1]]\ncopy.deepcopy(D)[0].append(2)\nparser.add_argument('--x', default=len(D[0]))\n", 1),
+        ("for x in (1, 2): break\nelse: x = 3\nparser.add_argument('--x', default=x)\n", 1),
+        ("for x in (1, 2): continue\nelse: x = 3\nparser.add_argument('--x', default=x)\n", 3),
         (f"import copy\n{OBJECT}p = P()\ncopy.copy(p).x = 2\nparser.add_argument('--x', default=p.x)\n", 1),
         ("for n, k in enumerate('x', 4): parser.add_argument('--' + k, default=n)\n", 4),
         ("D = {'x': 1, 'y': 2}\ndel D['y']\nparser.add_argument('--x', default=len(D))\n", 1),
@@ -418,6 +417,10 @@ UNREAD = {
     "a loop that ends when it has enough": (
         "i = 0\nwhile i < 3:\n    parser.add_argument(f'--x{i}')\n    i += 1\n",
         "5: --x0 is declared in the loop at train.py:4",
+    ),
+    "what follows a loop without a break": (
+        "while os.environ.get('A'): pass\nelse: parser.add_argument('--x')\n",
+        "4: --x is declared in the loop at train.py:3",
     ),
     "an executed text": ("exec('parser.add_argument(1)')\n", "3: the executed text may add arguments"),
     "an unknown type": ("parser.add_argument('--x', type=make())\n", "3: type= of --x is known only to the program"),
