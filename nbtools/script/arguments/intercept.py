@@ -264,7 +264,8 @@ def describe_action(action, parser):
     if isinstance(default, str) and default != argparse.SUPPRESS and action.type is not None:
         try:
             converted = as_plain(parser._get_value(action, default))
-            default = default if isinstance(converted, list) else converted
+            is_text = isinstance(converted, (list, dict)) or (kind == "str" and not isinstance(converted, str))
+            default = default if is_text else converted
         except BaseException:
             pass
     is_split = isinstance(default, list) and inspect.isroutine(action.type) and action.nargs is None

@@ -265,7 +265,7 @@ def test_the_interceptor_is_one_file_for_old_pythons_without_nbtools() -> None:
     assert not {"removeprefix", "removesuffix", "zip_longest_strict"} & words  # since 3.9
 
 
-def test_a_list_that_one_word_stands_for_has_this_word_as_its_default(
+def test_a_default_is_what_a_word_stands_for_and_else_the_word(
     tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
     text = PARSER + (
@@ -274,6 +274,9 @@ def test_a_list_that_one_word_stands_for_has_this_word_as_its_default(
         "parser.add_argument('--other', type=lambda x: x.split(';'), default=['a', 'b'])\n"
     )
     text += "parser.add_argument('--tag', type=lambda x: x, action='append', default=['a'])\n"
+    text += "parser.add_argument('--level', type=lambda x: {'a': 1}[x], default='a')\n"
+    text += "parser.add_argument('--case', type=str.lower, default='ABC', choices=['abc'])\n"
+    text += "parser.add_argument('--counts', type=int, nargs='+', default='3')\n"
     text += "import json\nparser.add_argument('--any', type=json.loads, default={'a': 1})\n"
     for found in (asked(text + PARSES), arguments_of(tmp_path / "train.py")):
         fields = {argument.field.name: argument.field for argument in found.arguments}
@@ -281,6 +284,7 @@ def test_a_list_that_one_word_stands_for_has_this_word_as_its_default(
         assert (fields["other"].types, fields["other"].default) == ((str,), None)
         assert (fields["any"].types, fields["any"].default) == ((str,), None)
         assert (fields["tag"].types, fields["tag"].default) == ((tuple[str, ...],), ("a",))
+        assert (fields["level"].default, fields["case"].default, fields["counts"].default) == ("a", "abc", (3,))
         assert fields["other"].default_text == "['a', 'b']"
 
 
