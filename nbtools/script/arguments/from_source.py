@@ -53,7 +53,7 @@ from nbtools.script.follow.values import (
     Namespace,
     Tree,
     Unknown,
-    copied,
+    deep_copied,
     is_literal,
 )
 
@@ -132,7 +132,7 @@ class _Declarations(Calls):
         self.library = ""
         self.arguments: list[Argument] = []
         self.configs: list[Any] = []
-        """What these words override, later ones over earlier ones: files, dicts, dataclasses and their instances."""
+        """Configs that these words override, the last one decides: files, dicts, dataclasses and their instances."""
         self.unsure: list[str] = []
         self.notes: list[str] = []
         self.computed: dict[str, str] = {}
@@ -218,6 +218,7 @@ class _Declarations(Calls):
         return found if len(self.unsure) == before else []
 
     def _tree(self, tree: Tree, prefix: str = "") -> Iterator[Argument]:
+        """Yield an argument `a.b value` for each key of a config."""
         for key, value in tree.items():
             name, where = f"{prefix}{key}", tree.places.get(key, "")
             if isinstance(key, Unknown):
@@ -415,12 +416,12 @@ class _Declarations(Calls):
             content = call.args[0] if call.args and isinstance(call.args[0], dict) else {}
             self.trees.append(Tree(content, call.where))
             return self.trees[-1]
-        if path in ("sys.path.insert", "sys.path.append") and isinstance(folder := call.args[-1], str):
-            self.modules.add_folder(folder)
+        if path in ("sys.path.insert", "sys.path.append") and call.args and isinstance(call.args[-1], str):
+            self.modules.add_folder(call.args[-1])
         if path == "argparse.FileType":
             return External(path)
         if path in ("copy.copy", "copy.deepcopy") and call.args:
-            return copied(call.args[0])
+            return deep_copied(call.args[0])
         values = [each.receiver if isinstance(each, Method) else each for each in (*call.args, *call.keywords.values())]
         given = [value for value in values if isinstance(value, Parser | Group | Subparsers)]
         is_bookkeeping = ast.unparse(call.node.func).endswith("_action_groups.append")
@@ -544,8 +545,9 @@ class _Declarations(Calls):
             if not flags:
                 return None
         conditions = self.follower.conditions
-        if tests := [f"only if {text}" for text in conditions] or [
-            f"in the loop at {at}" for at in self.follower.loops
+        if tests := [
+            *(f"in the loop at {at}" for at in self.follower.loops),
+            *(f"only if {text}" for text in conditions),
         ]:
             self.unsure.append(f"{where}: {flags[0]} is declared {tests[-1][:90]}")
         for name in ("type", "nargs", "action", "required", "dest"):
@@ -643,9 +645,11 @@ class _Declarations(Calls):
 
 def _merges(module: SourceModule, names: set[str]) -> Iterator[tuple[str, bool]]:
     """Yield where a module merges an argument into a config, and whether other calls are given this config before."""
-    functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
-    top = [node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    for body in [*([node] for node in functions), top] if "merge_from_list" in module.source else []:
+    if "merge_from_list" not in module.source:
+        return
+    bodies: list[list[ast.stmt]] = [[node] for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+    bodies.append([node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)])
+    for body in bodies:
         calls = [node for part in body for node in ast.walk(part) if isinstance(node, ast.Call)]
         for call in calls:
             given = {getattr(inner, "attr", "") for argument in call.args for inner in ast.walk(argument)}

@@ -186,13 +186,13 @@ def is_literal(value: Any) -> bool:
     return isinstance(value, LITERALS)
 
 
-def copied(value: Any) -> Any:
+def deep_copied(value: Any) -> Any:
     """Return a deep copy of an object, a list or a dict; anything else itself."""
     match value:
         case Instance(cls, attributes):
-            return Instance(cls, {name: copied(item) for name, item in attributes.items()})
+            return Instance(cls, {name: deep_copied(item) for name, item in attributes.items()})
         case list():
-            return [copied(item) for item in value]
+            return [deep_copied(item) for item in value]
         case dict() if type(value) is dict:
-            return {key: copied(item) for key, item in value.items()}
+            return {key: deep_copied(item) for key, item in value.items()}
     return value
