@@ -137,7 +137,7 @@ def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> N
     found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], declared)
     assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "number"}
     assert resume_words(found) == ("--resume-from", "{checkpoint}")
-    (tmp_path / "train.py").write_text("not python")
+    (tmp_path / "train.py").write_text("no python")
     assert declared_arguments(tmp_path / "train.py", None, []) is None
     assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None) == {"--seed": "value"}
 

@@ -187,8 +187,14 @@ def _argument_of(entry: Entry, command: tuple[str, ...], notes: list[str], unsur
             notes.append(f"{entry.where}: {entry.flags[0]} is stored by {text}, which may change its value")
     what = made.setdefault("action", "store")
     is_list = what == "append" or (nargs not in (None, "?") and what == "store")
-    if isinstance(default, str) and kind in (int, float, bool) and not is_list:
+    if isinstance(default, tuple) and isinstance(reads := keywords.get("type"), Function) and not is_list:
+        splits = ".split(',')" in ast.unparse(reads.node)  # one word
+        kind, default_text = str, "" if splits else text_of(default)
+        default = ",".join(map(str, default)) if splits else None
+    if isinstance(default, str) and kind in (int, float, bool):
         default = _converted(default, kind, truth)
+    if isinstance(default, str) and keywords.get("type") in (External("str.lower"), External("str.upper")):
+        default = default.lower() if keywords["type"].path == "str.lower" else default.upper()
     return made_argument(
         entry.dest,
         [kind],

@@ -15,9 +15,9 @@ from nbtools.rundir.secret_values import MASK, is_secret, masked, without_secret
 from nbtools.script.arguments.value_texts import element_type, is_list, to_text
 from nbtools.script.field import Field
 
-Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value"]
+Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value", "pair"]
 """How words become a value: `--lr 1e-3`; `--fp16`; `--no-cache`; `--x`/`--no-x`; one flag per value; `-vv`;
-`key=value` without dashes (hydra)."""
+`key=value` without dashes (hydra); `KEY value` behind all others (yacs)."""
 
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """Numbers that argparse takes for values although they begin with `-`."""
@@ -49,10 +49,14 @@ class Argument:
     truth: tuple[str, str] = ("True", "False")
     """Texts of True and False."""
 
+    def language(self, parser: str) -> str:
+        """Return the parser whose texts of values it reads, in a script of a parser."""
+        return "fire" if self.action == "pair" else parser
+
     @property
     def takes_value(self) -> bool:
         """Whether words follow the flag."""
-        return self.action in ("store", "append")
+        return self.action in ("store", "append", "pair")
 
     @property
     def takes(self) -> str:
@@ -149,8 +153,13 @@ class ScriptArguments:
                     raise ValueError(f"a flag that counts cannot lower its default {default!r}")
                 short = next((flag for flag in argument.flags if is_short(flag)), "")
                 return [f"-{short[1] * times}"] if short and times else [flag] * times
-            case "key_value":
-                return [f"{flag}={text(value)}"]
+            case "key_value" | "pair":
+                is_literal = isinstance(value, str) and field.default_text.startswith(
+                    ("{", "[")
+                )  # its text, not quoted
+                word = to_text(value, argument.language(self.parser), argument.truth)
+                word = value if is_literal else word
+                return [f"{flag}={word}"] if argument.action == "key_value" else [flag, word]
             case "append":
                 first = () if self.parser in REPLACING else tuple(default or ())
                 if value[: len(first)] != first:

@@ -224,6 +224,8 @@ def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> Sc
             field = field.replace(default=None, default_text=text, help=f"{field.help}{here}".strip())
             argument = replace(argument, field=field)
         arguments.append(argument)
+    pairs = [argument for argument in declared.arguments if argument.action == "pair"]
+    arguments = [a for a in arguments if not pairs or a.flags or a.nargs != "..."] + pairs
     return ScriptArguments(
         declared.script,
         str(result["parser"]),
@@ -296,10 +298,10 @@ def _tuples(value: Any) -> Any:
 
 def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> tuple[Any, str]:
     """Return the default that tyro shows in a help text."""
-    if is_list:
-        return tuple(_value(word, kinds) for word in text.split()), ""
     if text == "None" and item.get("is_optional"):
         return None, ""
+    if is_list:
+        return tuple(_value(word, kinds) for word in text.split()), ""
     return (text if text in (item.get("choices") or ()) else _value(text, kinds)), ""
 
 

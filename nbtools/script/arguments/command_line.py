@@ -150,7 +150,8 @@ class CommandLine:
         """Return where a new argument goes: positional ones first, for an option with nargs="+" would take them."""
         level = [each for each in self.script.arguments if each.command == argument.command]
         positional = [each.field.name for each in level if not each.flags]
-        takes_rest = {each.field.name for each in level if each.nargs == "..."}
+        pairs = {each.field.name for each in level if each.action == "pair"}
+        takes_rest = pairs | {each.field.name for each in level if each.nargs == "..."}
         first = sum(len(part.command) < len(argument.command) for part in parts) + bool(argument.command)
         end = sum(len(part.command) <= len(argument.command) for part in parts)
         if not argument.flags:
@@ -161,7 +162,13 @@ class CommandLine:
             return end
         # In front of `--`, and of an argument that takes all words behind it. Not between positional values: argparse
         # reads those that are adjacent together.
-        late = (i for i in range(first, end) if takes_rest & {*parts[i].names} or parts[i].words == ("--",))
+        late = (
+            i
+            for i in range(first, end)
+            if takes_rest & {*parts[i].names}
+            or parts[i].words == ("--",)
+            or (pairs and not parts[i].is_read and not parts[i].words[0].startswith("-"))  # the key of a pair
+        )
         place = next(late, end)
         while first < place < end and {*positional} & {*parts[place - 1].names}:
             place -= 1

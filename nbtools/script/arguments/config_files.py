@@ -5,6 +5,7 @@ import contextlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import NoneType
@@ -79,8 +80,14 @@ def config_arguments(config: Mapping[str, Any], label: str, lines: Mapping[str, 
         field = made_field(
             name, types=types_of(value), default=value, group=name.rpartition(".")[0], source=label + line
         )
-        found.append(Argument(field, flags=(name,), action="key_value", truth=("true", "false")))
+        found.append(as_key(Argument(field)))
     return found
+
+
+def as_key(argument: Argument) -> Argument:
+    """Return an argument that is written `a.b=value`, without dashes."""
+    key = (argument.field.name,)
+    return replace(argument, flags=key, negative_flags=(), action="key_value", nargs=None, truth=("true", "false"))
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ _TEXTS = ("Path", "PathLike", "PosixPath")
 _LISTS = ("list", "sequence", "tuple", "iterable", "set", "frozenset", "collection")
 """Names of lists of any kind, in lower case."""
 MISSING = External("dataclasses.MISSING")
+_MISSING = (MISSING, External("omegaconf.MISSING"))
 
 
 @dataclass(frozen=True)
@@ -286,9 +287,12 @@ def hf_negative(data: DataField) -> Entry | None:
 
 
 def tyro_arguments(
-    fields: Sequence[DataField], follower: Follower, prefix: str = "", outer: Any = None
+    fields: Sequence[DataField], follower: Follower, prefix: str = "", outer: Any = None, *, takes_all: bool = False
 ) -> tuple[list[Argument], list[str]]:
-    """Return the arguments that tyro makes of fields, those of nested dataclasses among them, and what is unsure."""
+    """Return the arguments that tyro makes of fields, those of nested dataclasses among them, and what is unsure.
+
+    `takes_all` is for parsers that read a value of any type, as OmegaConf does.
+    """
     found: list[Argument] = []
     unsure: list[str] = []
     for data in fields:
@@ -297,12 +301,16 @@ def tyro_arguments(
             default = outer[data.name]
         name = f"{prefix}{data.name}"
         kind = data.kind
-        if kind.nested is not None and kind.is_known and len(kind.members) == 1:
-            changed = getattr(default, "attributes", None)
-            inner, more = tyro_arguments(fields_of_class(kind.nested, follower), follower, f"{name}.", changed)
+        if kind.nested is not None and (takes_all or (kind.is_known and len(kind.members) == 1)):
+            changed, nested = getattr(default, "attributes", None), fields_of_class(kind.nested, follower)
+            inner, more = tyro_arguments(nested, follower, f"{name}.", changed, takes_all=takes_all)
+            missing = (base.path for base in kind.nested.missing_bases)
+            unsure += [
+                f"{data.where}: the source of {base} is not found, so its fields are missing" for base in missing
+            ]
             found += inner
             unsure += more
-        elif not kind.is_known or (dict in kind.members):
+        elif not takes_all and (not kind.is_known or dict in kind.members):
             unsure.append(f"{data.where}: the type of {name} is not read from the source")
         else:
             found.append(_tyro_argument(data, name, default, prefix))
@@ -311,11 +319,11 @@ def tyro_arguments(
 
 def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Argument:
     kind = data.kind
-    is_required = default == MISSING
+    is_required = default in _MISSING
     if isinstance(default, EnumMember):
         default = default.name
     default = None if is_required else literal_of(default)
-    default_text = "" if is_literal(default) else text_of(default)
+    default_text = "" if is_literal(default) and not isinstance(default, dict) else text_of(default)
     default = None if default_text else default
     element = kind.element or kind
     choices = element.names or element.choices
@@ -327,7 +335,7 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
     nargs: Any = (kind.length if kind.length is not None else "*") if is_list else None
     return made_argument(
         name,
-        scalars[:1] if is_list else scalars,
+        scalars[:1] if is_list else scalars or [str],
         is_list=is_list,
         is_optional=kind.is_optional,
         default=default,

@@ -2,7 +2,7 @@
 
 import ast
 import os.path
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,16 @@ from nbtools.script.arguments.argparse_calls import (
     literal_of,
     text_of,
 )
-from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.arguments import Argument, ScriptArguments, made_field
 from nbtools.script.arguments.config_copy import config_names
 from nbtools.script.arguments.config_files import (
     Config,
+    as_key,
     config_arguments,
     constant_arguments,
     load_config,
     overrides_constants,
+    types_of,
 )
 from nbtools.script.arguments.dataclass_fields import (
     DataField,
@@ -39,8 +41,22 @@ from nbtools.script.arguments.dataclass_fields import (
 from nbtools.script.follow import folding
 from nbtools.script.follow.calls import Call, Calls, ParserReached, TooLong
 from nbtools.script.follow.follower import Follower
-from nbtools.script.follow.modules import Modules
-from nbtools.script.follow.values import Class, External, File, FileText, Function, Method, Namespace, Unknown
+from nbtools.script.follow.module_names import MOST_LOADED
+from nbtools.script.follow.modules import Modules, SourceModule
+from nbtools.script.follow.values import (
+    Class,
+    External,
+    File,
+    FileText,
+    Function,
+    Instance,
+    Method,
+    Namespace,
+    Tree,
+    Unknown,
+    deep_copied,
+    is_literal,
+)
 
 _LIBRARIES = {
     "click": "click",
@@ -116,11 +132,13 @@ class _Declarations(Calls):
         self.parsed: list[Parser] = []
         self.library = ""
         self.arguments: list[Argument] = []
-        self.configs: list[Config] = []
+        self.configs: list[Any] = []
+        """Configs that these words override, the last one decides: files, dicts, dataclasses and their instances."""
         self.unsure: list[str] = []
         self.notes: list[str] = []
         self.computed: dict[str, str] = {}
         self.refuses_others = False
+        self.trees: list[Tree] = []
         self.overrides = ""
         """Where words such as `a.b=1` are read; empty if nowhere."""
 
@@ -150,15 +168,15 @@ class _Declarations(Calls):
         arguments, commands, notes = arguments_of_parsers(parsers, self.unsure)
         arguments += self.arguments
         notes = [*notes, *self.notes]
+        if pairs := self._pairs([a.field.name for a in arguments if not a.flags and a.nargs == "..."]):
+            arguments = [argument for argument in arguments if argument.flags or argument.nargs != "..."] + pairs
         if self.overrides:
             self.library = self.library or "config file"
             known = {argument.field.name for argument in arguments}
-            for config in self.configs:
-                label = os.path.relpath(config.path, self.modules.start)
-                more = config_arguments(config, label, config.lines)
-                arguments += [argument for argument in more if argument.field.name not in known]
-                known |= {argument.field.name for argument in more}
-            if not self.configs:
+            keys = {argument.field.name: argument for config in self.configs for argument in self._keys(config)}
+            arguments += [argument for name, argument in keys.items() if name not in known]
+            is_closed = any(isinstance(config, Class | Instance) for config in self.configs)
+            if not keys or (not is_closed and any(isinstance(config, Unknown) for config in self.configs)):
                 self.unsure.append(f"{self.overrides}: the file with the keys that can be overridden is not known")
         has_parser = bool(self.library) or self._uses_a_parser()
         if not has_parser:
@@ -183,6 +201,57 @@ class _Declarations(Calls):
             can_ask=has_parser and self.library not in ("constants", "config file") and (not is_complete or is_vague),
             notes=tuple(dict.fromkeys((*self.unsure, *notes))),
         )
+
+    def _pairs(self, names: Sequence[str]) -> list[Argument]:
+        """Return the keys of the `CfgNode` that words `KEY value` change; none if they may not be all."""
+        if not names:
+            return []
+        with suppress(TooLong, ParserReached, RecursionError):
+            self.follower.load(MOST_LOADED)
+        merges = [merge for scope in self.follower.scopes.values() for merge in _merges(scope.module, {*names})]
+        inner = {id(value) for tree in self.trees for value in tree.values()}
+        roots = [tree for tree in self.trees if tree and id(tree) not in inner]
+        if not merges or not roots:
+            return []
+        before = len(self.unsure)
+        self.unsure += [f"{where}: its config may have got other keys before" for where, is_given in merges if is_given]
+        if len(roots) > 1:
+            self.unsure.append(f"{merges[0][0]}: several configs could be the one whose keys {names[0]} takes")
+        found = list(self._tree(roots[0]))
+        return found if len(self.unsure) == before else []
+
+    def _tree(self, tree: Tree, prefix: str = "") -> Iterator[Argument]:
+        """Yield an argument `a.b value` for each key of a config."""
+        for key, value in tree.items():
+            name, where = f"{prefix}{key}", tree.places.get(key, "")
+            if isinstance(key, Unknown):
+                where = key.scope.module.where(key.node) if key.scope else self.modules.script.label
+                self.unsure.append(f"{where}: a key {prefix}… is known only to the program")
+            elif isinstance(value, Tree) and value:
+                yield from self._tree(value, f"{name}.")
+            else:
+                default, text = literal_of(value), ""
+                items = default if isinstance(default, tuple) else (default,)
+                if default is not None and not all(isinstance(item, bool | int | float | str) for item in items):
+                    default, text = None, repr(value) if is_literal(value) else text_of(value)
+                kinds = types_of(default) if not text else (str,)
+                told = {"group": prefix[:-1], "source": where, "default_text": text}
+                field = made_field(name, types=kinds, default=default, **told)
+                yield Argument(field, flags=(name,), action="pair")
+
+    def _keys(self, config: Any) -> list[Argument]:
+        """Return an argument `a.b=value` for each key of a config."""
+        if isinstance(config, Config):
+            return config_arguments(config, os.path.relpath(config.path, self.modules.start), config.lines)
+        if isinstance(config, dict):
+            return config_arguments(config, self.overrides, {})
+        cls = config.cls if isinstance(config, Instance) else config
+        if not isinstance(cls, Class):
+            return []
+        changed, fields = getattr(config, "attributes", None), self._fields(cls, self.overrides)
+        found, more = tyro_arguments(fields, self.follower, outer=changed, takes_all=True)
+        self.unsure += more
+        return [as_key(argument) for argument in found]
 
     def _computed(self) -> dict[str, str]:
         """Return the texts of computed defaults: of options that were declared, and of the parameters of functions."""
@@ -310,16 +379,16 @@ class _Declarations(Calls):
             name = text_of(value)
             self.unsure.append(f"{call.where}: the source of {name} is not found, so its fields are missing")
             return
-        for data in self._fields(found, call):
+        for data in self._fields(found, call.where):
             for entry in (hf_entry(data), hf_negative(data)):
                 if entry is not None:
                     entry.group = found.node.name
                     parser.add(entry)
 
-    def _fields(self, cls: Class, call: Call) -> list[DataField]:
+    def _fields(self, cls: Class, where: str) -> list[DataField]:
         found = fields_of_class(cls, self.follower)
         for base in cls.missing_bases:
-            self.unsure.append(f"{call.where}: the source of {base.path} is not found, so its fields are missing")
+            self.unsure.append(f"{where}: the source of {base.path} is not found, so its fields are missing")
         return found
 
     def call_external(self, path: str, call: Call) -> Any:
@@ -346,10 +415,16 @@ class _Declarations(Calls):
             return self._file_call(path, last, call, unknown)
         if path == "type" and len(call.args) == 1 and isinstance(call.args[0], bool | int | float | str):
             return External(type(call.args[0]).__name__)
+        if last == "CfgNode":
+            content = call.args[0] if call.args and isinstance(call.args[0], dict) else {}
+            self.trees.append(Tree(content, call.where))
+            return self.trees[-1]
+        if path in ("sys.path.insert", "sys.path.append") and call.args and isinstance(call.args[-1], str):
+            self.modules.add_folder(call.args[-1])
         if path == "argparse.FileType":
             return External(path)
         if path in ("copy.copy", "copy.deepcopy") and call.args:
-            return call.args[0]
+            return deep_copied(call.args[0])
         values = [each.receiver if isinstance(each, Method) else each for each in (*call.args, *call.keywords.values())]
         given = [value for value in values if isinstance(value, Parser | Group | Subparsers)]
         is_bookkeeping = ast.unparse(call.node.func).endswith("_action_groups.append")
@@ -396,6 +471,10 @@ class _Declarations(Calls):
         unknown = Unknown(call.node, call.scope)
         if isinstance(receiver, File):
             return FileText(receiver.path) if name == "read" else unknown
+        if isinstance(receiver, Tree):
+            if name.startswith("merge"):
+                receiver[unknown] = unknown  # a file or a list of words
+            return receiver if name == "clone" else unknown
         if isinstance(receiver, Subparsers):
             return self._add_parser(receiver, call) if name == "add_parser" else unknown
         parser = receiver if isinstance(receiver, Parser) else receiver.parser
@@ -470,8 +549,11 @@ class _Declarations(Calls):
             if not flags:
                 return None
         conditions = self.follower.conditions
-        if conditions:
-            self.unsure.append(f"{where}: {flags[0]} is declared only if {conditions[-1][:80]}")
+        if tests := [
+            *(f"in the loop at {at}" for at in self.follower.loops),
+            *(f"only if {text}" for text in conditions),
+        ]:
+            self.unsure.append(f"{where}: {flags[0]} is declared {tests[-1][:90]}")
         for name in ("type", "nargs", "action", "required", "dest"):
             if isinstance(value := call.keywords.get(name), Unknown):
                 self.unsure.append(f"{where}: {name}= of {flags[0]} is known only to the program: {value.text[:80]}")
@@ -491,7 +573,7 @@ class _Declarations(Calls):
             f"{call.where}: {name}= of tyro.cli is not read" for name in call.keywords if name in ("config", "args")
         ]
         if isinstance(target, Class):
-            fields = self._fields(target, call)
+            fields = self._fields(target, call.where)
         elif isinstance(target, Function):
             fields = parameters_of_function(target, self.follower)
         else:
@@ -515,12 +597,24 @@ class _Declarations(Calls):
             return unknown
         if last == "from_cli" or (last == "from_dotlist" and isinstance(value, Unknown)):
             self.overrides = call.where
-            return unknown
+            return External(f"{path}()")
+        if "from_cli()." in path and isinstance(value, str):  # `get` or `pop`
+            return External(path.removesuffix(last) + value)
+        if last in ("structured", "create"):
+            value = self.follower.resolve(value, call.scope.module)
+            is_known = isinstance(value, Class | Instance) or (isinstance(value, dict) and is_literal(value))
+            return value if is_known else unknown
         if last == "merge":
+            parts = [part for item in call.args for part in (item if isinstance(item, tuple) else (item,))]
             if self.overrides:
+                self.configs = parts if call.is_whole else [*parts, unknown]
                 raise ParserReached
-            return next((item for item in call.args if isinstance(item, Config)), unknown)
+            return tuple(parts) if len(parts) > 1 and call.is_whole else unknown
         if last in ("load", "safe_load", "full_load", "loads", "unsafe_load"):
+            if isinstance(value, External) and "from_cli()." in value.path:
+                settings = {"source": call.where, "is_required": not self.follower.conditions}
+                file = Argument(made_field(value.path.rpartition(".")[2], types=(str,), **settings))
+                self.arguments.append(as_key(file))
             name = value.path if isinstance(value, File) else value if isinstance(value, str) else ""
             config = self._config(name) if name else None
             if config is not None:
@@ -551,6 +645,22 @@ class _Declarations(Calls):
             self.arguments, notes = constant_arguments(call.scope, call.node.lineno, f"{module.label}:1")
             self.unsure += notes
             raise ParserReached
+
+
+def _merges(module: SourceModule, names: set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield where a module merges an argument into a config, and whether other calls are given this config before."""
+    if "merge_from_list" not in module.source:
+        return
+    bodies: list[list[ast.stmt]] = [[node] for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+    bodies.append([node for node in module.tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)])
+    for body in bodies:
+        calls = [node for part in body for node in ast.walk(part) if isinstance(node, ast.Call)]
+        for call in calls:
+            given = {getattr(inner, "attr", "") for argument in call.args for inner in ast.walk(argument)}
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "merge_from_list" and given & names:
+                config = ast.unparse(call.func.value)
+                others = (other for other in calls if other.lineno < call.lineno)
+                yield module.where(call), any(config in map(ast.unparse, other.args) for other in others)
 
 
 def _outside_guard(tree: ast.Module, *, is_script: bool) -> list[ast.AST]:

@@ -196,10 +196,11 @@ def converter(kind, example):
         except BaseException:
             return None
 
+    made = tried("1")
     for pair in (usual, ["true", "false"], ["1", "0"], ["yes", "no"], ["y", "n"]):
         if tried(pair[0]) is True and tried(pair[1]) is False:
-            return "bool", pair
-    made = tried("1")
+            is_any = type(made) is int  # reads any literal, as json.loads
+            return (known if is_any else "bool"), pair
     if type(made) in (int, float):
         return type(made).__name__, usual
     return known if made is None else "str", usual
@@ -263,7 +264,15 @@ def describe_action(action, parser):
     if isinstance(default, str) and default != argparse.SUPPRESS and action.type is not None:
         try:
             converted = as_plain(parser._get_value(action, default))
-            default = default if isinstance(converted, list) else converted
+            is_text = isinstance(converted, (list, dict)) or (kind == "str" and not isinstance(converted, str))
+            default = default if is_text else converted
+        except BaseException:
+            pass
+    is_split = isinstance(default, list) and inspect.isroutine(action.type) and action.nargs is None
+    if is_split := is_split and "_AppendAction" not in names:  # one word stands for all
+        try:
+            text = ",".join(map(str, default))
+            default = text if as_plain(action.type(text)) == default else default
         except BaseException:
             pass
     choices = None
@@ -311,6 +320,8 @@ def describe_action(action, parser):
         "is_required": bool(action.required) and not (not flags and nargs in ("?", "*", "...")),
     }
     found.update(default_of(default))
+    if is_split and isinstance(default, list):
+        found.update(default=None, default_text=repr(default))
     return found
 
 
@@ -516,12 +527,12 @@ def describe_tyro(argument, action):
         return
     metavar = str(action.metavar or "")
     names = {"INT": "int", "FLOAT": "float", "STR": "str", "PATH": "str", "BOOL": "bool"}
-    braces = re.search(r"\{([^}]*)\}", metavar)
-    choices = braces.group(1).split(",") if braces else []
+    choices = [choice for braces in re.findall(r"\{([^{}\[\]]*)\}", metavar) for choice in braces.split(",")]
     found = list(dict.fromkeys(kind for word, kind in names.items() if re.search(r"\b%s\b" % word, metavar)))
     if set(choices) >= {"True", "False"}:
         found.append("bool")
-    kept = [choice for choice in choices if choice not in ("None", "True", "False")]
+    words = {"None", "True", "False"}.union(names)
+    kept = [choice for choice in choices if not words.issuperset(choice.split())]
     argument["choices"] = kept or None
     argument["is_optional"] = "None" in choices
     argument["types"] = found or ([] if kept else ["str"])
@@ -689,7 +700,8 @@ def describe_jsonargparse(parser, path, arguments, commands):
             continue
         if not is_argument(action) or name in NOT_ARGUMENTS:
             continue
-        if any(other is not action and other.dest.startswith(action.dest + ".") for other in parser._actions):
+        others = [other for other in parser._actions if type(other).__name__ not in NOT_ARGUMENTS]
+        if any(other.dest.startswith(action.dest + ".") for other in others):
             continue  # the whole of a nested group
         found = describe_action(action, parser)
         annotation = getattr(action, "_typehint", None)
@@ -712,7 +724,7 @@ def annotated(annotation):
     members = [annotation]
     if getattr(annotation, "__origin__", None) is typing.Union or type(annotation).__name__ == "UnionType":
         members = list(annotation.__args__)
-    kinds, choices, is_list = [], [], False
+    kinds, choices, is_list, has_others = [], [], False, False
     for member in members:
         origin = getattr(member, "__origin__", None)
         if member in (bool, int, float, str):
@@ -725,6 +737,9 @@ def annotated(annotation):
             is_list = True
             inner = member.__args__[0] if getattr(member, "__args__", ()) else str
             kinds.append(inner.__name__ if inner in (bool, int, float, str) else "str")
+        else:
+            has_others = has_others or member is not type(None)
+    kinds += ["str"] if has_others and kinds else []  # such as the path of a class
     return list(dict.fromkeys(kinds)), choices or None, is_list, type(None) in members
 
 
@@ -771,10 +786,10 @@ def describe_hydra(config, loader):
 
     found = []
     for group, choice in config.hydra.runtime.choices.items():
-        if not group.startswith("hydra/"):
+        if group.split("/")[0] != "hydra":
             options = list(loader.get_group_options(group))
-            item = hydra_key(group, choice, "config group")
-            found.append(dict(item, choices=options or None, types=[] if options else ["str"]))
+            if options:  # an optional group may have no file
+                found.append(dict(hydra_key(group, choice, "config group"), choices=options, types=[]))
 
     def walk(node, prefix):
         for key in node:

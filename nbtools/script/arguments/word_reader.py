@@ -51,7 +51,10 @@ class WordReader:
                 self._add([word], is_read=bool(self._positional))
                 continue
             key, equals, text = word.partition("=")
-            if equals and key in self._keys:
+            if word in self._pairs and words:
+                argument, text = self._pairs[word], words.pop(0)
+                self._add([word, text], [argument.field.name], is_read=self._store(argument, [text]))
+            elif equals and key in self._keys:
                 argument = self._keys[key]
                 self._add([word], [argument.field.name], is_read=self._store(argument, [text]))
             elif not self._is_flag(word):
@@ -67,7 +70,8 @@ class WordReader:
         level = [argument for argument in self._script.arguments if argument.command == command]
         self._positional = [argument for argument in level if not argument.flags]
         self._keys = {flag: a for a in level if a.action == "key_value" for flag in a.flags}
-        options = [argument for argument in level if argument.action != "key_value"]
+        self._pairs = {flag: a for a in level if a.action == "pair" for flag in a.flags}
+        options = [argument for argument in level if argument.action not in ("key_value", "pair")]
         self._flags = {self._plain(flag): a for a in options for flag in (*a.flags, *a.negative_flags)}
         self._negative = {self._plain(flag) for a in options for flag in a.negative_flags}
         self._has_number_flags = any(map(NUMBER.fullmatch, self._flags))
@@ -158,7 +162,10 @@ class WordReader:
                 value: Any = (*self.values.get(name, first), item)
             elif argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int):
                 value = tuple(self._element(argument, text) for text in texts)
-                self._check_count(argument, value)
+                if value == (None,):
+                    value = None
+                else:
+                    self._check_count(argument, value)
             elif not texts:
                 value = argument.const if argument.nargs == "?" else self._value(argument, *texts)
             else:
@@ -175,7 +182,7 @@ class WordReader:
     def _value(self, argument: Argument, text: str) -> Any:
         if argument.action == "append":
             return self._element(argument, text)
-        return from_text(text, argument.field, self._parser, argument.truth)
+        return from_text(text, argument.field, argument.language(self._parser), argument.truth)
 
     def _element(self, argument: Argument, text: str) -> Any:
         field = argument.field

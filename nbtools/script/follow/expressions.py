@@ -22,6 +22,7 @@ from nbtools.script.follow.values import (
     Module,
     Namespace,
     Scope,
+    Tree,
     Unknown,
     is_literal,
 )
@@ -105,6 +106,10 @@ class Expressions(ModuleNames):
                 found = self._member(module_scope, name, f"{module_name}.{name}")
                 return unknown if isinstance(found, Unknown) and found.node is None else found
             case Instance(cls, attributes):
+                bases = [base for owner in cls.ancestors for base in owner.bases]
+                is_whole = all(isinstance(base, Class) or base == External("object") for base in bases)
+                if name == "__dict__" and is_whole and self.class_attribute(cls, "__init__", receiver):
+                    return attributes
                 if name in attributes:
                     return self._filled(name, attributes[name])
                 found = self.class_attribute(cls, name, receiver)
@@ -118,6 +123,8 @@ class Expressions(ModuleNames):
                         return members.get(name, members)
                 found = self.class_attribute(receiver, name, None)
                 return unknown if found is None else found[0]
+            case Tree() if name in receiver:
+                return receiver[name]
             case EnumMember():
                 return {"name": receiver.name, "value": receiver.value}.get(name, unknown)
             case Namespace(parser):
@@ -297,6 +304,11 @@ class Expressions(ModuleNames):
                 return self._create(function, call)
             case External("globals" | "locals" | "vars") if not call.args:
                 return Unknown(call.node, call.scope)
+            case External("vars") if isinstance(call.args[0], Instance):
+                return self.attribute(call.args[0], "__dict__", call.node, call.scope)
+            case External("setattr") if len(call.args) == 3 and isinstance(call.args[0], Instance):
+                self._put(call.args[0].attributes, call.args[1], call.args[2], call.scope, call.node)
+                return None
             case External("setattr") if len(call.args) == 3 and hasattr(call.args[0], "attributes"):
                 self._change(call.args[0].attributes, str(call.args[1]), call.args[2], call.scope)
                 return None
@@ -311,6 +323,8 @@ class Expressions(ModuleNames):
                 return Unknown(call.node, call.scope) if path is None else self.force(Deferred(path, None, str(name)))
             case External(path):
                 return self.calls.call_external(path, call)
+            case Method(Tree() as receiver, name) if name not in ("get", "items", "keys", "update", "values"):
+                return self.calls.call_method(receiver, name, call)
             case Method(receiver, name) if isinstance(receiver, str | list | tuple | dict | set | int | float):
                 unknown = Unknown(call.node, call.scope)
                 is_unsure = bool(self.conditions or self.loops)
@@ -320,16 +334,18 @@ class Expressions(ModuleNames):
         return self.calls.call_external("", call)
 
     def _iterated(self, name: str, call: Call) -> Any:
-        lists = [self.items(argument) for argument in call.args]
+        first = call.argument(1, "start", 0) if name == "enumerate" else 0
+        lists = [self.items(argument) for argument in call.args[: 1 if name == "enumerate" else None]]
         if name == "map" and len(call.args) == 2 and lists[1] is not None:
             return [
                 self.call(call.args[0], Call(call.node, call.scope, [item], {}, is_whole=True)) for item in lists[1]
             ]
         if name == "map" or any(items is None for items in lists) or not call.is_whole:
             return Unknown(call.node, call.scope)
-        return folding.iterated(
-            name, [items for items in lists if items is not None], call.keywords, Unknown(call.node, call.scope)
-        )
+        known = [items for items in lists if items is not None]
+        if name == "enumerate":
+            return list(enumerate(known[0], first)) if isinstance(first, int) else Unknown(call.node, call.scope)
+        return folding.iterated(name, known, call.keywords, Unknown(call.node, call.scope))
 
     def _create(self, cls: Class, call: Call) -> Any:
         if cls.is_enum:
@@ -342,7 +358,11 @@ class Expressions(ModuleNames):
         if found and isinstance(found[0], Function):
             self.call_function(found[0], call)
         elif isinstance(instance, Instance):  # a dataclass, or a class of settings
-            instance.attributes.update(call.keywords)
+            fields = (
+                n.target for each in reversed(cls.ancestors) for n in each.node.body if isinstance(n, ast.AnnAssign)
+            )
+            names = dict.fromkeys(target.id for target in fields if isinstance(target, ast.Name))
+            instance.attributes.update(zip(names, call.args, strict=False), **call.keywords)
         return instance
 
     def call_function(self, function: Function, call: Call) -> Any:
@@ -411,16 +431,25 @@ class Expressions(ModuleNames):
                 receiver = self.value(owner, scope)
                 if isinstance(receiver, Class):
                     self._change(receiver.body.names, name, value, scope)
+                elif isinstance(receiver, Instance | Tree):
+                    values = receiver if isinstance(receiver, Tree) else receiver.attributes
+                    self._put(values, name, value, scope, target)
                 elif hasattr(receiver, "attributes"):
                     self._change(receiver.attributes, name, value, scope)
             case ast.Subscript(value=owner, slice=index):
                 receiver, key = self.value(owner, scope), self.value(index, scope)
                 if isinstance(receiver, dict):
-                    is_known = is_literal(key) and isinstance(key, int | str)
-                    if not is_known or (key not in receiver and (self.conditions or self.loops)):
-                        receiver[Unknown(index)] = value  # a key that there may be
-                    if is_known:
-                        self._change(receiver, key, value, scope)
+                    self._put(receiver, key, value, scope, index)
+
+    def _put(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope, node: ast.AST) -> None:
+        """Set a key of a dict, or an attribute of an object."""
+        is_known = is_literal(key) and isinstance(key, int | str)
+        if not is_known or (key not in values and (self.conditions or self.loops)):
+            values[Unknown(node, scope)] = value  # a key that there may be
+        if is_known:
+            self._change(values, key, value, scope)
+        if isinstance(values, Tree):
+            values.places[key] = scope.module.where(node)
 
     def _change(self, values: dict[Any, Any], key: Any, value: Any, scope: Scope) -> None:
         """Set a value; where that may not be executed, one that differs from the earlier value becomes unknown."""

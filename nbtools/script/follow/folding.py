@@ -250,8 +250,8 @@ def _spoiled(value: Any, unknown: Unknown) -> Unknown:
 
 def iterated(name: str, lists: Sequence[list[Any]], keywords: Mapping[str, Any], unknown: Unknown) -> Any:
     """Return the result of a built-in function of iterables."""
-    if name in ("zip", "enumerate"):
-        return list(zip(*lists, strict=False)) if name == "zip" else list(enumerate(lists[0]))
+    if name == "zip":
+        return list(zip(*lists, strict=False))
     items = list(lists[0]) if lists else []
     if name == "reversed":
         return items[::-1]

@@ -23,7 +23,7 @@ class Follower(Expressions):
 
     def run_rest(self) -> None:
         """Follow the modules that were imported and not needed yet, then the functions that nothing has called."""
-        self._load(MOST_MODULES)
+        self.load(MOST_MODULES)
         for scope in list(self.scopes.values()):
             if not scope.module.is_foreign:
                 for value in list(scope.names.values()):
@@ -60,10 +60,10 @@ class Follower(Expressions):
                 self._if(node, scope)
             case ast.For() | ast.AsyncFor():
                 self._for(node, scope)
-            case ast.While(body=body, test=test):
+            case ast.While(body=body, test=test, orelse=orelse):
                 self.value(test, scope)
                 with self._unsure(self.loops, scope.module.where(node)):
-                    self._alternatives([body], scope)
+                    self._alternatives([body, orelse], scope)
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     value = self.value(item.context_expr, scope)
@@ -138,7 +138,7 @@ class Follower(Expressions):
                     self.block(node.body, scope)
                 except LoopControl as control:
                     if control.ends:
-                        break
+                        return
         self.block(node.orelse, scope)
 
     def _try(self, node: ast.Try, scope: Scope) -> None:
@@ -160,10 +160,16 @@ class Follower(Expressions):
         match target:
             case ast.Name(id=name):
                 scope.names.pop(name, None)
-            case ast.Subscript(value=owner, slice=index):
-                receiver, key = self.value(owner, scope), self.value(index, scope)
-                if isinstance(receiver, dict) and is_literal(key) and not isinstance(key, list | dict | set):
-                    receiver.pop(key, None)
+            case ast.Subscript(value=owner) | ast.Attribute(value=owner):
+                receiver = self.value(owner, scope)
+                values = receiver if isinstance(receiver, dict) else getattr(receiver, "attributes", None)
+                key = target.attr if isinstance(target, ast.Attribute) else self.value(target.slice, scope)
+                if values is None:
+                    return
+                if self.conditions or self.loops or not isinstance(key, int | str):
+                    values[Unknown(target)] = Unknown(target)  # a key that there may not be
+                else:
+                    values.pop(key, None)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Function:
         kind = library = ""

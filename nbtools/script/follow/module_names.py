@@ -11,9 +11,11 @@ from nbtools.script.follow.calls import Calls, LoopControl, Raised, Returned, To
 from nbtools.script.follow.modules import Modules, SourceModule, bindings
 from nbtools.script.follow.values import Deferred, External, Module, Scope, Unknown
 
+_LONGEST_SETUP = 4000
+"""Bytes of a module that is followed where it is imported, for what it adds to `sys.path`."""
 _MOST_STEPS = 60_000
 """Expressions and statements that are followed; scripts reach their parser after a few thousand."""
-_MOST_LOADED = 60
+MOST_LOADED = 60
 """Modules that are followed for a registry; it is unknown if there are more."""
 
 
@@ -55,6 +57,8 @@ class ModuleNames(ABC):
             for alias in node.names:
                 whole = alias.name if alias.asname else alias.name.split(".")[0]
                 path = self.modules.find(whole, scope.module)
+                if path and path.suffix == ".py" and b"sys.path" in path.read_bytes()[:_LONGEST_SETUP]:
+                    self.force(Deferred(path, None, whole))  # other imports need the folders that it adds
                 bound = External(whole) if path is None else Deferred(path, None, whole)
                 scope.names[alias.asname or whole] = bound
             return
@@ -140,7 +144,7 @@ class ModuleNames(ABC):
         if self.steps > _MOST_STEPS:
             raise TooLong
 
-    def _load(self, most: int) -> None:
+    def load(self, most: int) -> None:
         """Follow the modules of the repository that were imported and not needed yet, and those that they import."""
         if self._is_loading:
             return
@@ -158,6 +162,6 @@ class ModuleNames(ABC):
         """Return a list or a dict after the imports that may fill it, as decorators fill a registry; unknown if one of
         these imports is."""
         if isinstance(value, dict | list) and any(s.module.fills(name) for s in self.scopes.values()):
-            self._load(_MOST_LOADED)
+            self.load(MOST_LOADED)
             return Unknown(ast.Name(name)) if self._imports_unknown else value
         return value

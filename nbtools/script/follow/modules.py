@@ -1,6 +1,7 @@
 """The modules that a script imports: found as Python would find them, and parsed when something needs them."""
 
 import ast
+import os.path
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,6 +112,12 @@ class Modules:
             except ScriptError as error:
                 self.unread.append(str(error))
         return self._parsed[path]
+
+    def add_folder(self, folder: str) -> None:
+        """Search a folder that the script adds to `sys.path`, unless it has installed packages."""
+        path = Path(os.path.normpath(folder))
+        if path.is_absolute() and path.is_dir() and path not in self._own and "site-packages" not in path.parts:
+            self._own.insert(0, path)
 
     def find(self, name: str, importer: SourceModule, level: int = 0, *, foreign: bool = False) -> Path | None:
         """Return the file or the folder of a module; None if it is not in the repository.

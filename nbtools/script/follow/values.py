@@ -132,6 +132,15 @@ class Instance:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
+class Tree(dict[Any, Any]):
+    """A config whose keys are attributes too, as a `CfgNode` of yacs."""
+
+    def __init__(self, content: dict[Any, Any], place: str) -> None:
+        super().__init__({key: Tree(value, place) if type(value) is dict else value for key, value in content.items()})
+        self.places: dict[Any, str] = dict.fromkeys(self, place)
+        """File and line of each key."""
+
+
 @dataclass(frozen=True)
 class EnumMember:
     """A member of an enumeration."""
@@ -177,3 +186,15 @@ def is_literal(value: Any) -> bool:
     if isinstance(value, dict):
         return all(is_literal(key) and is_literal(item) for key, item in value.items())
     return isinstance(value, LITERALS)
+
+
+def deep_copied(value: Any) -> Any:
+    """Return a deep copy of an object, a list or a dict; anything else itself."""
+    match value:
+        case Instance(cls, attributes):
+            return Instance(cls, {name: deep_copied(item) for name, item in attributes.items()})
+        case list():
+            return [deep_copied(item) for item in value]
+        case dict() if type(value) is dict:
+            return {key: deep_copied(item) for key, item in value.items()}
+    return value

@@ -15,6 +15,7 @@ from waiting import eventually
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
+from nbtools.script.arguments.from_source import arguments_of
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
@@ -262,6 +263,29 @@ def test_the_interceptor_is_one_file_for_old_pythons_without_nbtools() -> None:
     assert imported <= sys.stdlib_module_names
     words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not {"removeprefix", "removesuffix", "zip_longest_strict"} & words  # since 3.9
+
+
+def test_a_default_is_what_a_word_stands_for_and_else_the_word(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    text = PARSER + (
+        "def split(x): return tuple(map(int, x.split(',')))\n"
+        "parser.add_argument('--size', type=split, default=(64, 32))\n"
+        "parser.add_argument('--other', type=lambda x: x.split(';'), default=['a', 'b'])\n"
+    )
+    text += "parser.add_argument('--tag', type=lambda x: x, action='append', default=['a'])\n"
+    text += "parser.add_argument('--level', type=lambda x: {'a': 1}[x], default='a')\n"
+    text += "parser.add_argument('--case', type=str.lower, default='ABC', choices=['abc'])\n"
+    text += "parser.add_argument('--counts', type=int, nargs='+', default='3')\n"
+    text += "import json\nparser.add_argument('--any', type=json.loads, default={'a': 1})\n"
+    for found in (asked(text + PARSES), arguments_of(tmp_path / "train.py")):
+        fields = {argument.field.name: argument.field for argument in found.arguments}
+        assert (fields["size"].types, fields["size"].default) == ((str,), "64,32")
+        assert (fields["other"].types, fields["other"].default) == ((str,), None)
+        assert (fields["any"].types, fields["any"].default) == ((str,), None)
+        assert (fields["tag"].types, fields["tag"].default) == ((tuple[str, ...],), ("a",))
+        assert (fields["level"].default, fields["case"].default, fields["counts"].default) == ("a", "abc", (3,))
+        assert fields["other"].default_text == "['a', 'b']"
 
 
 def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., ScriptArguments]) -> None:

@@ -428,6 +428,20 @@ def test_the_real_omegaconf_reads_what_words_writes() -> None:
     check_library(script, (), real, texts.filter(lambda text: "$" not in text))
 
 
+def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
+    omegaconf = require("omegaconf").OmegaConf
+    script = arguments_of(ZOO / "structured_app.py")
+    config = runpy.run_path(str(ZOO / "structured_app.py"))["TrainArgs"]
+    edits: dict[str, Any] = {"optim.betas": (0.5, 0.25), "wandb.tags": ("a b", "1"), "steps": 7, "dump_dir": "1e3"}
+    words = parse_words(script, ()).edited({**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"})
+    result = omegaconf.merge(omegaconf.structured(config), omegaconf.from_dotlist(words))
+    assert {name: omegaconf.select(result, name) for name in edits} == {
+        name: list(value) if isinstance(value, tuple) else value for name, value in edits.items()
+    }
+    assert (result.sources, result.eval) == ({"a": 0.5, "b": 2.0}, "x: y")
+    assert parse_words(script, words).values == {**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"}
+
+
 # --- single rules ---------------------------------------------------------------------------------
 
 
@@ -468,6 +482,13 @@ def test_words_have_what_differs_and_no_more() -> None:
     script = script_of(LR, SIZE, AMP)
     assert parse_words(script, ()).edited({"lr": 0.1, "size": 16, "amp": True}) == ["--batch-size", "16", "--amp"]
     assert parse_words(script, ()).edited({"size": -1}) == ["--batch-size=-1"]
+
+
+def test_none_stands_for_a_whole_list() -> None:
+    tags = Argument(Field("tags", types=(tuple[str, ...], NoneType), default=("a",)), flags=("--tags",), nargs="*")
+    script = script_of(tags, parser="tyro")
+    assert parse_words(script, ()).edited({"tags": None}) == ["--tags", "None"]
+    assert parse_words(script, ["--tags", "None"]).values == {"tags": None}
 
 
 def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:

@@ -320,6 +320,17 @@ def test_a_new_option_stands_before_an_argument_that_takes_the_rest() -> None:
     assert parse_words(line.script, ()).edited({"data": "a", "rest": ("-b",), "lr": 2.0}) == ["--lr", "2.0", "a", "-b"]
 
 
+def test_pairs_stand_behind_all_others_as_python_literals() -> None:
+    keys = [Field("A.GPUS", types=(tuple[int, ...],), default=(0,)), Field("A.NAME"), Field("A.LR", types=(float,))]
+    pairs = (Argument(field, flags=(field.name,), action="pair") for field in keys)
+    line = parse_words(script_of(LR, *pairs), ["--lr", "2", "A.LR", "3", "A.NEW", "7"])
+    assert (line.values, line.rest) == ({"lr": 2.0, "A.LR": 3.0}, ["A.NEW", "7"])
+    words = line.edited({"A.NAME": "1 b", "A.GPUS": (2, 3), "A.LR": -0.5})
+    assert words == ["--lr", "2", "A.LR", "-0.5", "A.NEW", "7", "A.GPUS", "[2,3]", "A.NAME", "'1 b'"]
+    assert parse_words(line.script, words).values == {"lr": 2.0, "A.LR": -0.5, "A.GPUS": (2, 3), "A.NAME": "1 b"}
+    assert parse_words(line.script, ["A.NEW", "7"]).edited({"lr": 2.0}) == ["--lr", "2.0", "A.NEW", "7"]
+
+
 def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
     line = parse_words(
         script_of(LR, TRAIN, SCORE, commands=COMMANDS), ["--lr", "2", "train", "--train", "x", "--unknown"]

@@ -352,6 +352,8 @@ def test_what_is_unsure_is_named_with_its_line(body: str, note: str, read: Read)
     assert any(re.search(note, line) for line in found.notes), found.notes
 
 
+OBJECT = "class P:\n    def __init__(self):\n        self.x = 1\n"
+VARS = "for n, v in vars(P()).items():\n    parser.add_argument('--' + n, type=type(v), default=v)\n"
 UNTOLD_DEFAULTS = {
     "a changed key": "D = {'x': 1}\nif os.environ.get('A'):\n    D['x'] = 2\n",
     "a key that a function changes": "D = {'x': 1}\ndef f():\n    if os.environ.get('A'): D['x'] = 2\nf()\n",
@@ -380,6 +382,13 @@ def test_a_default_that_only_the_program_knows_is_no_value(text: str, read: Read
         ("it = iter({'a': 1, 'b': 2})\nnext(it)\nparser.add_argument('--x', default=next(it))\n", "b"),
         ("parser.add_argument('--x', default=next((n for n in range(9) if n > 4), 0))\n", 5),
         ("x = 1\ndef f():\n    global x\n    x = 2\nf()\nparser.add_argument('--x', default=x)\n", 2),
+        (f"{OBJECT}        self.y = 2\n        del self.y\n{VARS}", 1),
+        (f"{OBJECT}        self.__dict__.update(x=3)\n{VARS}", 3),
+        ("import copy\nD = [[1]]\ncopy.deepcopy(D)[0].append(2)\nparser.add_argument('--x', default=len(D[0]))\n", 1),
+        ("for x in (1, 2): break\nelse: x = 3\nparser.add_argument('--x', default=x)\n", 1),
+        ("for x in (1, 2): continue\nelse: x = 3\nparser.add_argument('--x', default=x)\n", 3),
+        (f"import copy\n{OBJECT}p = P()\ncopy.copy(p).x = 2\nparser.add_argument('--x', default=p.x)\n", 1),
+        ("for n, k in enumerate('x', 4): parser.add_argument('--' + k, default=n)\n", 4),
         ("D = {'x': 1, 'y': 2}\ndel D['y']\nparser.add_argument('--x', default=len(D))\n", 1),
     ],
 )
@@ -405,16 +414,36 @@ UNREAD = {
         "import functools\nfunctools.partial(parser.add_argument, type=int)('--x')\n",
         "may add arguments",
     ),
+    "a loop that ends when it has enough": (
+        "i = 0\nwhile i < 3:\n    parser.add_argument(f'--x{i}')\n    i += 1\n",
+        "5: --x0 is declared in the loop at train.py:4",
+    ),
+    "what follows a loop without a break": (
+        "while os.environ.get('A'): pass\nelse: parser.add_argument('--x')\n",
+        "4: --x is declared in the loop at train.py:3",
+    ),
     "an executed text": ("exec('parser.add_argument(1)')\n", "3: the executed text may add arguments"),
     "an unknown type": ("parser.add_argument('--x', type=make())\n", "3: type= of --x is known only to the program"),
     "an unknown number": ("parser.add_argument('--x', nargs=make())\n", "3: nargs= of --x is known only"),
+    "an attribute that may be missing": (
+        f"{OBJECT}        if os.environ.get('A'): self.y = 2\n{VARS}",
+        "8: the names of an argument",
+    ),
+    "an attribute that may be deleted": (
+        f"{OBJECT}        if os.environ.get('A'): del self.x\n{VARS}",
+        "8: the names of an argument",
+    ),
+    "a key that may be deleted": (
+        "D = {'x': 1}\nif os.environ.get('A'): del D['x']\nfor n in D: parser.add_argument('--' + n)\n",
+        "5: the names of an argument",
+    ),
     "an unknown need": ("parser.add_argument('--x', required=make())\n", "3: required= of --x is known only"),
 }
 
 
 @pytest.mark.parametrize(("text", "note"), UNREAD.values(), ids=UNREAD)
 def test_what_may_change_the_arguments_makes_them_incomplete(text: str, note: str, read: Read) -> None:
-    found = read(HEAD + text + TAIL)
+    found = read(HEAD.replace("\n", ", os\n", 1) + text + TAIL)
     assert not found.is_complete and found.can_ask
     assert any(note in line for line in found.notes), found.notes
 
@@ -459,6 +488,81 @@ def test_a_parser_of_a_module_under_its_own_guard_does_not_count(read: Read) -> 
 def test_a_parser_that_cannot_be_followed_can_be_asked(read: Read) -> None:
     text = "import argparse\ntable = {'p': argparse.ArgumentParser}\nimportlib.run(table)\n"
     assert read(text).can_ask
+
+
+MERGES = {
+    "a later file": ("merge(load('a.yaml'), load('b.yaml'), from_cli())", {"lr": 2, "name": "a"}),
+    "an earlier merge": ("merge(merge(load('a.yaml'), load('b.yaml')), from_cli())", {"lr": 2, "name": "a"}),
+    "a dict": ("merge(create({'lr': 3, 'optim': {'eps': 1.0}}), from_cli())", {"lr": 3, "optim.eps": 1.0}),
+    "a file over a class": ("merge(structured(Base), load('b.yaml'), from_cli())", {"lr": 2, "seed": 7}),
+    "a class over a file": ("merge(load('b.yaml'), structured(Base(5)), from_cli())", {"lr": 5, "seed": 7}),
+}
+
+
+@pytest.mark.parametrize(("text", "defaults"), MERGES.values(), ids=MERGES)
+def test_keys_of_merged_configs_have_the_value_of_the_last(text: str, defaults: dict[str, Any], read: Read) -> None:
+    head = "from dataclasses import dataclass\nfrom omegaconf import OmegaConf\n"
+    head += "@dataclass\nclass Base:\n    lr: int = 1\n    seed: int = 7\n"
+    for name in ("merge", "load", "structured", "create", "from_cli"):
+        text = text.replace(f"{name}(", f"OmegaConf.{name}(")
+    files = {"a.yaml": "lr: 1\nname: a\n", "b.yaml": "lr: 2\n"}
+    found = read(f"{head}if __name__ == '__main__':\n    cli = {text}\n", files)
+    assert found.is_complete, found.notes
+    assert {a.field.name: a.field.default for a in found.arguments} == defaults
+
+
+@pytest.mark.parametrize("config", ["read()", "OmegaConf.load(cli.config)", "OmegaConf.create({'lr': read()})"])
+def test_a_config_that_only_the_program_knows_leaves_the_keys_incomplete(config: str, read: Read) -> None:
+    merge = (
+        f"base = OmegaConf.create({{'seed': 1}})\ncli = OmegaConf.from_cli()\nOmegaConf.merge(base, {config}, cli)\n"
+    )
+    found = read(f"from omegaconf import OmegaConf\n{merge}")
+    assert "seed" in names(found) and not found.is_complete
+    assert found.notes == ("train.py:3: the file with the keys that can be overridden is not known",)
+
+
+TREE = (
+    "from yacs.config import CfgNode\nc = CfgNode({'lr': 0.1, 'data': {'root': 'x'}})\n"
+    "c.optim = CfgNode()\nc.optim.eps = [1, 2]\n"
+)
+MERGED = "parser.add_argument('opts', nargs='...')\nargs = parser.parse_args()\nc.merge_from_list(args.opts)\n"
+
+
+def test_keys_of_a_tree_that_words_change_are_arguments(read: Read) -> None:
+    found = read(f"{TREE}{HEAD}{MERGED}")
+    assert found.is_complete and names(found) == ["lr", "data.root", "optim.eps"]
+    assert names(read(f"{TREE}{HEAD}{MERGED.replace('merge_from_list', 'print')}")) == ["opts"]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("import os\nif os.environ.get('A'): c.more = 1\n", "train.py:6: a key … is known only to the program"),
+        ("c.merge_from_file(make())\n", "train.py:5: a key … is known only to the program"),
+        ("d = CfgNode({'x': 1})\n", "several configs could be the one whose keys opts takes"),
+        ("def more(c): c.y = 1\nmore(c)\n", "its config may have got other keys before"),
+    ],
+)
+def test_keys_that_a_tree_may_have_leave_the_arguments_incomplete(text: str, note: str, read: Read) -> None:
+    found = read(f"{TREE}{text}{HEAD}{MERGED}")
+    assert not found.is_complete and any(note in line for line in found.notes), found.notes
+    assert names(found) == ["opts"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OmegaConf.merge(OmegaConf.structured(Own), OmegaConf.from_cli())\n",
+        "OmegaConf.merge(OmegaConf.structured(Outer), OmegaConf.from_cli())\n",
+        "tyro.cli(Outer)\n",
+    ],
+)
+def test_a_missing_base_of_a_nested_dataclass_is_named_too(text: str, read: Read) -> None:
+    found = read(
+        "from dataclasses import dataclass\nfrom elsewhere import Base\nfrom omegaconf import OmegaConf\nimport tyro\n"
+        "@dataclass\nclass Own(Base):\n    x: int = 3\n@dataclass\nclass Outer:\n    own: Own\n" + text
+    )
+    assert not found.is_complete and "the source of elsewhere.Base is not found" in found.notes[0]
 
 
 # --- bad input ------------------------------------------------------------------------------------

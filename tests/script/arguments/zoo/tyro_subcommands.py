@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Optional
 
 import tyro
 
@@ -9,6 +10,7 @@ import tyro
 @dataclass
 class Train:
     lr: float = 1e-3
+    tags: Optional[list[str]] = None
 
 
 @dataclass
