@@ -314,18 +314,23 @@ def _withdraw(run: RunDir) -> str:
 
 def _jobs_after(after: Path | None) -> list[int]:
     """Return the ids of the jobs that must end first: of a run, and of those that it waits for, if it is cancelled."""
-    if after is None:
-        return []
-    records = Records(RunDir(after))
-    if not runs_on_slurm(records):
-        raise LaunchError(
-            f"after={after.name}: is no Slurm job, so Slurm cannot wait for it; nbtools wait {after.name}, then launch"
-        )
-    number = job.id if (job := job_of(records)) else None
-    if slurm.own_jobs() is None:  # else one that is not in squeue's list has ended
-        number = whole((read_json(records.files.slurm) or {}).get("job_id"))
-    before = records.launch.get("after")
-    return [] if number is None else [number, *_jobs_after(Path(before) if isinstance(before, str) else None)]
+    found: list[int] = []
+    seen: set[Path] = set()
+    while after is not None and after not in seen:
+        seen.add(after)
+        records = Records(RunDir(after))
+        if not runs_on_slurm(records):
+            reason = f"is no Slurm job, so Slurm cannot wait for it; nbtools wait {after.name}, then launch"
+            raise LaunchError(f"after={after.name}: {reason}")
+        number = job.id if (job := job_of(records)) else None
+        if slurm.own_jobs() is None:  # else one that is not in squeue's list has ended
+            number = whole((read_json(records.files.slurm) or {}).get("job_id"))
+        if number is None:
+            break
+        found.append(number)
+        before = records.launch.get("after")
+        after = Path(before) if isinstance(before, str) else None
+    return found
 
 
 # --- this machine ---------------------------------------------------------------------------------
