@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import orjson
 
+from nbtools.metrics.readers.column_roles import RowPoints, table_columns
 from nbtools.metrics.readers.points import Points
-from nbtools.metrics.readers.row_steps import RowPoints, table_columns
 from nbtools.rundir.tail import Tail, open_regular
 
 _MAX_STATE_BYTES: Final = 256 << 20
