@@ -444,7 +444,8 @@ def finish_click(command):
 def describe_click(parameter):
     """Return one parameter of click."""
     kind_of = getattr(parameter, "type", None)
-    kind = getattr(kind_of, "name", "text")
+    parts = {getattr(part, "name", "text") for part in getattr(kind_of, "types", ())}  # of click.Tuple
+    kind = parts.pop() if len(parts) == 1 else getattr(kind_of, "name", "text")
     kind = {"integer": "int", "float": "float", "boolean": "bool"}.get(kind.replace(" range", ""), "str")
     choices = getattr(kind_of, "choices", None)
     if kind_of is None:  # typer keeps the annotation

@@ -18,6 +18,7 @@ def cli(debug):
 @click.option("--mode", type=click.Choice(["a", "b"]), default="a")
 @click.option("--n", type=int, required=True)
 @click.option("--size", nargs=2, type=int, default=(1, 2))
+@click.option("--betas", type=(float, float), default=(0.9, 0.95))
 @click.option("--fast", is_flag=True)
 @click.argument("src")
 def train(**kwargs):
