@@ -47,11 +47,14 @@ _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
 _PROCESS: Final = re.compile(r"\(\w{1,60} pid=\d{1,10}(?:, ip=[\d.]++)?\)")
 """The prefix of Ray for the lines of its actors."""
 NO_ROW: Final = re.compile(
-    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?="
+    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?=|\bimproved(?:\.| by | from )"
     r"|^\W*+(?:\w++\W++)?(?:params|parameters|hyperparameters|config|options|settings|args):\s[a-z]",
     re.IGNORECASE,
 )
-"""Lines that repeat numbers, as of a file that was saved, calculate, as a model's answer, or name settings."""
+"""Lines that repeat numbers, as of a file or of the best so far, calculate, as a model's answer, or name settings."""
+_FILES: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".npy", ".h5", ".hdf5", ".keras", ".onnx")
+_PATH: Final = re.compile(r"(?<![\w.=@%+~/-])[\w.=@%+~/-]++")
+_MAY_BE_PATH: Final = re.compile(r"/\w[\w.-]*+/|\.[a-z]\w++\b")
 _OF_EVALUATION: Final = re.compile(r"\W*+(?:\w++\W++)?(?:test|val|eval)[^.]*?\d\s?/\s?\d", re.IGNORECASE)
 _OVER_MANY: Final = re.compile(r" (?:over|on|of|for|in) (?:the )?(?:last )?\d{1,7} [a-z]{1,20}(?=\s?[:=]\s?[-+]?\d)")
 _NUMBER_SIGN: Final = re.compile(r"(?<=[A-Za-z] )#(?=\d)")
@@ -83,3 +86,13 @@ def without_noise(text: str) -> str:
     if not text.isascii() and _LETTER.search(text):
         text = _FOREIGN.sub(lambda found: _ENGLISH[found[0].lower()], text)
     return text
+
+
+def without_paths(text: str) -> str:
+    """Return a line with a word that names nothing for each path, and for a file such as `epoch=0-step=86.ckpt`."""
+    return _PATH.sub(_without_path, text) if _MAY_BE_PATH.search(text) else text
+
+
+def _without_path(found: re.Match[str]) -> str:
+    word = found[0].rstrip(".")
+    return "file" if word.endswith(_FILES) or (word[:1] in "/~." and word.count("/") > 2) else found[0]
