@@ -61,7 +61,7 @@ _TABLE: Final = re.compile(
 )
 _RANK_AFTER_TEXT: Final = re.compile(r"(?<=[^\s\[])(?=\[(?:rank|RANK)[ _]?\d{1,6}\])")
 _COLOUR: Final = re.compile(rb"\x1b\[[1;]*m")
-_BAR_BEFORE_TEXT: Final = re.compile(r".*?\d/\d++ \[[\d:]++<[^\]]{1,200}\](?=\S)")
+_BAR_BEFORE_TEXT: Final = re.compile(r".*?\d/\d++ \[[\d:]++<[^\]]{1,200}\](?=\S|\s+\d{2,4}[-/]\d\d[-/]\d\d)")
 _LOGGED: Final = re.compile(
     rb"\[?1{4}-11-11[ t]11:11:11[,.1]*+\]?[\s:|-]*+(?:\[?\s*+(?:info|debug|warning)\s*+\]?)?+ ?[:|-]?"
 )

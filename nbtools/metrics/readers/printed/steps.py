@@ -244,7 +244,8 @@ class StepCount:
             return False
         if reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch:
             return True
-        return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
+        has_ended = counter.value == counter.total and self._loops.is_later(_place(reading, counter), epoch)
+        return counter.is_loop and self._has(reading) and (has_ended or not reading.is_bar)
 
     def _total_of_loop(self, reading: Reading, counter: Counter, loop: Counter, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop, which is an epoch's if it starts over or its line has one.
