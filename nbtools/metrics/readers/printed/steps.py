@@ -215,8 +215,14 @@ class StepCount:
     def _is_better(self, reading: Reading, counter: Counter) -> bool:
         """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
         if counter.is_loop and self._loops.kind == RUN:
-            return False
+            return self._is_of_another_model(reading, counter)
         return reading.is_row or counter.is_loop or counter.preference < 3
+
+    def _is_of_another_model(self, reading: Reading, counter: Counter) -> bool:
+        """Whether a row is the first of a further model: `[0] train-auc:0.7` behind `Iteration 44, loss = 0.1`."""
+        names = {name for name in reading.metrics if name[:6] == "train/"}
+        is_first = counter.value <= 1 < self._num_counted - 1 and len(reading.counters) == 1 and reading.epoch is None
+        return is_first and reading.is_row and counter.preference > UNNAMED and names > names & self._trained == set()
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
