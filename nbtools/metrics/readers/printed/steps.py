@@ -127,6 +127,8 @@ class StepCount:
         else:
             if reading.counters and reading.split in ("eval", "test"):
                 self._split = reading.split
+            if counter is not None and reading.is_bar and counter.total == self._loops.total:
+                self._go_to(max(counter.value, self.step or 0))  # the bar counts the run, too
             counter = None
             if reading.epoch is not None:
                 self._note_epoch(reading)
@@ -222,7 +224,8 @@ class StepCount:
         """Whether a row is the first of a further model: `[0] train-auc:0.7` behind `Iteration 44, loss = 0.1`."""
         names = {name for name in reading.metrics if name[:6] == "train/"}
         is_first = counter.value <= 1 < self._num_counted - 1 and len(reading.counters) == 1 and reading.epoch is None
-        return is_first and reading.is_row and counter.preference > UNNAMED and names > names & self._trained == set()
+        is_new = bool(names) and self._trained.isdisjoint(names)
+        return is_first and is_new and reading.is_row and counter.preference > UNNAMED
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
