@@ -52,7 +52,7 @@ NO_ROW: Final = re.compile(
     re.IGNORECASE,
 )
 """Lines that repeat numbers, as of a file or of the best so far, calculate, as a model's answer, or name settings."""
-_FILES: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".npy", ".h5", ".hdf5", ".keras", ".onnx")
+_FILES: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".npy", ".h5", ".keras", ".onnx")
 _PATH: Final = re.compile(r"(?<![\w.=@%+~/-])[\w.=@%+~/-]++")
 _MAY_BE_PATH: Final = re.compile(r"/\w[\w.-]*+/|\.[a-z]\w++\b")
 _OF_EVALUATION: Final = re.compile(r"\W*+(?:\w++\W++)?(?:test|val|eval)[^.]*?\d\s?/\s?\d", re.IGNORECASE)
