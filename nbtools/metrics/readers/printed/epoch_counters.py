@@ -6,10 +6,8 @@ from typing import Final, NamedTuple
 from nbtools.metrics.readers.printed.line_content import Counter
 from nbtools.rundir.json_files import MAX_STEP
 
-RUN: Final = "run"
-"""Kind of a counter that counts the whole run."""
-LOOP: Final = "loop"
-"""Kind of a counter that may start over in every epoch."""
+RUN: Final = "run"  # kind of a counter that counts the whole run
+LOOP: Final = "loop"  # kind of a counter that may start over in every epoch
 
 
 class Place(NamedTuple):
@@ -37,7 +35,6 @@ class _Counted:
     """Whether the difference is the same as the one before."""
     is_from_0: bool = False
     epoch: float | None = None
-    """The epoch of its value."""
     is_over: bool = False
     """Whether it was shown at 0 again."""
 
@@ -79,13 +76,9 @@ class Loops:
         """Return the last value of a counter."""
         return self._counted[place].value if place in self._counted else None
 
-    def is_new_epoch(self, epoch: float | None) -> bool:
-        """Whether an epoch is later than that in which the loop started over last."""
-        return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
-
-    def is_later(self, place: Place, epoch: float | None) -> bool:
-        """Whether an epoch is later than that of a counter's last value."""
-        last = self._counted[place].epoch if place in self._counted else None
+    def is_new_epoch(self, epoch: float | None, place: Place | None = None) -> bool:
+        """Whether an epoch is later than that in which the loop started over last, or of a counter's last value."""
+        last = self._counted[place].epoch if place in self._counted else self._base_epoch
         return epoch is not None and last is not None and int(epoch) > int(last)
 
     def step(self, place: Place, counter: Counter, loop: Counter, epoch: float | None, again: bool, at: int) -> int:

@@ -26,7 +26,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     split_words,
     words_of,
 )
-from nbtools.metrics.readers.printed.strip_noise import NO_ROW, without_noise, without_paths
+from nbtools.metrics.readers.printed.strip_noise import NO_ROW, PATH, without_noise
 from nbtools.rundir.json_files import MAX_STEP
 
 _OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, [a-z_]")
@@ -130,7 +130,7 @@ def read_text(text: str) -> Reading:
         reading.add(name, value, "eval")
         reading.is_measured = True
         return reading.finish()
-    plain = without_paths(plain)
+    plain = PATH.sub("file", plain)  # epoch=0-step=86.ckpt gives neither a name nor a number
     state = _State(reading)
     _scan(state, with_marked_names(plain))
     is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None

@@ -18,8 +18,7 @@ _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3})[:*]?"
 )
 _WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
-_SHORT: Final = {"#": "step", "E": "epoch"}
-"""Headings of one character."""
+_SHORT: Final = {"#": "step", "E": "epoch"}  # headings of one character
 _CELLS: Final = re.compile(r"\S++(?: \S++)*+")
 _GAP: Final = re.compile(r"[^,\s]\s{2}")
 _VALUE: Final = re.compile(r"\s[-+]?\.?\d")

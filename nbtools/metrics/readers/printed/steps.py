@@ -253,7 +253,7 @@ class StepCount:
             return False
         if reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch:
             return True
-        has_ended = counter.value == counter.total and self._loops.is_later(_place(reading, counter), epoch)
+        has_ended = counter.value == counter.total and self._loops.is_new_epoch(epoch, _place(reading, counter))
         return counter.is_loop and self._has(reading) and (has_ended or not reading.is_bar)
 
     def _total_of_loop(self, reading: Reading, counter: Counter, loop: Counter, epoch: float | None) -> int | None:

@@ -18,8 +18,7 @@ _PLACE: Final = re.compile(  # with the thread before it, as of absl, or the fun
     (?![\w.])""",
     re.VERBOSE,
 )
-_LEVEL: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")
-"""The prefix of the logging module."""
+_LEVEL: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")  # the prefix of the logging module
 _MAY_BE_PLACE: Final = re.compile(r"[a-z_>]:\d")
 _NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
 _WRAPPED: Final = re.compile(
@@ -42,8 +41,6 @@ _ENGLISH: Final = {word: english for english, words in _WORDS.items() for word i
 FOREIGN: Final = frozenset(_ENGLISH)
 _FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
-
-
 _PROCESS: Final = re.compile(r"\(\w{1,60} pid=\d{1,10}(?:, ip=[\d.]++)?\)")
 """The prefix of Ray for the lines of its actors."""
 NO_ROW: Final = re.compile(
@@ -52,9 +49,10 @@ NO_ROW: Final = re.compile(
     re.IGNORECASE,
 )
 """Lines that repeat numbers, as of a file or of the best so far, calculate, as a model's answer, or name settings."""
-_FILES: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".npy", ".h5", ".keras", ".onnx")
-_PATH: Final = re.compile(r"(?<![\w.=@%+~/-])[\w.=@%+~/-]++")
-_MAY_BE_PATH: Final = re.compile(r"/\w[\w.-]*+/|\.[a-z]\w++\b")
+PATH: Final = re.compile(
+    r"(?<![\w.=@%+~/-])(?:~?\.{0,2}/(?:[\w.=@%+~-]++/){2}[\w.=@%+~/-]*+|[\w=@%+~/-]*+(?:\.++[\w=@%+~/-]++)++"
+    r"(?:(?<=\.pt|\.h5)|(?<=\.pth|\.bin|\.pkl|\.npz|\.npy)|(?<=\.ckpt|\.onnx)|(?<=\.keras)|(?<=\.safetensors)))"
+)
 _OF_EVALUATION: Final = re.compile(r"\W*+(?:\w++\W++)?(?:test|val|eval)[^.]*?\d\s?/\s?\d", re.IGNORECASE)
 _OVER_MANY: Final = re.compile(r" (?:over|on|of|for|in) (?:the )?(?:last )?\d{1,7} [a-z]{1,20}(?=\s?[:=]\s?[-+]?\d)")
 _NUMBER_SIGN: Final = re.compile(r"(?<=[A-Za-z] )#(?=\d)")
@@ -86,13 +84,3 @@ def without_noise(text: str) -> str:
     if not text.isascii() and _LETTER.search(text):
         text = _FOREIGN.sub(lambda found: _ENGLISH[found[0].lower()], text)
     return text
-
-
-def without_paths(text: str) -> str:
-    """Return a line with a word that names nothing for each path, and for a file such as `epoch=0-step=86.ckpt`."""
-    return _PATH.sub(_without_path, text) if _MAY_BE_PATH.search(text) else text
-
-
-def _without_path(found: re.Match[str]) -> str:
-    word = found[0].rstrip(".")
-    return "file" if word.endswith(_FILES) or (word[:1] in "/~." and word.count("/") > 2) else found[0]
