@@ -224,8 +224,7 @@ class StepCount:
         """Whether a row is the first of a further model: `[0] train-auc:0.7` behind `Iteration 44, loss = 0.1`."""
         names = {name for name in reading.metrics if name[:6] == "train/"}
         is_first = counter.value <= 1 < self._num_counted - 1 and len(reading.counters) == 1 and reading.epoch is None
-        is_new = bool(names) and self._trained.isdisjoint(names)
-        return is_first and is_new and reading.is_row and counter.preference > UNNAMED
+        return is_first and bool(names) and self._trained.isdisjoint(names) and counter.preference > UNNAMED
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
