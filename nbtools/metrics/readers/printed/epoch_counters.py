@@ -6,10 +6,8 @@ from typing import Final, NamedTuple
 from nbtools.metrics.readers.printed.line_content import Counter
 from nbtools.rundir.json_files import MAX_STEP
 
-RUN: Final = "run"
-"""Kind of a counter that counts the whole run."""
-LOOP: Final = "loop"
-"""Kind of a counter that may start over in every epoch."""
+RUN: Final = "run"  # kind of a counter that counts the whole run
+LOOP: Final = "loop"  # kind of a counter that may start over in every epoch
 
 
 class Place(NamedTuple):
@@ -36,6 +34,7 @@ class _Counted:
     is_regular: bool = False
     """Whether the difference is the same as the one before."""
     is_from_0: bool = False
+    epoch: float | None = None
     is_over: bool = False
     """Whether it was shown at 0 again."""
 
@@ -77,9 +76,10 @@ class Loops:
         """Return the last value of a counter."""
         return self._counted[place].value if place in self._counted else None
 
-    def is_new_epoch(self, epoch: float | None) -> bool:
-        """Whether an epoch is later than that in which the loop started over last."""
-        return epoch is not None and self._base_epoch is not None and int(epoch) > int(self._base_epoch)
+    def is_new_epoch(self, epoch: float | None, place: Place | None = None) -> bool:
+        """Whether an epoch is later than that in which the loop started over last, or of a counter's last value."""
+        last = self._counted[place].epoch if place in self._counted else self._base_epoch
+        return epoch is not None and last is not None and int(epoch) > int(last)
 
     def step(self, place: Place, counter: Counter, loop: Counter, epoch: float | None, again: bool, at: int) -> int:
         """Return the step of a counter's value.
@@ -98,7 +98,7 @@ class Loops:
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
         base = self._base_of(place, value, epoch, is_again=again, at=at)
         stride = value - known.value if base == known.base else known.stride
-        self._counted[place] = _Counted(value, base, stride, stride == known.stride, known.is_from_0)
+        self._counted[place] = _Counted(value, base, stride, stride == known.stride, known.is_from_0, epoch)
         self.total = counter.total or self.total
         is_last = 0 < stride <= (loop.total or 0) < loop.value + stride + known.is_from_0
         self.end = base + value + (loop.total or 0) - loop.value if is_last else None

@@ -2,8 +2,7 @@
 
 The reader accepts JSON lines, Python dicts, text with names before numbers (`step 20 loss 2.31`, `Epoch [1/10], Step
 [5/100], Loss: 0.5`), progress bars with values, tables and boxes. A line counts only if it names a measured value (a
-loss, an accuracy, …), since logs hold many other numbers. `line` reads a line, `printed_tables` a table, `steps`
-finds the step of a row.
+loss, an accuracy, …), since logs hold many other numbers.
 """
 
 import bisect
@@ -28,8 +27,7 @@ from nbtools.metrics.readers.printed.strip_noise import FOREIGN
 from nbtools.rundir.json_files import strict_number
 from nbtools.rundir.tail import Tail, terminal_text
 
-EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"
-"""A line that is read: a counter, and names before numbers."""
+EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter, and names before numbers
 _PIECE_BYTES: Final = 64 << 10
 _FIRST_LOOK_S: Final = 10.0
 """Processor time for the existing log: enough for gigabytes of text, or two hundred thousand rows."""
@@ -44,8 +42,7 @@ _SHAPE: Final = bytes.maketrans(
     string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
 )
 """Maps lines that differ only in numbers to the same bytes: most output comes from one repeated statement."""
-_COMMON: Final = words_of("ap ar ari kl r2 ret")
-"""Words that are part of too many others to look for."""
+_COMMON: Final = words_of("ap ar ari kl r2 ret")  # words that are part of too many others to look for
 _HINTS: Final = tuple(
     word.encode().translate(_SHAPE)
     for word in {*MEASURED, *FOREIGN, *map(str.capitalize, FOREIGN), *_COUNTING} - _COMMON
@@ -61,7 +58,7 @@ _TABLE: Final = re.compile(
 )
 _RANK_AFTER_TEXT: Final = re.compile(r"(?<=[^\s\[])(?=\[(?:rank|RANK)[ _]?\d{1,6}\])")
 _COLOUR: Final = re.compile(rb"\x1b\[[1;]*m")
-_BAR_BEFORE_TEXT: Final = re.compile(r".*?\d/\d++ \[[\d:]++<[^\]]{1,200}\](?=\S)")
+_BAR_BEFORE_TEXT: Final = re.compile(r".*?\d/\d++ \[[\d:]++<[^\]]{1,200}\](?=\S|\s+\d{2,4}[-/]\d\d[-/]\d\d)")
 _LOGGED: Final = re.compile(
     rb"\[?1{4}-11-11[ t]11:11:11[,.1]*+\]?[\s:|-]*+(?:\[?\s*+(?:info|debug|warning)\s*+\]?)?+ ?[:|-]?"
 )

@@ -19,8 +19,7 @@ MEASURED: Final = words_of(
     reward rewards rew return ret winrate verlust perte perdita genauigkeit exactitud"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words."""
-ERRORS: Final = words_of("err error")
-"""Measured only with a fraction: `error 404` is none."""
+ERRORS: Final = words_of("err error")  # measured only with a fraction: `error 404` is none
 COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
 SIZES: Final = words_of("size length num number dim")
@@ -33,8 +32,7 @@ _SETTING: Final = words_of(
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
 _CLOCKS: Final = words_of("elapsed wall walltime")
-_COUNTED: Final = re.compile(r"[a-z]{3,}(?<![sup])s$")
-"""A plural."""
+_COUNTED: Final = re.compile(r"[a-z]{3,}(?<![sup])s$")  # a plural
 COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
 """Read beside a metric even without `=` or `:`."""
 RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
@@ -88,10 +86,8 @@ _ALWAYS_TRAIN: Final = words_of("learning_rate epoch mfu grad_norm tokens_per_s"
 _FILLERS: Final = words_of("is was at of now to value values on set")
 _PREPOSITIONS: Final = words_of("of for on in at to after over with")
 SOURCES: Final = (".py", ".cpp", ".cc", ".cu", ".c", ".h")
-_NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")
-"""The end of a numbered split: valid_1's auc."""
-_COUNT: Final = re.compile(r"@?\d{1,6}k?$")
-"""The number behind a measured word: loss2, fid50k, ndcg@10."""
+_NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")  # the end of a numbered split: valid_1's auc
+_COUNT: Final = re.compile(r"@?\d{1,6}k?$")  # the number behind a measured word: loss2, fid50k, ndcg@10
 _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
 

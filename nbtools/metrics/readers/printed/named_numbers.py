@@ -26,7 +26,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     split_words,
     words_of,
 )
-from nbtools.metrics.readers.printed.strip_noise import NO_ROW, without_noise
+from nbtools.metrics.readers.printed.strip_noise import NO_ROW, PATH, without_noise
 from nbtools.rundir.json_files import MAX_STEP
 
 _OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, [a-z_]")
@@ -54,7 +54,7 @@ _TOKEN: Final = re.compile(
 )
 _ARTICLES: Final = words_of("the of on")
 _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
-_COUNTED_AFTER: Final = re.compile(r"\ (steps|iterations|iters|updates|batches)\b")
+_COUNTED_AFTER: Final = re.compile(r"\ (steps?|iterations?|iters?|updates?|batch(?:es)?|epochs?)\b")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
 _BEST: Final = words_of("best better improved")
@@ -130,6 +130,7 @@ def read_text(text: str) -> Reading:
         reading.add(name, value, "eval")
         reading.is_measured = True
         return reading.finish()
+    plain = PATH.sub("file", plain)  # epoch=0-step=86.ckpt gives neither a name nor a number
     state = _State(reading)
     _scan(state, with_marked_names(plain))
     is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None
@@ -333,10 +334,10 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     """Take a number that counts steps or epochs, tells how many there are, or is a rank; return whether it does."""
     reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
     is_best = state.kind == "best"
-    counted = _COUNTED_AFTER.match(token.string, token.end()) if words[-1:] == ["after"] and number.is_whole else None
-    if counted:
+    is_behind = number.is_whole and words[-1:] in (["after"], ["at"])
+    if is_behind and (counted := _COUNTED_AFTER.match(token.string, token.end())):
         state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
-        return reading.count(counted[1], number.value, total)
+        return words[-1] == "at" or reading.count(counted[1], number.value, total)  # 41.2 mIoU at 500 iter is the best
     if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
         return reading.count(unit, number.value, total) or True
     if not number.named and number.is_whole:
@@ -367,7 +368,7 @@ def _add(state: _State, number: _Number) -> None:
     """Add a number as a metric, if its name is that of one, or explicit."""
     reading, short, full, words = state.reading, number.short, number.full, number.words
     lowered = short.lower()
-    if lowered.startswith("best_") and is_counter(lowered[5:]):
+    if (lowered[:5] == "best_" or state.kind == "best") and is_counter(lowered.removeprefix("best_")):
         return
     if not number.is_explicit and [word.lower() for word in number.rest[-1:]] == ["from"]:
         return  # Start training from score -6.3

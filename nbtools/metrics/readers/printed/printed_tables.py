@@ -10,7 +10,6 @@ _RULE: Final = re.compile(r"[\s\-+=|:─━┄┈═│┃┏┓┗┛┡┩┢�
 _PREFIX: Final = re.compile(
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.\d]*+\]?[\s:|-]*+(?:\[?\s*+(?:INFO|DEBUG|WARNING)\s*+\]?)?+ ?[:|-]?"
 )
-"""The prefix of loggers."""
 _LINES: Final = str.maketrans("│┃║", "|||")
 _COMMENT: Final = re.compile(r"^\s*+[#%;]\s(?=\s*\w)")
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
@@ -18,8 +17,7 @@ _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3})[:*]?"
 )
 _WORDS: Final = re.compile(r"[^\W\d|][\w/@.()\[\]%'\- ]*+:?|\|\w++\||#")
-_SHORT: Final = {"#": "step", "E": "epoch"}
-"""Headings of one character."""
+_SHORT: Final = {"#": "step", "E": "epoch"}  # headings of one character
 _CELLS: Final = re.compile(r"\S++(?: \S++)*+")
 _GAP: Final = re.compile(r"[^,\s]\s{2}")
 _VALUE: Final = re.compile(r"\s[-+]?\.?\d")
@@ -28,7 +26,6 @@ _NAMES: Final = re.compile(r"(?:[A-Za-z][\w/@.-]*+(?: |$)){3,}+")
 _MAX_COLUMNS: Final = 60
 _MAX_LABELS: Final = 40
 _OF_ALL: Final = frozenset(("all", "mean", "average", "avg", "overall", "total"))
-"""Labels of the row that is of all others."""
 
 
 class Tables:

@@ -127,6 +127,8 @@ class StepCount:
         else:
             if reading.counters and reading.split in ("eval", "test"):
                 self._split = reading.split
+            if counter is not None and reading.is_bar and counter.total == self._loops.total:
+                self._go_to(max(counter.value, self.step or 0))  # the bar counts the run, too
             counter = None
             if reading.epoch is not None:
                 self._note_epoch(reading)
@@ -215,8 +217,14 @@ class StepCount:
     def _is_better(self, reading: Reading, counter: Counter) -> bool:
         """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
         if counter.is_loop and self._loops.kind == RUN:
-            return False
+            return self._is_of_another_model(reading, counter)
         return reading.is_row or counter.is_loop or counter.preference < 3
+
+    def _is_of_another_model(self, reading: Reading, counter: Counter) -> bool:
+        """Whether a row is the first of a further model: `[0] train-auc:0.7` behind `Iteration 44, loss = 0.1`."""
+        names = {name for name in reading.metrics if name[:6] == "train/"}
+        is_first = counter.value <= 1 < self._num_counted - 1 and len(reading.counters) == 1 and reading.epoch is None
+        return is_first and bool(names) and self._trained.isdisjoint(names) and counter.preference > UNNAMED
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
@@ -244,7 +252,8 @@ class StepCount:
             return False
         if reading.epoch is not None and self._epoch is not None and reading.epoch > self._epoch:
             return True
-        return counter.is_loop and self._has(reading) and (not reading.is_bar or self._loops.is_new_epoch(epoch))
+        has_ended = counter.value == counter.total and self._loops.is_new_epoch(epoch, _place(reading, counter))
+        return counter.is_loop and self._has(reading) and (has_ended or not reading.is_bar)
 
     def _total_of_loop(self, reading: Reading, counter: Counter, loop: Counter, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop, which is an epoch's if it starts over or its line has one.

@@ -18,8 +18,7 @@ _PLACE: Final = re.compile(  # with the thread before it, as of absl, or the fun
     (?![\w.])""",
     re.VERBOSE,
 )
-_LEVEL: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")
-"""The prefix of the logging module."""
+_LEVEL: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")  # the prefix of the logging module
 _MAY_BE_PLACE: Final = re.compile(r"[a-z_>]:\d")
 _NUMBER: Final = r"[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[-+]?\d++)?+|[-+]?(?:nan|inf)"
 _WRAPPED: Final = re.compile(
@@ -42,16 +41,18 @@ _ENGLISH: Final = {word: english for english, words in _WORDS.items() for word i
 FOREIGN: Final = frozenset(_ENGLISH)
 _FOREIGN: Final = re.compile(rf"(?<!\w)(?:{'|'.join(_ENGLISH)})(?!\w)", re.IGNORECASE)
 _LETTER: Final = re.compile(r"[^\W\x00-\x7f]")
-
-
 _PROCESS: Final = re.compile(r"\(\w{1,60} pid=\d{1,10}(?:, ip=[\d.]++)?\)")
 """The prefix of Ray for the lines of its actors."""
 NO_ROW: Final = re.compile(
-    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?="
+    r"\b(?:sav|load|restor|resum)(?:ed|ing)\s(?:from\s)?checkpoint|\d\s?[+*×]\s?\d++\s?=|\bimproved(?:\.| by | from )"
     r"|^\W*+(?:\w++\W++)?(?:params|parameters|hyperparameters|config|options|settings|args):\s[a-z]",
     re.IGNORECASE,
 )
-"""Lines that repeat numbers, as of a file that was saved, calculate, as a model's answer, or name settings."""
+"""Lines that repeat numbers, as of a file or of the best so far, calculate, as a model's answer, or name settings."""
+PATH: Final = re.compile(
+    r"(?<![\w.=@%+~/-])(?:~?\.{0,2}/(?:[\w.=@%+~-]++/){2}[\w.=@%+~/-]*+|[\w=@%+~/-]*+(?:\.++[\w=@%+~/-]++)++"
+    r"(?:(?<=\.pt|\.h5)|(?<=\.pth|\.bin|\.pkl|\.npz|\.npy)|(?<=\.ckpt|\.onnx)|(?<=\.keras)|(?<=\.safetensors)))"
+)
 _OF_EVALUATION: Final = re.compile(r"\W*+(?:\w++\W++)?(?:test|val|eval)[^.]*?\d\s?/\s?\d", re.IGNORECASE)
 _OVER_MANY: Final = re.compile(r" (?:over|on|of|for|in) (?:the )?(?:last )?\d{1,7} [a-z]{1,20}(?=\s?[:=]\s?[-+]?\d)")
 _NUMBER_SIGN: Final = re.compile(r"(?<=[A-Za-z] )#(?=\d)")

@@ -263,6 +263,9 @@ def test_an_error_of_the_data_before_the_training_is_no_metric(tmp_path: Path) -
         "Saved checkpoint checkpoint1.pt (epoch 1 @ 1099 updates, score 7.233)",
         "It takes 2/2=1 bolt of fiber. loss of fiber: 0.0, so 2 + 1 = 3",
         "(TaskRunner pid=3165) [score] 1.0",
+        "Metric val_loss improved. New best score: 1.670",
+        "Metric val_loss improved by 0.418 >= min_delta = 0.0. New best score: 1.252",
+        "Epoch 3: val_loss improved from 0.51234 to 0.49111, saving model to weights/best.keras",
     ],
 )
 def test_a_line_of_which_the_numbers_are_no_results_is_no_row(line: str) -> None:
@@ -748,6 +751,37 @@ def test_text_without_the_name_of_a_measure_or_of_a_counter_is_no_row(pieces: li
 @examples(2_000)
 def test_amounts_of_ordinary_things_behind_a_number_are_no_row(number: int, amounts: list[tuple[float, str]]) -> None:
     assert parse_line(f"{number}: " + ", ".join(f"{amount} {word}" for amount, word in amounts)) is None
+
+
+NAMES = st.sampled_from(["epoch", "step", "val_loss", "acc", "train", "iter", "mIoU", "model"])
+FILES = st.builds(
+    lambda folder, parts, joint, end: folder + joint.join(f"{name}={value}" for name, value in parts) + end,
+    st.sampled_from(["", "out/val/run_3/", "/home/me/train/loss_0.5/", "~/runs/acc/7/", "./"]),
+    st.lists(st.tuples(NAMES, AMOUNTS), min_size=1, max_size=3),
+    st.sampled_from(["-", "_"]),
+    st.sampled_from([".ckpt", ".pt", ".pth", ".safetensors"]),
+)
+
+
+@given(FILES, AMOUNTS)
+@examples(2_000)
+def test_the_name_of_a_file_gives_neither_a_name_nor_a_number(file: str, value: float) -> None:
+    for quote in ("", "'", '"'):
+        name = quote + file + quote
+        assert parse_line(f"global step 86: 'val_loss' reached {value} (best {value}), saving model to {name}") is None
+        assert parse_line(f"best weights: {name}.") is None
+        assert parse_line(f"step 5 loss 0.5 saved {name}") == {"step": 5, "train/loss": 0.5}
+
+
+@given(AMOUNTS, st.integers(0, 10**6), st.sampled_from(["mIoU", "coco/bbox_mAP", "accuracy"]), FILES)
+@examples(2_000)
+def test_the_step_of_the_best_so_far_is_not_its_value(value: float, step: int, metric: str, file: str) -> None:
+    for unit in ("iter", "epoch", "steps"):
+        line = f"The best checkpoint with {value} {metric} at {step} {unit} is saved to {file}."
+        assert parse_line(line) is None
+    row = parse_line(f"best {metric} 0.25 at step {step}")
+    assert row is not None
+    assert [*row.values()] == [0.25]
 
 
 @given(printed_lines)
