@@ -297,7 +297,7 @@ def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_i
     monkeypatch.chdir(tmp_path)
     checked = preflight(path, gpus=())
     assert (checked.cwd, checked.project.runs) == (tmp_path, path.parent / "runs"), "as torchrun has it"
-    assert checked.name == "tr_in_x"
+    assert checked.name == "train_x"
     assert not checked.project.runs.exists()
 
 

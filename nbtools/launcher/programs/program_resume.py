@@ -89,11 +89,14 @@ def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> s
     """Return a warning if a resume from a checkpoint, with further arguments, overwrites checkpoints of the parent."""
     folder, cwd, info = found.path.parent, str(parent.info.get("cwd") or "/"), parent.info
     saved = [one for one in parent.checkpoints if isinstance(one, ForeignCheckpoint) and one.path.parent == folder]
-    lost = [
-        one
-        for one in saved
-        if one.time > found.time or (args and one.number is None and (one.step is None or one.is_estimate))
-    ]
+
+    def is_lost(one: ForeignCheckpoint) -> bool:
+        if args and one.number is None and (one.step is None or one.is_estimate):
+            return True
+        is_of_same_step = one.step is not None and found.step is not None and one.step <= found.step
+        return one.time > found.time and not is_of_same_step
+
+    lost = [*filter(is_lost, saved)]
     own = recorded_arguments(info)
     before, after = (named_folders(cwd, words, info) for words in (own, [*own, *args]))
     flags = [flag for flag, named in before.items() if folder.is_relative_to(named)]

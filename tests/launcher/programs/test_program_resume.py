@@ -182,7 +182,7 @@ def test_steps_count_on_from_the_parents_along_a_chain_whose_counters_start_over
     finished(third)
     said = cli("show", third.id).stdout
     assert f"forked from {second.id} at step 32: adds the arguments --lr 2 --epochs 5\n" in said
-    assert "step         38/40" in said and "ckpts/ckpt_4.pt (step 40)" in said
+    assert "step         38\n" in said and "ckpts/ckpt_4.pt (step 40)" in said
     assert (third.step, [one.step for one in third.checkpoints]) == (38, [40])
     loss = third.history["train/loss"]
     assert loss.values.tolist() == [1000.0 - step for step in range(0, 40, 2)] and steps_of(third) == [*range(0, 40, 2)]

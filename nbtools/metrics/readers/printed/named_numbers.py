@@ -434,7 +434,7 @@ def _finish_counters(state: _State) -> None:
         reading.epoch, reading.num_epochs = float(unnamed[0].value), unnamed[0].total
     if not state.leading or reading.is_bar:
         return
-    if len(state.leading) == 2 and reading.epoch is None:
+    if len(state.leading) == 2 and reading.epoch is None and reading._named:  # loading x.npy ... (5000, 64): a shape
         reading.epoch = float(state.leading[0])
         reading.counters.append(Counter(LEADING, state.leading[1]))
     elif not reading.counters and reading.epoch is None and reading._named:
