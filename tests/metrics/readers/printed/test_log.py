@@ -528,6 +528,13 @@ def test_a_line_between_rules_tells_what_the_numbers_below_it_are_of(tmp_path: P
     assert (points(history, "test/mse"), points(history, "test/mae")) == ([(1, 0.25)], [(1, 0.75)])
 
 
+@pytest.mark.parametrize("shape", ["(5000, 64, 64)", "(7, 64)"])
+def test_the_shape_of_what_was_loaded_is_no_epoch_and_no_step(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "log").write_text(f"loading x.npy ... {shape}\niter 10 loss 0.5\niter 20 loss 0.4\n")
+    assert [*LogMetrics(tmp_path / "log").history] == ["train/loss"]
+    assert read_line(f"loading x.npy ... {shape}") is None
+
+
 def test_two_pairs_between_bars_are_no_row_of_a_table(tmp_path: Path) -> None:
     history = read_log(tmp_path / "log", b"Epoch: 3\n| Test Loss: 2.2 | Test PPL:  60.1 |\n")
     assert (points(history, "test/loss"), points(history, "test/perplexity")) == ([(3, 2.2)], [(3, 60.1)])
