@@ -198,9 +198,12 @@ def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
 
     A program that writes `last.pt` and then `best.pt` continues from the former.
     """
-    counted = [one for one in found if not one.is_of_epoch and (one.step, one.number) != (None, None)]
-    aside = [one for one in found if _ASIDE.search(one.path.name) and one not in counted]
-    return sorted(found, key=lambda one: (one in aside, -one.time))
+
+    def is_aside(one: ForeignCheckpoint) -> bool:
+        is_counted = one.number is not None or (one.step is not None and not one.is_estimate)
+        return bool(_ASIDE.search(one.path.name)) and (one.is_of_epoch or not is_counted)
+
+    return sorted(found, key=lambda one: (is_aside(one), -one.time))
 
 
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:

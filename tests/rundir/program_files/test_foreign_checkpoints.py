@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,12 +290,10 @@ def test_a_folder_below_the_home_directory_is_looked_through(
 def test_the_last_one_precedes_the_best_one_that_is_written_after_it(run_dir: Path, cwd: Path) -> None:
     for name, age_s in (("w/last.pt", 11.0), ("w/best.pt", 10.9), ("w/model_0100.pth", 50), ("model.pt", 5)):
         write(cwd / name, age_s=age_s)
-    assert [one.path.name for one in resume_order(listed(run_dir))] == [
-        "last.pt",
-        "model_0100.pth",
-        "model.pt",
-        "best.pt",
-    ]
+    found = listed(run_dir)
+    placed = [replace(one, step=5, is_estimate=True) if one.number is None else one for one in found]
+    for each in (found, placed):  # as the files say, and with steps by the curve, as a run lists them
+        assert [one.path.name for one in resume_order(each)] == ["last.pt", "model_0100.pth", "model.pt", "best.pt"]
 
 
 def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> None:
