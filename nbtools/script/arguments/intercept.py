@@ -107,7 +107,7 @@ def text_of_any(value):
     """Return the text of a value of any kind."""
     try:
         return str(value)[:LONGEST_TEXT]
-    except Exception:
+    except Exception:  # a method of the script's own class
         return type(value).__name__
 
 
@@ -303,7 +303,7 @@ def describe_action(action, parser):
     help_text = action.help if action.help and action.help != argparse.SUPPRESS else ""
     try:
         help_text = help_text % dict(vars(action), prog=parser.prog)
-    except Exception:
+    except Exception:  # `50% of x`, or a default whose own text fails: shown as it is written
         pass
     found = {
         "name": action.dest,
