@@ -1,179 +1,15 @@
 """The settings of a run: `Launch` (devices and processes) and `TrainConfig` (the training).
 
-One declaration feeds the form, the flags, the validation and the docs. Configs are frozen pydantic models of plain
-literals; each recipe inherits from `TrainConfig` once.
+Configs are models of plain literals; each recipe inherits from `TrainConfig` once.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from nbtools.errors import ConfigError, did_you_mean, html_table, shown
-
-
-def setting(
-    default: Any,
-    help: str,
-    unit: str = "",
-    *,
-    basic: bool = False,
-    shapes: bool = False,
-    before: Any = ...,
-    **bounds: Any,
-) -> Any:
-    """Declare a config field.
-
-    Args:
-        default: default value; `...` for a required field.
-        help: description in one sentence.
-        unit: unit of a number.
-        basic: whether the form shows it before "More settings".
-        shapes: whether the value shapes the model, so that weights of another value do not fit.
-        before: value that this field means in a config recorded before the field existed; the default if not given.
-        bounds: pydantic's `gt`, `ge`, `lt`, `le`.
-    """
-    extra: dict[str, Any] = {"unit": unit, "basic": basic, "shapes": shapes}
-    if before is not ...:
-        extra["before"] = before
-    return Field(default, description=help, json_schema_extra=extra, **bounds)
-
-
-def beta(default: float, of: str) -> Any:
-    """Declare a decay of AdamW; recipes have their own defaults."""
-    return setting(default, f"AdamW's decay per step of the mean {of}.", ge=0, lt=1)
-
-
-def num_evaluated_samples(what: str, unit: str) -> Any:
-    """Declare `eval_samples`; a run from before that field existed measured all."""
-    text = f"Held-out {what} that an evaluation measures, the same every time; None for all."
-    return setting(2000, text, unit, ge=1, le=1_000_000_000, before=None)
-
-
-def may_be_path(text: str) -> bool:
-    """Whether a text is a possible path: not blank, without a null character, and not too long for a file system."""
-    lengths = [len(part.encode("utf-8", "surrogatepass")) for part in text.split("/")]
-    return bool(text.strip()) and "\0" not in text and max(lengths) <= 255 and sum(lengths) + len(lengths) <= 3072
-
-
-class Settings(BaseModel):
-    """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
-    )
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError("\n".join(_explained(item, type(self)) for item in error.errors())) from None
-
-    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values that differ from the defaults: those make the same config again."""
-        for name, info in type(self).model_fields.items():
-            if info.is_required() or getattr(self, name) != info.get_default(call_default_factory=True):
-                yield name, getattr(self, name)
-
-    def _repr_html_(self) -> str:
-        fields = type(self).model_fields.items()
-        rows = [(name, shown(getattr(self, name)), self.unit(name), info.description or "") for name, info in fields]
-        return html_table([(type(self).__name__, "", "", ""), *rows])
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a validated copy with some values changed."""
-        return type(self)(**{**self.model_dump(), **changes})
-
-    @classmethod
-    def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """Build from recorded values; a field that did not exist yet keeps the meaning that it had then."""
-        return cls(**{**cls.values_before(values), **values})
-
-    @classmethod
-    def values_before(cls, names: Collection[str]) -> dict[str, Any]:
-        """Return the values of the fields that a record with these `names` lacks and whose default means another."""
-        extras = {name: info.json_schema_extra for name, info in cls.model_fields.items() if name not in names}
-        return {
-            name: extra["before"] for name, extra in extras.items() if isinstance(extra, dict) and "before" in extra
-        }
-
-    @classmethod
-    def unit(cls, name: str) -> str:
-        """Unit of the field `name`, or an empty string."""
-        extra = cls.model_fields[name].json_schema_extra
-        return str(extra["unit"]) if isinstance(extra, dict) else ""
-
-    @classmethod
-    def is_basic(cls, name: str) -> bool:
-        """Whether the form shows the field `name` before "More settings"."""
-        extra = cls.model_fields[name].json_schema_extra
-        return bool(extra["basic"]) if isinstance(extra, dict) else False
-
-    @classmethod
-    def shapes_model(cls, name: str) -> bool:
-        """Whether weights fit only a model with the same value of the field `name`."""
-        extra = cls.model_fields[name].json_schema_extra
-        return bool(extra["shapes"]) if isinstance(extra, dict) else False
-
-
-def errors_by_field(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Validate `values` and return one message per wrong field; `""` holds a message on several fields."""
-    return {name: _message(item, cls) for name, item in _problems(cls, values).items()}
-
-
-def complaints(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Like `errors_by_field`, with messages that name the field, its value and the class."""
-    return {name: _explained(item, cls) for name, item in _problems(cls, values).items()}
-
-
-def _problems(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        BaseModel.__init__(cls.__new__(cls), **values)
-    except ValidationError as error:
-        return {str(item["loc"][0]) if item["loc"] else "": item for item in reversed(error.errors())}
-    return {}
-
-
-def _explained(item: Any, cls: type[Settings]) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    message = _message(item, cls)
-    if not name:
-        return f"{message} ({cls.__name__})"
-    if item["type"] == "extra_forbidden":
-        return f"{shown(name)}: {message}"
-    given = "" if item["type"] == "missing" else f"={shown(item['input'])}"
-    return f"{name}{given}: {message} ({cls.__name__})"
-
-
-_BOUNDS = {
-    "greater_than": "> {gt}",
-    "greater_than_equal": ">= {ge}",
-    "less_than": "< {lt}",
-    "less_than_equal": "<= {le}",
-}
-
-
-def _message(item: Any, cls: type[Settings]) -> str:
-    """Return the allowed values of a field, by its declaration."""
-    kind, context = item["type"], item.get("ctx", {})
-    if kind == "extra_forbidden":
-        hint = did_you_mean(str(item["loc"][0]), cls.model_fields) or f"it has {', '.join(cls.model_fields)}"
-        return f"{cls.__name__} has no such field; {hint}"
-    if kind in _BOUNDS:
-        return "must be " + _BOUNDS[kind].format(**{key: _plain_number(value) for key, value in context.items()})
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "missing":
-        return "is required"
-    text = str(item["msg"])
-    return text[0].lower() + text[1:]
-
-
-def _plain_number(value: object) -> object:
-    """Return 0 for 0.0: pydantic turns the bounds of float fields into floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
+from nbtools.settings import Settings, may_be_path, setting
 
 _GRES = r"(?:[A-Za-z0-9_.-]+:)?[0-9]{1,4}"
 _TIME_LIMIT = r"[0-9]{1,6}(?::[0-9]{1,2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(?::[0-9]{1,2}){0,2}"
@@ -450,6 +286,17 @@ class Launch(Settings):
                     "lower nproc_per_node or name more GPUs"
                 )
         return self
+
+
+def beta(default: float, of: str) -> Any:
+    """Declare a decay of AdamW; recipes have their own defaults."""
+    return setting(default, f"AdamW's decay per step of the mean {of}.", ge=0, lt=1)
+
+
+def num_evaluated_samples(what: str, unit: str) -> Any:
+    """Declare `eval_samples`; a run from before that field existed measured all."""
+    text = f"Held-out {what} that an evaluation measures, the same every time; None for all."
+    return setting(2000, text, unit, ge=1, le=1_000_000_000, before=None)
 
 
 class TrainConfig(Settings):

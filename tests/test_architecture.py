@@ -47,12 +47,13 @@ LATE_IMPORTS = {
 }
 """The only other modules that import nbtools inside functions."""
 
-FOUNDATION = {"_version", "config", "errors", "project"}
+FOUNDATION = {"_version", "config", "errors", "project", "settings"}
 LOW = FOUNDATION | {"rundir", "machine", "metrics"}
 MAY_IMPORT = {
     "_version": set(),
     "errors": set(),
-    "config": {"errors"},
+    "settings": {"errors"},
+    "config": {"settings"},
     "project": {"errors"},
     "rundir": FOUNDATION,
     "machine": FOUNDATION | {"rundir"},

@@ -5,9 +5,10 @@ import math
 import pytest
 from pydantic import BaseModel
 
-from nbtools.config import Launch, TrainConfig, complaints, errors_by_field, setting
+from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.settings import complaints, errors_by_field, setting
 
 EVERY_SETTINGS_CLASS = [Launch, *(recipe.config_class for recipe in RECIPES.values())]
 

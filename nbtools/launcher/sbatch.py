@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nbtools.config import Launch, Slurm, complaints
+from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, LaunchError, plural, shown
 from nbtools.launcher.findings import Finding, ok, warn
 from nbtools.launcher.placement import Placement
@@ -27,6 +27,7 @@ from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import FORMAT
 from nbtools.rundir.rundir import RunDir
+from nbtools.settings import complaints
 
 _MARGIN_S = 30
 """Time that a stop takes besides the last checkpoint: the ranks' step, the sweep, the record of the end."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, beta, num_evaluated_samples, setting
+from nbtools.config import TrainConfig, beta, num_evaluated_samples
 from nbtools.data import corpus, data_files
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
@@ -14,6 +14,7 @@ from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import ConfigError, DataError, shown
 from nbtools.recipes import activations, gpt2
 from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.settings import setting
 
 EVALUATION_HISTORIES = 4
 """Histories per test goal, for the evaluation loss only."""

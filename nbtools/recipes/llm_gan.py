@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, beta, setting
+from nbtools.config import TrainConfig, beta
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan.stories import (
@@ -23,6 +23,7 @@ from nbtools.data.llm_gan.stories import (
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.settings import setting
 
 NUM_SPECIAL_TOKENS = 3
 """Padding, begin and end: the first tokens of every vocabulary built here."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nbtools.config import setting
+from nbtools.settings import setting
 
 Adapter = Literal["none", "lora"]
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {

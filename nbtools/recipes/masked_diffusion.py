@@ -8,13 +8,14 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, beta, setting
+from nbtools.config import TrainConfig, beta
 from nbtools.data import corpus, data_files, hub, tables
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.settings import setting
 
 
 class MaskedDiffusionConfig(TrainConfig):

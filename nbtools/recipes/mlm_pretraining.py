@@ -7,12 +7,13 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, beta, num_evaluated_samples, setting
+from nbtools.config import TrainConfig, beta, num_evaluated_samples
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.errors import plural
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.settings import setting
 
 
 class MLMPretrainingConfig(TrainConfig):

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from nbtools.config import setting
 from nbtools.recipes import named_model
+from nbtools.settings import setting
 
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first tokens of every vocabulary built here; their positions are their ids."""

@@ -4,9 +4,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from nbtools.config import Settings, TrainConfig, setting
+from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.recipes import RecipeKey, recipe_of
+from nbtools.settings import Settings, setting
 
 Input = str | dict[str, str]
 """A text, or values by name: a text classifier takes `text` and `lang`."""

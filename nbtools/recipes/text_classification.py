@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, num_evaluated_samples, setting
+from nbtools.config import TrainConfig, num_evaluated_samples
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.text_classification.coded_texts import Columns, usual_targets
@@ -16,6 +16,7 @@ from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
 from nbtools.recipes import activations, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.settings import setting
 
 HASH_FUNCTIONS = 8
 """CANINE's hash functions; each gives an eighth of a character's embedding."""

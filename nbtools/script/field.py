@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin
 
-from nbtools.config import Settings
+from nbtools.settings import Settings
 
 
 @dataclass(frozen=True)

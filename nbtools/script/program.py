@@ -12,13 +12,14 @@ from typing import NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
-from nbtools.config import Launch, Settings, may_be_path, setting
+from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError, plural
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
+from nbtools.settings import Settings, may_be_path, setting
 
 _MOST_FOLDERS = 200
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")

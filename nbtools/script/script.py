@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nbtools import __version__
-from nbtools.config import Launch, Settings, Slurm, StopOn, TrainConfig, complaints
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, Recipe, recipe_of
@@ -26,6 +26,7 @@ from nbtools.rundir.secret_values import shown_masked
 from nbtools.script import torchrun
 from nbtools.script.program import Program, docstring
 from nbtools.script.source import parse_source, read_source
+from nbtools.settings import Settings, complaints
 
 PLAIN = (
     "a plain script has only a docstring, imports from nbtools, launch = Launch(...), config = SomeConfig(...) with "

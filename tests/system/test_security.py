@@ -33,7 +33,7 @@ import nbtools as nt
 from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_lines
 from nbtools.cli.parser import parser
-from nbtools.config import Launch, Settings
+from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
 from nbtools.launcher.preflight import run_name
 from nbtools.machine import gpu_queue
@@ -52,6 +52,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, read_script, render, write_script
+from nbtools.settings import Settings
 from nbtools.training.engine.checkpoint import load_state, load_weights
 from nbtools.training.engine.initial_state import read_weights
 from nbtools.training.mlm_pretraining.train import build_model

@@ -11,7 +11,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.config import may_be_path
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.notebook.background import Background, Guarded
@@ -29,6 +28,7 @@ from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.arguments.value_texts import element_type, is_list
 from nbtools.script.field import Field
 from nbtools.script.program import Program, config_file_of
+from nbtools.settings import may_be_path
 
 _FEW = 24
 """Up to this number all arguments are shown; of more, those of the program's own file and the changed ones."""

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig, errors_by_field
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
@@ -35,6 +35,7 @@ from nbtools.script import inspection
 from nbtools.script.field import fields_of
 from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import read_script, write_script
+from nbtools.settings import errors_by_field
 
 Values = dict[str, Any]
 

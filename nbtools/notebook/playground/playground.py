@@ -10,7 +10,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.config import errors_by_field
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
@@ -24,6 +23,7 @@ from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.script.field import fields_of
+from nbtools.settings import errors_by_field
 
 _LATEST = ""
 _NUM_FRAMES = 65

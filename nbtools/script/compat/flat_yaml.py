@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from nbtools.config import TrainConfig, errors_by_field
+from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, did_you_mean, shown
 from nbtools.script.compat import aliases
+from nbtools.settings import errors_by_field
 
 LARGEST_BYTES = 2**18
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.cli.commands import main
-from nbtools.config import TrainConfig, setting
+from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
@@ -17,6 +17,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.script.compat.aliases import ALIASES, IGNORED, IMPLIED, QUOTIENTS, SWITCHES, assigned, counted
 from nbtools.script.compat.flat_yaml import LARGEST_BYTES, read_flat_yaml
 from nbtools.script.script import read_script
+from nbtools.settings import setting
 from nbtools.training.engine.flags import normalized
 
 from trainings import by_hand, rows

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from nbtools.config import TrainConfig, setting
+from nbtools.config import TrainConfig
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.rundir.json_files import write_json
 from nbtools.script.compat.aliases import ALIASES
+from nbtools.settings import setting
 from nbtools.training.engine.flags import parse
 from nbtools.training.process import launchers
 from nbtools.training.process.device import choose_device
