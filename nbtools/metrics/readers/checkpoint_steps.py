@@ -49,7 +49,8 @@ def with_steps(
     for i, one in enumerate(found):
         step, is_estimate = one.step, False
         if step is not None and i in around:  # a program counts from its first run on, or from the resume on
-            step = min(step, step + shift, key=lambda each: abs(each - shift - around[i].estimate))
+            own_step = step + shift + printed.begins_at
+            step = min(step, own_step, key=lambda each: abs(each - shift - around[i].estimate))
         elif step is None and i in fitting:
             step = fitting[i] + shift
         elif step is None and i in around:

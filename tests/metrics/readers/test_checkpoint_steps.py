@@ -47,8 +47,8 @@ def steps(folder: Path, printed: LogMetrics, saves: dict[str, float], shift: int
 def test_a_file_of_an_epoch_has_the_step_at_its_end(tmp_path: Path, step_s: float, name: str) -> None:
     printed = log_of(tmp_path, epochs=range(3, 9), step_s=step_s)
     ends = {name.format(epoch): (epoch - 2) * 32 * step_s for epoch in range(3, 9)}
-    assert steps(tmp_path, printed, ends) == [(32 * n, False) for n in range(1, 7)]
-    assert steps(tmp_path, printed, ends, 96) == [(96 + 32 * n, False) for n in range(1, 7)], "behind a parent's rows"
+    assert steps(tmp_path, printed, ends) == [(96 + 32 * n, False) for n in range(1, 7)]
+    assert steps(tmp_path, printed, ends, -32) == [(64 + 32 * n, False) for n in range(1, 7)], "epochs are from 1"
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.1, 3.0])
@@ -74,7 +74,7 @@ def test_a_name_without_a_number_has_about_the_step_of_the_last_row(tmp_path: Pa
 def test_a_named_step_counts_from_the_first_run_on_or_from_the_resume_on(tmp_path: Path) -> None:
     printed = log_of(tmp_path, epochs=range(3, 9), step_s=0.1)
     for name in ("step_64.pt", "step_160.pt"):
-        assert steps(tmp_path, printed, {name: 6.4}, 96) == [(160, False)]
+        assert steps(tmp_path, printed, {name: 6.4}) == [(160, False)]
 
 
 def test_a_number_without_any_row_is_the_step_unless_it_is_an_epoch(tmp_path: Path) -> None:

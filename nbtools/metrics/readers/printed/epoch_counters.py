@@ -37,6 +37,8 @@ class _Counted:
     epoch: float | None = None
     is_over: bool = False
     """Whether it was shown at 0 again."""
+    names: frozenset[str] = frozenset()
+    """The metrics beside its last value."""
 
 
 class Loops:
@@ -81,7 +83,17 @@ class Loops:
         last = self._counted[place].epoch if place in self._counted else self._base_epoch
         return epoch is not None and last is not None and int(epoch) > int(last)
 
-    def step(self, place: Place, counter: Counter, loop: Counter, epoch: float | None, again: bool, at: int) -> int:
+    def step(
+        self,
+        place: Place,
+        counter: Counter,
+        loop: Counter,
+        *,
+        epoch: float | None,
+        is_again: bool,
+        at: int,
+        names: frozenset[str],
+    ) -> int:
         """Return the step of a counter's value.
 
         Args:
@@ -89,30 +101,34 @@ class Loops:
             counter: its value, and its last value in this loop if the line has it.
             loop: the counter of the loop, which may stand beside that of the run, or else the same.
             epoch: the epoch of the line, or the last one before it.
-            again: whether its value, the same as before, is of another epoch.
+            is_again: whether its value, the same as before, is of another epoch.
             at: the step so far.
+            names: the metrics of the line.
         """
         if self._base_epoch is None:
             self._base_epoch = epoch
         value = counter.value
         known = self._counted.get(place, _Counted(0, -1, is_from_0=not value))
-        base = self._base_of(place, value, epoch, is_again=again, at=at)
+        base = self._base_of(place, value, epoch, is_again=is_again, at=at, names=names)
         stride = value - known.value if base == known.base else known.stride
-        self._counted[place] = _Counted(value, base, stride, stride == known.stride, known.is_from_0, epoch)
+        is_regular = stride == known.stride
+        self._counted[place] = _Counted(value, base, stride, is_regular, known.is_from_0, epoch, names=names)
         self.total = counter.total or self.total
         is_last = 0 < stride <= (loop.total or 0) < loop.value + stride + known.is_from_0
         self.end = base + value + (loop.total or 0) - loop.value if is_last else None
         return min(base + value, MAX_STEP)
 
-    def _base_of(self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int) -> int:
+    def _base_of(
+        self, place: Place, value: int, epoch: float | None, *, is_again: bool, at: int, names: frozenset[str]
+    ) -> int:
         known = self._counted.get(place)
         if known is None:
             if self._counted and self.base + value < at and self.is_new_epoch(epoch):
                 self._start_over(at, value, epoch)
-            return 0 if self.base and value >= at else self.base
+            return 0 if self._counted and self.base and value >= at else self.base
         if value < known.value or known.is_over or is_again:
             if known.base >= self.base:  # else another counter of this loop has started over before
-                is_within = not self.total and known.is_regular and 0 < value < known.stride
+                is_within = not self.total and known.is_regular and 0 < value < known.stride and names == known.names
                 if is_within and known.value % known.stride != value:  # each 100th of the run: 900, 1000, 33, 133
                     self.total = known.value + known.stride - value
                 self._start_over(known.value, value, epoch)

@@ -12,7 +12,12 @@ _INDENTED: Final = re.compile(  # or of a group: Episode_Reward/feet_air_time: -
     r"(?:\s++|(?=[A-Za-z]\w*+/))"
     rf"(?:['\"]?[^\W\d][\w ./@()-]{{0,60}}['\"]?[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|}}]*+){{1,20}}"
 )
+_CELL: Final = rf"[A-Za-z][\w/@.-]*+(?: [A-Za-z][\w/@.-]*+){{0,2}} ({_VALUE}%?+)"
+_ROW_OF_CELLS: Final = re.compile(
+    rf"(\s*+(?:[^:=,|\d]{{1,60}}:\s++)?+){_CELL}(?:(?:\s{{2,}}|,\s++|\s++\|\s++){_CELL}){{1,20}}\s*+"
+)
 _NAME_BEHIND: Final = re.compile(rf"({_VALUE})((?:\s[A-Za-z][\w/-]{{0,30}}){{0,4}})")
+_CELL_OF_ROW: Final = re.compile(_CELL)
 _NAMES_BEHIND: Final = re.compile(
     rf"\s*+(?:[A-Za-z]{{2,12}}\s)?(\d++):\s++{_NAME_BEHIND.pattern}(?:,\s{_NAME_BEHIND.pattern}){{1,20}}\s*+"
 )
@@ -53,7 +58,25 @@ def with_marked_names(text: str) -> str:
         pairs = _PAIR.findall(text)
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:
             return ", ".join(f"{name}: {value}" for name, value in pairs if value)
+    if "." in text and (row := _ROW_OF_CELLS.fullmatch(text)):
+        return _marked_cells(row[1], text[row.end(1) :])
     return _SHARED.sub(_each_with_name, text) if "/" in text and _QUOTIENT.search(text) else text
+
+
+def _marked_cells(head: str, text: str) -> str:
+    """Return a row of names and fractions, `ARI 0.45  batch mixing 0.39`, with a `:` after each name.
+
+    What is measured may stand before all of them: `validation dice: spleen 0.9, left lung 0.8`.
+    """
+    cells = [found[0].rpartition(" ") for found in _CELL_OF_ROW.finditer(text)]
+    if not all("." in value for *_, value in cells):
+        return head + text
+    words = head.strip().rstrip(":").split()
+    if words and is_measured(words[-1]):
+        return ", ".join(f"{' '.join(words)}_{name.replace(' ', '_')}: {value}" for name, _, value in cells)
+    if sum(is_measured(name) for name, *_ in cells) < 2:
+        return head + text
+    return head + ", ".join(f"{name}: {value}" for name, _, value in cells)
 
 
 def _each_with_name(found: re.Match[str]) -> str:

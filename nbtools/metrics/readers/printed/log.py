@@ -37,6 +37,7 @@ _SAMPLE_BYTES: Final = 16 << 10
 _COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm valid val: test: evaluat up.") | {
     "learning rate",
     "lr =",
+    " lr ",
 }
 _SHAPE: Final = bytes.maketrans(
     string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
@@ -96,8 +97,13 @@ class LogMetrics:
 
     @property
     def epoch_steps(self) -> tuple[int, int] | None:
-        """The first epoch of the log and the number of steps in each; None if it does not print both."""
+        """The epoch of step 0 and the number of steps in each; None if the log does not print both."""
         return self._count.epoch_steps
+
+    @property
+    def begins_at(self) -> int:
+        """The steps before the first row, of a training that was resumed in a later epoch."""
+        return self._count.begins_at
 
     def times_around(self, when: float) -> tuple[float, float]:
         """Return the recorded times of the log's growth before and after a Unix time; infinite where there is none."""

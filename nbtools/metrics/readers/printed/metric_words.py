@@ -23,6 +23,7 @@ ERRORS: Final = words_of("err error")  # measured only with a fraction: `error 4
 COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
 SIZES: Final = words_of("size length num number dim")
+SHARES: Final = words_of("fraction ratio rate share percent")
 _SETTING: Final = words_of(
     """weight weights scale scaling scaler fn function type lambda factor target
     smoothing alpha beta every steps interval patience min max delta tolerance warmup save log

@@ -54,12 +54,16 @@ _TOKEN: Final = re.compile(
 )
 _ARTICLES: Final = words_of("the of on")
 _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
-_COUNTED_AFTER: Final = re.compile(r"\ (steps?|iterations?|iters?|updates?|batch(?:es)?|epochs?)\b")
+_COUNTED_AFTER: Final = re.compile(
+    r"\ ((?:step|iteration|iter|update|batch|epoch)(?:s|es)?)\b(\s?[:=]?\s?\d)?", re.IGNORECASE
+)
+_LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
 _BEST: Final = words_of("best better improved")
 _END: Final = re.compile(r"\b(?:end|finish|done|complete|took|time|summary|result|test|val|eval)", re.IGNORECASE)
 _KINDS: Final = words_of("set dataset subset domain task")
+_NO_NUMBER: Final = re.compile(r"\D*+")
 _LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
 _PLACES: Final = words_of("on at after")
 _NO_NAMES: Final = words_of(
@@ -67,7 +71,7 @@ _NO_NAMES: Final = words_of(
 )
 _TIMES: Final = frozenset(("ms", "s", "sec", "min", "h"))
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
-_BARS: Final = re.compile(r"it/s|s/it|%\||\d[mµu]?s/step|━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
+_BARS: Final = re.compile(r"it/s|s/it|%\||━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
 
 
 @dataclass(slots=True)
@@ -123,7 +127,10 @@ def read_text(text: str) -> Reading:
     reading = Reading(is_bar=_BARS.search(text) is not None)
     plain = without_noise(text.replace("\t", "  "))
     if reading.is_bar:
-        reading.label = _LABEL.match(plain)[0].rstrip(" 0123456789%./(").rstrip(": ")  # type: ignore[index]
+        label = _LABEL.match(plain)[0]  # type: ignore[index]
+        if label == plain:  # without a bar: 16/16 - 0s - 2ms/step - loss: 0.5
+            label = _NO_NUMBER.match(plain)[0]  # type: ignore[index]
+        reading.label = label.rstrip(" 0123456789%./(").rstrip(": ")
         plain = _PERCENT.sub(" | ", plain)
     if (qualified := qualified_value(plain)) is not None:
         name, value = qualified
@@ -133,7 +140,8 @@ def read_text(text: str) -> Reading:
     plain = PATH.sub("file", plain)  # epoch=0-step=86.ckpt gives neither a name nor a number
     state = _State(reading)
     _scan(state, with_marked_names(plain))
-    is_configuration = state.num_others > 2 and not reading.counters and reading.epoch is None
+    is_counted = bool(reading.counters) or reading.epoch is not None
+    is_configuration = state.num_others > (6 if is_counted else 2)
     if (reading._named and NO_ROW.search(plain)) or is_configuration or _OBJECT.search(plain):
         return Reading()
     _conclude(state, plain)
@@ -334,8 +342,13 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     """Take a number that counts steps or epochs, tells how many there are, or is a rank; return whether it does."""
     reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
     is_best = state.kind == "best"
-    is_behind = number.is_whole and words[-1:] in (["after"], ["at"])
-    if is_behind and (counted := _COUNTED_AFTER.match(token.string, token.end())):
+    counted = _COUNTED_AFTER.match(token.string, token.end()) if number.is_whole else None
+    if (
+        counted and total and not counted[2] and not number.is_explicit and not number.is_metric
+    ):  # Training (300 / 600 Steps)
+        state.counted = counted[1]
+        return reading.count("epoch" if counted[1].lower() == "epochs" else counted[1], number.value, total)
+    if counted and words[-1:] in (["after"], ["at"]):
         state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
         return words[-1] == "at" or reading.count(counted[1], number.value, total)  # 41.2 mIoU at 500 iter is the best
     if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
@@ -344,7 +357,7 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
         if total is not None and _is_progress(state, token, number.value, total):
             reading.counters.append(Counter(UNNAMED, int(number.value), total))
             return True
-        if words and is_first and number.is_explicit:  # Train: 3 [...]
+        if words and is_first and number.is_explicit and _LIST_AFTER.match(token.string, token.end()):  # Train: 3 [1/9]
             reading.epoch = number.value
             return True
         if not words and total is None and state.num_numbers == len(state.leading) + 1 <= 2 and not unit:

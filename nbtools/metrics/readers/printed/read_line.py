@@ -15,7 +15,8 @@ from nbtools.metrics.readers.printed.named_numbers import read_text
 MAX_LINE_CHARACTERS: Final = 10_000
 
 _RANK: Final = re.compile(
-    r"\s*+(?:\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
+    r"\s*+(?:(?:\[?\d{4}-\d\d-\d\d[ T][\d:,.]++\]?[\s|:-]*+(?:info|debug|warning)?+[\s|:-]*+)?+"
+    r"\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
     r"|\[?(?:rank|gpu|process)[ _]?(\d{1,6})\]?\s*+[:|]"
     r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:"
     r"|\[?\d{4}-\d\d-\d\d[ T][\d:,.]++\]?[\s|:-]*+(?:info|debug|warning)?+[\s|:-]*+(?:\[[\w./]++:\d++\])?+"

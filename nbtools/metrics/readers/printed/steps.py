@@ -1,6 +1,7 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
 import itertools
+import math
 from typing import Final, Literal
 
 from nbtools.metrics.readers.printed.epoch_counters import LOOP, RUN, Epochs, Loops, Place
@@ -8,6 +9,7 @@ from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
     COEFFICIENTS,
     ERRORS,
+    SHARES,
     SIZES,
     UNNAMED,
     is_measured,
@@ -21,6 +23,7 @@ Counts = Literal["step", "epoch", "row"]
 Row = tuple[int, dict[str, float]]
 Points = list[tuple[int, float]]
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
+_RATE: Final = "train/learning_rate"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
 
@@ -41,6 +44,8 @@ class StepCount:
         """Steps of the whole run, as far as printed."""
         self.steps_per_epoch: int | None = None
         """Steps of the loop, if it is that of an epoch."""
+        self.begins_at = 0
+        """The steps before the first row, of a training that was resumed in a later epoch."""
         self.step: int | None = None
         self._loops, self._epochs = Loops(), Epochs()
         self._has_rows = False
@@ -61,19 +66,23 @@ class StepCount:
         """Whether the rows of a metric have a position in the epoch: one without is of the whole epoch."""
         self._above: str | None = None
         self._others: dict[str, float] = {}
-        self._shown: dict[str, float] = {}
+        self._drawn: dict[str, _Drawn] = {}
         self._undecided: dict[str, Points] = {}
         self._varying: set[str] = set()
         self._lesser: set[int] = set()
         self._within: set[str] = set()
         """The metrics of rows without a counter that stood within a loop."""
+        self._distinct: set[str] = set()
+        """Metrics of which a second value at a step differed from the first: an equal one is no repetition."""
+        self._first_rate: float | None = None
+        """The learning rate that a line of its own told before the first row."""
         self._waiting: Reading | None = None
         self._has_own_bar = True
         """Whether the last bar is that of the training, and not that of an evaluation."""
 
     @property
     def epoch_steps(self) -> tuple[int, int] | None:
-        """The first epoch and the number of steps in each, as printed: `epoch 3 | step 0/32`; None if unknown."""
+        """The epoch of step 0 and the number of steps in each, as printed: `epoch 0 | step 0/32`; None if unknown."""
         first, length = self._first_epoch, self._loops.total
         return (int(first), length) if first is not None and length else None
 
@@ -94,9 +103,11 @@ class StepCount:
             return []
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
             is_begun = self.step is not None or reading.epoch is not None
-            is_rate = "train/learning_rate" in reading.metrics and (self.counts != "row" or reading.epoch is not None)
+            is_rate = _RATE in reading.metrics and (self.counts != "row" or reading.epoch is not None)
             is_of_data = not self._has_rows and all(not SIZES.isdisjoint(parts_of(name)) for name in reading.metrics)
             reading.is_measured |= is_begun and (is_rate or (self._is_in_list and not is_of_data))
+            if not is_begun and len(reading.metrics) == 1:
+                self._first_rate = reading.metrics.get(_RATE, self._first_rate)
         else:
             is_counted = bool(reading.counters) or reading.epoch is not None
             self._is_in_list = reading.is_heading or (is_counted and not (reading.is_bar and not reading.is_row))
@@ -234,17 +245,33 @@ class StepCount:
             self._loops.begin(kind)
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
+        if self._first_epoch is None and epoch is not None:
+            self._first_epoch = epoch - (num := self._epochs_before(counter, epoch))
+            self.begins_at = self._loops.base = num * (counter.total or 0)
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
         loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
-        step = self._loops.step(place, counter, loop, epoch, is_again, self.step or 0)
+        names = frozenset(reading.metrics)
+        step = self._loops.step(place, counter, loop, epoch=epoch, is_again=is_again, at=self.step or 0, names=names)
         self._epoch = epoch
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         self.total = self._announced or self._total_of_loop(reading, counter, loop, epoch)
         self._has_rows |= reading.is_row
         self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
         self.counts = "step"
+
+    def _epochs_before(self, counter: Counter, epoch: float) -> int:
+        """Return how many epochs a resumed training had before the first that is printed: `Epoch: [3][ 1/626]`.
+
+        Epochs of `4/10` are counted from 1, others from 0. A counter of the run tells its step itself: it is as far as
+        the epochs are, or far from 0.
+        """
+        if epoch < 2 or epoch % 1 or not counter.preference or not counter.total or self._loops.base:
+            return 0
+        count, share = self._epochs.count, counter.value / counter.total
+        num = int(epoch) - (count is not None)
+        is_of_run = share > 1 / 3 if count is None else num <= share * count <= num + 1
+        return 0 if is_of_run else num
 
     def _is_again(self, reading: Reading, counter: Counter, last: int | None, epoch: float | None) -> bool:
         """Whether the same value is that of a new epoch, which has but one line, as the one before had."""
@@ -324,7 +351,7 @@ class StepCount:
             self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
         self._has_rows |= any(map(is_measured, names))
-        splits = {name.partition("/")[0] for name in names - {"train/learning_rate"}}
+        splits = {name.partition("/")[0] for name in names - {_RATE}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0 if is_counted else self._after_loop(names)
         now, earlier = self._changed(reading, metrics, step)
@@ -376,12 +403,14 @@ class StepCount:
         kept = {}
         for name, value in metrics.items():
             before = self._counted.get(name.replace("/mean_", "/"), self._others.get(name))
-            if before is not None and may_repeat and _is_rounded(value, before):
-                continue
+            if before is not None and may_repeat:
+                if _is_rounded(value, before) and name not in self._distinct:
+                    continue
+                self._distinct.add(name)
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
-            elif (is_mean or name in reading.of_training) and not reading.is_bar and name != "train/learning_rate":
+            elif (is_mean or name in reading.of_training) and not reading.is_bar and name != _RATE:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
@@ -395,7 +424,8 @@ class StepCount:
             self._go_to(0 if is_before else (self.step or 0) + 1)
         elif self.counts == "row" and names & self._others.keys():
             self._go_to(self.step + 1)
-        self._others |= metrics
+        if not reading.counters:  # else: a part of an evaluation
+            self._others |= metrics
 
     def _go_to(self, step: int) -> None:
         if step != self.step:
@@ -412,22 +442,43 @@ class StepCount:
         earlier: list[Row] = []
         for name, value in metrics.items():
             if name not in self._varying:
-                is_whole = name.partition("/")[2] in reading.integers
+                is_whole = name.partition("/")[2] in reading.integers and SHARES.isdisjoint(parts_of(name))
                 if is_whole or name in self._undecided or not COEFFICIENTS.isdisjoint(parts_of(name)) or is_time(name):
                     seen = self._undecided.setdefault(name, [])
                     if _is_withheld(seen, step, value, is_time=is_time(name), is_whole=is_whole):
                         continue
                     earlier += [(at, {name: value_then}) for at, value_then in seen]
                 self._varying.add(name)
-            if reading.is_bar and name != "train/epoch" and self._shown.get(name) == value:
+            if (
+                reading.is_bar
+                and name != "train/epoch"
+                and not self._drawn.setdefault(name, _Drawn()).tells(value, step)
+            ):
                 continue
-            if reading.is_bar:
-                self._shown[name] = value
             now[name] = value
-        rate = "train/learning_rate"
-        if now.keys() - {"train/epoch"} and rate in metrics:  # the bar's values are new, so this one is, too
-            now[rate] = metrics[rate]
+        if now.keys() - {"train/epoch"} and _RATE in metrics:  # the bar's values are new, so this one is, too
+            now[_RATE] = metrics[_RATE]
+        if _RATE in now:
+            earlier += [(0, {_RATE: now[_RATE]})] * (now[_RATE] == self._first_rate and step > 0)
+            self._first_rate = None
         return now, earlier
+
+
+class _Drawn:
+    """The drawings of a value in a bar, which is drawn again at a step when the value arrives, or at its end."""
+
+    def __init__(self) -> None:
+        self._value, self._step, self._place = math.nan, -1, 0
+        self._counts = [[0, 0], [0, 0], [0, 0]]
+        """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
+
+    def tells(self, value: float, step: int) -> bool:
+        """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ."""
+        self._place = min(self._place + 1, 2) if step == self._step else 0
+        is_other, counts = value != self._value, self._counts[self._place]
+        counts[is_other] += 1
+        self._value, self._step = value, step
+        return is_other or (counts[True] >= 10 * counts[False])
 
 
 def _is_of_training(label: str) -> bool:

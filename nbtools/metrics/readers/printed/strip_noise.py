@@ -65,12 +65,12 @@ _ATTACHED: Final = re.compile(r"(?<=[a-z])\(([a-z]{1,10})[ =]?(\d{1,6})\)", re.I
 
 def without_noise(text: str) -> str:
     """Return a line without dates, places in source code and wrappers such as `tensor(...)`, its words in English."""
+    text = _DATE.sub(" ", _LEVEL.sub("", text) if text[:1] in "DIWEC" else text)
     if "(" in text:
         text = _ASIDE.sub("", _PROCESS.sub("", text))
         if _OF_EVALUATION.match(text):  # Test: [9/10] Loss 0.5 (0.4): the mean is the result
             text = _WITH_MEAN.sub(r"\1", text)
         text = _ATTACHED.sub(r"_\1_\2", _WRAPPER.sub(" ", _WRAPPED.sub(r"\1", text)))
-    text = _DATE.sub(" ", _LEVEL.sub("", text) if text[:1] in "DIWEC" else text)
     if "/" in text and "=" in text:
         text = _QUOTIENT.sub("", text)
     if _MAY_BE_PLACE.search(text):

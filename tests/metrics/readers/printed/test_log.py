@@ -505,11 +505,13 @@ def test_the_mean_of_an_epoch_is_a_metric_of_its_own_unless_it_repeats_the_last_
     history = read_log(
         tmp_path / "log",
         b"Epoch 1\nBatch 9/10 loss: 0.5\nTrain Loss: 0.7\nLearning rate: 0.1\n"
-        b"Epoch 2\nBatch 9/10 loss: 0.4\nTrain Loss: 0.4\nloss: 0.45\n",
+        b"Epoch 2\nBatch 9/10 loss: 0.4\nTrain Loss: 0.4\n",
     )
     assert points(history, "train/loss") == [(9, 0.5), (19, 0.4)]
-    assert points(history, "train/mean_loss") == [(9, 0.7)]
+    assert points(history, "train/mean_loss") == [(9, 0.7), (19, 0.4)]
     assert points(history, "train/learning_rate") == [(9, 0.1)]
+    same = b"Epoch 1\nBatch 9/10 loss: 0.5\nloss: 0.50\nEpoch 2\nBatch 9/10 loss: 0.4\nloss: 0.40\n"
+    assert [*read_log(tmp_path / "same", same)] == ["train/loss"]
 
 
 def test_a_score_below_those_of_an_evaluation_is_one_of_them_unless_the_training_has_it(tmp_path: Path) -> None:
