@@ -93,7 +93,7 @@ class LogMetrics:
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
         total = self._count.total or (self._count.steps_per_epoch or 0) * (num_epochs or 0)
-        return (total or None) if self._count.counts == "step" else None
+        return (total or None) if self._count.counts == "step" and total >= (self._count.step or 0) else None
 
     @property
     def epoch_steps(self) -> tuple[int, int] | None:

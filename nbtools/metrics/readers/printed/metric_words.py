@@ -15,8 +15,8 @@ MEASURED: Final = words_of(
     error accuracy acc acc1 acc5 acc@1 acc@5 f1 auc auroc auprc precision recall sensitivity specificity top1 top5 kappa
     mcc ece brier eer em success succ score mse mae mape smape wmape rmse nmse nrmse rmsle r2 pearson spearman corr
     correlation iou miou fwiou dice jaccard hd95 hausdorff ap ar map map50 ndcg mrr r@1 r@5 r@10 hits@1 hr@10 nmi ari
-    bleu chrf rouge rougel meteor cider bertscore wer cer fid psnr ssim lpips pesq stoi snr sisdr
-    reward rewards rew return ret winrate verlust perte perdita genauigkeit exactitud"""
+    bleu chrf rouge rougel meteor cider bertscore wer cer fid psnr ssim lpips pesq stoi snr sisdr sisnr sdr nsdr elo
+    reward rewards rew return ret win winrate verlust perte perdita genauigkeit exactitud"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words."""
 ERRORS: Final = words_of("err error")  # measured only with a fraction: `error 404` is none
@@ -39,7 +39,7 @@ COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt thr
 RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
 """Units that name the number before them."""
 IGNORED: Final = words_of(
-    "cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader"
+    "cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader size batch_size"
 )
 SPLITS: Final = {
     **dict.fromkeys(("train", "training", "learn", "entrenamiento"), "train"),

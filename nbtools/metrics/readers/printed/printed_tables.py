@@ -21,6 +21,7 @@ _SHORT: Final = {"#": "step", "E": "epoch"}  # headings of one character
 _CELLS: Final = re.compile(r"\S++(?: \S++)*+")
 _GAP: Final = re.compile(r"[^,\s]\s{2}")
 _VALUE: Final = re.compile(r"\s[-+]?\.?\d")
+_ENDS_IN_NUMBER: Final = re.compile(r"\s[-+]?(?:\d+(?:/\d+|\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?%?$")
 _PAIR: Final = re.compile(r"[\w)]\s?[:=]\s*[-+.\d]")
 _NAMES: Final = re.compile(r"(?:[A-Za-z][\w/@.-]*+(?: |$)){3,}+")
 _MAX_COLUMNS: Final = 60
@@ -99,7 +100,7 @@ class Tables:
             return False
         if max(map(len, cells)) > 40 or (delimiter == "," and any(" " in cell.strip() for cell in cells)):
             return False
-        if sum(_VALUE.search(cell) is not None for cell in cells) > len(cells) / 2:
+        if sum(_ENDS_IN_NUMBER.search(cell) is not None for cell in cells) > len(cells) / 2:
             return False  # epoch 100/400  train_elbo 433.35
         names = [cell.rstrip(":") for cell in cells]
         return (

@@ -200,7 +200,7 @@ class StepCount:
         """Whether a line without metrics tells the step, as `[step=500]:` does and a list of settings does not."""
         if counter.preference >= UNNAMED or (self._has_rows and self._loops.last(_place(reading, counter)) is None):
             return False
-        return (not counter.is_loop or counter.total is not None) and len(reading.metrics) < 6
+        return (not counter.is_loop or counter.total is not None) and not reading.metrics.keys() - {"train/epoch"}
 
     def _has_other_total(self, counter: Counter) -> bool:
         return bool(self._loops.total and counter.total) and counter.total != self._loops.total
@@ -370,11 +370,15 @@ class StepCount:
 
     def _labelled(self, reading: Reading, name: str) -> str:
         """Return the name of a metric whose printed name, `loss` or `Train Loss`, is not that of its curve so far."""
-        if name[:6] != "train/" or name == "train/epoch" or reading.is_bar:
+        if name[:6] != "train/" or name == "train/epoch":
+            return name
+        if reading.is_bar:
+            self._labels.setdefault(name, name in reading.of_training)
             return name
         has_position = any(counter.is_loop for counter in reading.counters)
         if reading.counters and self._has_position.setdefault(name, has_position) and not has_position:
-            return name.replace("/", "/mean_", 1) if is_measured(name) else ""
+            is_mean = is_measured(name) or name == "train/grad_norm"
+            return name if name == _RATE else name.replace("/", "/mean_", 1) if is_mean else ""
         if not is_measured(name):
             return name
         says = name in reading.of_training
@@ -449,12 +453,10 @@ class StepCount:
                         continue
                     earlier += [(at, {name: value_then}) for at, value_then in seen]
                 self._varying.add(name)
-            if (
-                reading.is_bar
-                and name != "train/epoch"
-                and not self._drawn.setdefault(name, _Drawn()).tells(value, step)
-            ):
-                continue
+            if reading.is_bar and name != "train/epoch":
+                drawn = self._drawn.setdefault(name, _Drawn())
+                if not drawn.tells(value, step, is_end=any(c.value == c.total for c in reading.counters)):
+                    continue
             now[name] = value
         if now.keys() - {"train/epoch"} and _RATE in metrics:  # the bar's values are new, so this one is, too
             now[_RATE] = metrics[_RATE]
@@ -472,13 +474,16 @@ class _Drawn:
         self._counts = [[0, 0], [0, 0], [0, 0]]
         """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
 
-    def tells(self, value: float, step: int) -> bool:
-        """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ."""
+    def tells(self, value: float, step: int, *, is_end: bool) -> bool:
+        """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ.
+
+        A bar is drawn once more at its end.
+        """
         self._place = min(self._place + 1, 2) if step == self._step else 0
         is_other, counts = value != self._value, self._counts[self._place]
         counts[is_other] += 1
         self._value, self._step = value, step
-        return is_other or (counts[True] >= 10 * counts[False])
+        return is_other or (counts[True] >= 10 * counts[False] and not is_end)
 
 
 def _is_of_training(label: str) -> bool:
