@@ -10,6 +10,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     COUNTERS,
     EPOCHS,
     ERRORS,
+    ROUNDED,
     SPLITS,
     is_count,
     is_measured,
@@ -56,6 +57,10 @@ class Reading:
     """Steps of the run, where a line only announces them."""
     is_bar: bool = False
     is_measured: bool = False
+    has_settings: bool = False
+    """Whether it names other values than counters and metrics: `image_size=32, timesteps=1000`."""
+    is_of_table: bool = False
+    """Whether it is a row with a label of a table, of an evaluation unless a heading says another split."""
     is_heading: bool = False
     begins_epoch: bool = False
     """Whether the line has an epoch alone, and does not say that it ended."""
@@ -85,17 +90,17 @@ class Reading:
         """Whether the line holds metrics."""
         return bool(self.metrics) and self.is_measured
 
-    def count(self, name: str, value: float, total: int | None) -> bool:
-        """Take a number as a counter if its name is that of one; return whether it is."""
+    def count(self, name: str, value: float, total: int | None, *, unit: str = "") -> bool:
+        """Take a number as a counter if its name is that of one; return whether it is. `2k` is a rounded one."""
         lowered = _NUMBERED.sub("", name.lower())
         if lowered in EPOCHS and lowered != "epochs":
-            if math.isfinite(value):
+            if math.isfinite(value) and unit != "k":
                 self.epoch, self.num_epochs = value, total or self.num_epochs
             return True
         if (preference := COUNTERS.get(lowered)) is None:
             return False
         if 0 <= value <= MAX_STEP and value == int(value):
-            self.counters.append(Counter(preference, int(value), total))
+            self.counters.append(Counter(ROUNDED if unit == "k" else preference, int(value), total))
             return True
         return preference < 7  # the loss of a cycle is none
 

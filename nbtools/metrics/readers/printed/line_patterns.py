@@ -37,6 +37,11 @@ _SHARED: Final = re.compile(
 )
 _PARENTHESIS: Final = re.compile(r"\([^()]*\)|\|")
 _BETWEEN_RULES: Final = re.compile(r"\s*+([^\w\s])\1\1.*[^\w\s]{3}\s*+")
+RESULTS: Final = re.compile(
+    r"\W*+(?:final )?(?:test|eval|evaluation|validation) (?:results?|metrics|performance|scores?|report)(?![^(]*\d)",
+    re.IGNORECASE,
+)
+"""`Test results (best model, epoch 2)`."""
 _CAPITALS: Final = re.compile(r"[\W\d]*+[A-Z][A-Z ]{3,40}+[\W\d]*+")
 
 
@@ -103,7 +108,12 @@ def is_item(text: str) -> bool:
 
 def is_title(text: str, *, has_numbers: bool) -> bool:
     """Whether a line may head others: `Validation:`, `>>> test of a <<<`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
-    if text.rstrip().endswith((":", "*")) or _CAPITALS.fullmatch(text) or _BETWEEN_RULES.fullmatch(text):
+    if (
+        RESULTS.match(text)
+        or text.rstrip().endswith((":", "*"))
+        or _CAPITALS.fullmatch(text)
+        or _BETWEEN_RULES.fullmatch(text)
+    ):
         return True
     words = _WORD.findall(text.lower())
     return not has_numbers and 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

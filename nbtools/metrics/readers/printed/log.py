@@ -67,6 +67,7 @@ _HEADING: Final = re.compile(
     rb"(?:eval|valid|test|train|summary).*(?:[:*]|[<>=#-]{3})\s*$|(?:eval|valid|test)[a-z]*+\s?\[1++/1++\]\s*$"
     rb"|^(?:[\s>=*#|-]|\x1b\[[1;]*m)*+(?:[a-z]++\s){0,2}(?:eval|valid|test)"
     rb"[a-z]*+(?:\s[a-z]++)?(?:\x1b\[[1;]*m|\W)*+$"
+    rb"|^\W*+(?:final )?(?:test|eval|evaluation|validation) (?:results?|metrics|performance|scores?|report)"
 )
 
 
@@ -239,7 +240,12 @@ def _may_hold_row(shape: bytes) -> bool:
         shape = _COLOUR.sub(b"", shape)
     if any(hint in shape for hint in _HINTS):
         return True
-    if b"%|" in shape or _TABLE.match(shape) is not None or _HEADING.search(shape[-200:]) is not None:
+    if (
+        b"%|" in shape
+        or b"% \xe2" in shape
+        or _TABLE.match(shape) is not None
+        or _HEADING.search(shape[-200:]) is not None
+    ):
         return True
     logged = _LOGGED.match(shape)
     return logged is not None and _TABLE.match(shape[logged.end() :]) is not None

@@ -39,7 +39,8 @@ COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt thr
 RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
 """Units that name the number before them."""
 IGNORED: Final = words_of(
-    "cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader size batch_size"
+    """cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader size
+    batch_size"""
 )
 SPLITS: Final = {
     **dict.fromkeys(("train", "training", "learn", "entrenamiento"), "train"),
@@ -71,7 +72,8 @@ COUNTERS: Final = {
 """Names of counters of steps, by preference: a counter of the whole run before one that starts over in every epoch."""
 UNNAMED: Final = 5
 LEADING: Final = 6
-EPOCHS: Final = words_of("epoch ep epochs epoche epoca")
+ROUNDED: Final = 8
+EPOCHS: Final = words_of("epoch ep epch epochs epoche epoca")
 _ALIASES: Final = {
     **dict.fromkeys(("acc", "acc1", "acc@1"), "accuracy"),
     **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),

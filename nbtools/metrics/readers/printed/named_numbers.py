@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from nbtools.metrics.readers.printed.line_content import Counter, Reading
-from nbtools.metrics.readers.printed.line_patterns import is_item, is_title, qualified_value, with_marked_names
+from nbtools.metrics.readers.printed.line_patterns import RESULTS, is_item, is_title, qualified_value, with_marked_names
 from nbtools.metrics.readers.printed.metric_words import (
     COMPANIONS,
     COUNTERS,
@@ -31,7 +31,7 @@ from nbtools.rundir.json_files import MAX_STEP
 
 _OBJECT: Final = re.compile(r"\b[A-Z]\w{1,60}\([a-z_]\w{0,60}=['\"\w.-]{1,60}+, [a-z_]")
 """An object as Python shows it: `Namespace(lr=0.1, epochs=3`."""
-_PERCENT: Final = re.compile(r"\d{1,3}%\|[^|]*+\|")
+_PERCENT: Final = re.compile(r"\d{1,3}%(?:\|[^|]*+\|| [━─╸╺]++)")
 _TOKEN: Final = re.compile(
     r"""
       (?P<duration> (?:\d++[dhm]\ ?){1,3}+\d++(?:\.\d++)?[ms](?!\w) )  # 1m 2s
@@ -57,6 +57,8 @@ _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
 _COUNTED_AFTER: Final = re.compile(
     r"\ ((?:step|iteration|iter|update|batch|epoch)(?:s|es)?)\b(\s?[:=]?\s?\d)?", re.IGNORECASE
 )
+_THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
+_EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
@@ -120,6 +122,14 @@ class _State:
     """The word behind a number that says what it counts: `loss after 100 steps: 2.1`."""
     previous: str = ""
     """Name of the number before, for `loss train: 2.1, val: 2.2`."""
+    last: list[str] = field(default_factory=list)
+    """Words that name the fraction before, for a second one: `D(G(z)): 0.23 / 0.06`."""
+    slashed: list[str] = field(default_factory=list)
+    """Those words, behind the `/`."""
+    sign: str = ""
+    """The separator before the number: `=` or `:`."""
+    num_settings: int = 0
+    """Names with a `=` of numbers that count nothing."""
 
 
 def read_text(text: str) -> Reading:
@@ -160,7 +170,7 @@ def _scan(state: _State, text: str) -> None:
         state.has_gap = False
         if kind == "separator":
             state.words, state.subject = state.words or state.subject, []
-            state.is_explicit = bool(state.words)
+            state.is_explicit, state.sign = bool(state.words), token[0]
             if not state.words and state.num_numbers == len(state.leading) == 1:
                 state.is_rank = token[0] == ":"
         elif kind == "open":
@@ -178,10 +188,13 @@ def _scan(state: _State, text: str) -> None:
         else:
             state.num_others += state.is_explicit
             state.segment = [] if token[0] == "|" else state.segment
+            slashed = state.last if token[0] == "/" else []
             if kind == "word" and state.is_explicit and state.words and state.words[-1].lower() in _KINDS:
                 state.kind = _word(token)
+            if kind == "word" and state.is_explicit and len(state.words) < 4:  # vs random: win rate 0.9
+                state.segment = [word for word in state.words if word.lower() not in SPLITS]
             _drop_words(state)
-            state.words = [_word(token)] if kind == "word" else []
+            state.words, state.slashed = ([_word(token)] if kind == "word" else []), slashed
     _drop_words(state)
 
 
@@ -207,7 +220,8 @@ def _conclude(state: _State, plain: str) -> None:
     """Say what the line is, now that all of it is read."""
     reading = state.reading
     reading.split = reading.split or (state.split if not reading._named else None)
-    _finish_counters(state)
+    reading.has_settings = state.num_settings > 0
+    _finish_counters(state, plain)
     if reading.is_measured and (reading.counters or reading.epoch is not None or reading.split):
         for name, value, split, full in state.loose:
             reading.add(name, value, split, full=full)
@@ -232,6 +246,7 @@ def _conclude(state: _State, plain: str) -> None:
         reading.is_heading, reading.label = True, "best"
     elif is_title(plain, has_numbers=num_counts < state.num_numbers) and (reading.split or "summary" in plain.lower()):
         reading.is_heading = True
+        reading.epoch = None if RESULTS.match(plain) else reading.epoch
 
 
 def _word(token: re.Match[str]) -> str:
@@ -297,6 +312,13 @@ def _take(state: _State, token: re.Match[str]) -> None:
         state.reading.counters.append(Counter(LEADING, int(number.value)))  # Train loss 20: 0.69
         state.words = number.words
         return
+    if (
+        number.is_explicit
+        and number.is_whole
+        and not number.is_metric
+        and _THINGS_AFTER.match(token.string, token.end())
+    ):
+        return  # replay buffer: 7440 positions
     _add(state, number)
 
 
@@ -305,6 +327,9 @@ def _named_number(state: _State, token: re.Match[str]) -> _Number:
     text, unit = token["number"], (token["unit"] or "").strip()
     words, is_explicit, outer = state.words, state.is_explicit, state.outer
     state.words, state.is_explicit, state.outer = [], False, []
+    if state.slashed and not words and "." in text:
+        words, is_explicit = [*state.slashed, "2"], True
+    state.last = words if is_explicit and "." in text else []
     if not words and unit in RATES and not state.reading.is_bar:
         words, is_explicit = [unit], True
     if state.listed and not state.place and words == state.listed:
@@ -370,7 +395,7 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     if number.named and number.is_whole and tokens and _announces(reading, tokens, int(number.value)):
         return True
     name = number.short if number.is_explicit or not number.named else number.named[-1]
-    if is_best or not number.named or unit in _TIMES or not reading.count(name, number.value, total):
+    if is_best or not number.named or unit in _TIMES or not reading.count(name, number.value, total, unit=unit):
         return False
     prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
     state.subject = number.outer if number.is_phrase else prior
@@ -387,6 +412,7 @@ def _add(state: _State, number: _Number) -> None:
         return  # Start training from score -6.3
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
         return
+    state.num_settings += number.is_explicit and state.sign == "="
     if not number.named:  # loss train: 2.1, val: 2.2
         reading.is_measured |= not number.is_whole
         if metric_of("_".join([*words, state.previous]), None) in reading.named:
@@ -438,13 +464,16 @@ def _is_progress(state: _State, token: re.Match[str], value: float, total: int) 
     return value <= total and (state.depth > 0 or state.reading.is_bar or not before or before[-1] in "|,:-]")
 
 
-def _finish_counters(state: _State) -> None:
+def _finish_counters(state: _State, plain: str) -> None:
     """Give numbers without a name their meaning: of two, the first counts the loops around the second."""
     reading = state.reading
     unnamed = [counter for counter in reading.counters if counter.preference == UNNAMED]
     if len(unnamed) == 2 and not reading.is_bar and reading.epoch is None:
         reading.counters.remove(unnamed[0])
         reading.epoch, reading.num_epochs = float(unnamed[0].value), unnamed[0].total
+    if reading.is_bar and len(state.leading) == 2 and _EPOCH_AND_STEP.match(plain):
+        reading.epoch = float(state.leading[0])
+        reading.counters.append(Counter(COUNTERS["step"], state.leading[1]))
     if not state.leading or reading.is_bar:
         return
     if len(state.leading) == 2 and reading.epoch is None and reading._named:  # loading x.npy ... (5000, 64): a shape

@@ -12,7 +12,7 @@ _PREFIX: Final = re.compile(
 )
 _LINES: Final = str.maketrans("│┃║", "|||")
 _COMMENT: Final = re.compile(r"^\s*+[#%;]\s(?=\s*\w)")
-_BAR: Final = re.compile(r"\s*\d{1,3}%\|.*")
+_BAR: Final = re.compile(r":?\s*\d{1,3}%(?:\|| [━─]).*")
 _CELL: Final = re.compile(
     r"([-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?:/(\d+))?([A-Za-z%]{0,3})[:*]?"
 )
@@ -128,14 +128,15 @@ class Tables:
         num -= cells.count("")
         if sum(is_value) < (2 if self._delimiter == "|" else num - 1):
             return None
-        reading = Reading(is_bar="%|" in text)
+        reading = Reading(is_bar=_BAR.search(text) is not None)
         for name, cell in zip(self._columns, cells, strict=True):
             parts = _parts(cell)
             for i, part in enumerate(parts, 1):
                 _add(reading, f"{name}_{i}" if len(parts) > 1 else name, part)
         if not is_value[0] and not reading.counters and reading.epoch is None:
             tokens = parts_of(cells[0])
-            reading.split = next((SPLITS[token] for token in tokens if token in SPLITS), "eval")
+            reading.split = next((SPLITS[token] for token in tokens if token in SPLITS), None)
+            reading.is_of_table = True
             self._num_labels += 1
             if self._num_labels > _MAX_LABELS:
                 return None
@@ -156,7 +157,7 @@ class Tables:
 
 def _without_frame(text: str) -> str:
     """Return a line without the sign of a comment before it and the bar behind it."""
-    if "%|" in text:
+    if "%" in text:
         text = _BAR.sub("", text)
     return _COMMENT.sub(" ", text) if text.lstrip()[:1] in ("#", "%", ";") else text
 

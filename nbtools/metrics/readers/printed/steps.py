@@ -1,5 +1,6 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
+import collections
 import itertools
 import math
 from typing import Final, Literal
@@ -8,7 +9,9 @@ from nbtools.metrics.readers.printed.epoch_counters import LOOP, RUN, Epochs, Lo
 from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
     COEFFICIENTS,
+    COUNTERS,
     ERRORS,
+    ROUNDED,
     SHARES,
     SIZES,
     UNNAMED,
@@ -25,7 +28,7 @@ Points = list[tuple[int, float]]
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
 _RATE: Final = "train/learning_rate"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_WORDS_OF_DATA: Final = ("data", "token", "map", "load", "download", "cach", "valid", "eval", "test", "sanity")
+_WORDS_OF_DATA: Final = ("data", "token", "map", "scan", "load", "download", "cach", "valid", "eval", "test", "sanity")
 
 
 class StepCount:
@@ -72,6 +75,10 @@ class StepCount:
         self._lesser: set[int] = set()
         self._within: set[str] = set()
         """The metrics of rows without a counter that stood within a loop."""
+        self._alone: collections.Counter[str] = collections.Counter()
+        """Number of steps that had one row with a metric and no counter: a second one is of a further evaluation."""
+        self._often: set[str] = set()
+        """Metrics that have several such rows at a step from the beginning."""
         self._distinct: set[str] = set()
         """Metrics of which a second value at a step differed from the first: an equal one is no repetition."""
         self._first_rate: float | None = None
@@ -126,7 +133,7 @@ class StepCount:
         if counter is not None and reading.is_bar and counter.total and not counter.value:
             if counter.total == self._loops.total:
                 self._loops.show_nothing(_place(reading, counter))
-            return []  # it shows the values of before
+            return self._at_zero(reading)
         is_evaluation = counter is not None and self._is_of_evaluation(reading)
         done = []
         if counter is not None and self._is_better(reading, counter):
@@ -153,6 +160,14 @@ class StepCount:
             self._split = None
         return done
 
+    def _at_zero(self, reading: Reading) -> list[Row]:
+        """Return the row of a bar at 0: it shows values of before, or those of the first step or of an evaluation."""
+        if not reading.is_row or not self._has_rows or not self._has_own_bar:
+            return []
+        is_other = {n: v for n, v in reading.metrics.items() if n in self._drawn and self._drawn[n].value != v}
+        now, earlier = self._changed(reading, is_other, self.step or 0)
+        return [*earlier, (self.step or 0, now)] if now else earlier
+
     # --- counters ---
 
     def _is_of_another_rank(self, reading: Reading) -> bool:
@@ -164,6 +179,8 @@ class StepCount:
     def _own(self, reading: Reading) -> Counter | None:
         """Return the counter of the run in a line; None if there is none, or only that of another loop."""
         counter = reading.counter(self._lesser)
+        if counter is not None and counter.preference == ROUNDED and self._loops.kind:
+            return None  # step 2K: something else counts exactly, or it does again later
         if counter is None or not (reading.is_row or reading.is_bar or self._is_said(reading, counter)):
             return None
         self._lesser |= {c.preference for c in reading.counters if c.value != counter.value and not c.is_loop}
@@ -198,9 +215,12 @@ class StepCount:
 
     def _is_said(self, reading: Reading, counter: Counter) -> bool:
         """Whether a line without metrics tells the step, as `[step=500]:` does and a list of settings does not."""
-        if counter.preference >= UNNAMED or (self._has_rows and self._loops.last(_place(reading, counter)) is None):
+        is_round = counter.preference == COUNTERS["round"] and counter.total is not None
+        if (counter.preference >= UNNAMED and not is_round) or (
+            self._has_rows and self._loops.last(_place(reading, counter)) is None
+        ):
             return False
-        return (not counter.is_loop or counter.total is not None) and not reading.metrics.keys() - {"train/epoch"}
+        return (not counter.is_loop or counter.total is not None) and not reading.has_settings
 
     def _has_other_total(self, counter: Counter) -> bool:
         return bool(self._loops.total and counter.total) and counter.total != self._loops.total
@@ -239,14 +259,17 @@ class StepCount:
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
+        told = (self.step or 0) if self._loops.kind == RUN and not self._has_rows else 0
         if kind == RUN and self._loops.kind == LOOP and self._loops.agrees(counter.value, self.step or 0):
             kind = LOOP  # the loop counts the run, too
         if kind != self._loops.kind or (self._has_other_total(counter) and not self._has_rows):
             self._loops.begin(kind)
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
-        if self._first_epoch is None and epoch is not None:
-            self._first_epoch = epoch - (num := self._epochs_before(counter, epoch))
+        if self._first_epoch is None and epoch is not None and (reading.is_row or reading.is_bar):
+            num, rest = divmod(told, counter.total) if counter.total else (0, 0)
+            num = num if told and not rest else self._epochs_before(counter, epoch)
+            self._first_epoch = epoch - num
             self.begins_at = self._loops.base = num * (counter.total or 0)
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
@@ -336,6 +359,7 @@ class StepCount:
             if is_counted
             else reading.split or self._announced_split(reading, metrics) or self._split_above(reading)
         )
+        split = split or ("eval" if reading.is_of_table else None)
         if split and split != "train":
             own = {name: metrics[name] for name in metrics.keys() & reading.of_training}
             metrics = {**_of_split({n: v for n, v in metrics.items() if n not in own}, split), **own}
@@ -411,6 +435,12 @@ class StepCount:
                 if _is_rounded(value, before) and name not in self._distinct:
                     continue
                 self._distinct.add(name)
+            if name in self._others and name[:6] != "train/" and not reading.is_bar:
+                if self._alone[name] < 2:
+                    self._often.add(name)
+            if name in self._others and name[:6] != "train/" and self._alone[name] > 1 and name not in self._often:
+                kept[name.replace("/", "/final_", 1)] = value
+                continue
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
@@ -433,6 +463,8 @@ class StepCount:
 
     def _go_to(self, step: int) -> None:
         if step != self.step:
+            for name in self._others:
+                self._alone[name] += 1
             self.step, self._counted, self._others = min(step, MAX_STEP), {}, {}
             self._above = None
 
@@ -470,7 +502,7 @@ class _Drawn:
     """The drawings of a value in a bar, which is drawn again at a step when the value arrives, or at its end."""
 
     def __init__(self) -> None:
-        self._value, self._step, self._place = math.nan, -1, 0
+        self.value, self._step, self._place = math.nan, -1, 0
         self._counts = [[0, 0], [0, 0], [0, 0]]
         """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
 
@@ -480,9 +512,9 @@ class _Drawn:
         A bar is drawn once more at its end.
         """
         self._place = min(self._place + 1, 2) if step == self._step else 0
-        is_other, counts = value != self._value, self._counts[self._place]
+        is_other, counts = value != self.value, self._counts[self._place]
         counts[is_other] += 1
-        self._value, self._step = value, step
+        self.value, self._step = value, step
         return is_other or (counts[True] >= 10 * counts[False] and not is_end)
 
 
