@@ -59,6 +59,10 @@ class Reading:
     is_measured: bool = False
     has_settings: bool = False
     """Whether it names other values than counters and metrics: `image_size=32, timesteps=1000`."""
+    is_indented: bool = False
+    """Whether the line is one of an indented list."""
+    resumes: bool = False
+    """Whether it says that a training is resumed."""
     is_of_table: bool = False
     """Whether it is a row with a label of a table, of an evaluation unless a heading says another split."""
     is_heading: bool = False

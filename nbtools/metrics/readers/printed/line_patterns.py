@@ -103,7 +103,12 @@ def qualified_value(text: str) -> tuple[str, float] | None:
 
 def is_item(text: str) -> bool:
     """Whether a line is one item of a list: `| > grad_norm: 1.2 (1.3)`, or only pairs, indented or `group/name`."""
-    return _ITEM.fullmatch(text) is not None or _INDENTED.fullmatch(text) is not None
+    return _ITEM.fullmatch(text) is not None or is_indented(text)
+
+
+def is_indented(text: str) -> bool:
+    """Whether a line is one of an indented list, `    timesteps: 1000`, or `group/name: value`."""
+    return _INDENTED.fullmatch(text) is not None
 
 
 def is_title(text: str, *, has_numbers: bool) -> bool:

@@ -34,11 +34,9 @@ _FIRST_LOOK_S: Final = 10.0
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, only the end of each block is read."""
 _SAMPLE_BYTES: Final = 16 << 10
-_COUNTING: Final = words_of("epoch step iter learn: batch= learning_rate lr: lr= norm valid val: test: evaluat up.") | {
-    "learning rate",
-    "lr =",
-    " lr ",
-}
+_COUNTING: Final = words_of(
+    "epoch step iter round learn: batch= learning_rate lr: lr= norm valid val: test: evaluat up."
+) | {"learning rate", "lr =", " lr "}
 _SHAPE: Final = bytes.maketrans(
     string.ascii_uppercase.encode() + b"023456789\r", string.ascii_lowercase.encode() + b"1" * 9 + b"\n"
 )

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from nbtools.metrics.readers.printed.line_content import Counter, Reading
-from nbtools.metrics.readers.printed.line_patterns import RESULTS, is_item, is_title, qualified_value, with_marked_names
+from nbtools.metrics.readers.printed.line_patterns import (
+    RESULTS,
+    is_indented,
+    is_item,
+    is_title,
+    qualified_value,
+    with_marked_names,
+)
 from nbtools.metrics.readers.printed.metric_words import (
     COMPANIONS,
     COUNTERS,
@@ -59,6 +66,8 @@ _COUNTED_AFTER: Final = re.compile(
 )
 _THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
 _EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
+_MEMBER: Final = re.compile(r"\W*+(client|worker|actor|agent|site)[ _#]*+(\d{1,3})(?=[\s:|\])])[\])]?", re.IGNORECASE)
+_RESUMES: Final = re.compile(r"\b(?:resum|continu|restor)", re.IGNORECASE)
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
@@ -149,6 +158,8 @@ def read_text(text: str) -> Reading:
         return reading.finish()
     plain = PATH.sub("file", plain)  # epoch=0-step=86.ckpt gives neither a name nor a number
     state = _State(reading)
+    if member := _MEMBER.match(plain):
+        state.kind, plain = f"{member[1]}_{member[2]}", plain[member.end() :]
     _scan(state, with_marked_names(plain))
     is_counted = bool(reading.counters) or reading.epoch is not None
     is_configuration = state.num_others > (6 if is_counted else 2)
@@ -221,6 +232,7 @@ def _conclude(state: _State, plain: str) -> None:
     reading = state.reading
     reading.split = reading.split or (state.split if not reading._named else None)
     reading.has_settings = state.num_settings > 0
+    reading.is_indented, reading.resumes = is_indented(plain), _RESUMES.search(plain) is not None
     _finish_counters(state, plain)
     if reading.is_measured and (reading.counters or reading.epoch is not None or reading.split):
         for name, value, split, full in state.loose:

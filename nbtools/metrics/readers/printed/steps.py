@@ -28,7 +28,8 @@ Points = list[tuple[int, float]]
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
 _RATE: Final = "train/learning_rate"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_WORDS_OF_DATA: Final = ("data", "token", "map", "scan", "load", "download", "cach", "valid", "eval", "test", "sanity")
+_WORDS_OF_FILES: Final = ("data", "token", "map", "scan", "load", "cach")
+_WORDS_OF_DATA: Final = (*_WORDS_OF_FILES, "valid", "eval", "test", "sanity")
 
 
 class StepCount:
@@ -57,6 +58,10 @@ class StepCount:
         """Number of rows with a counter of the training."""
         self._epoch: float | None = None
         self._first_epoch: float | None = None
+        self._is_from_1 = False
+        """Whether epochs are printed as `4/10`, so that the last one is 10."""
+        self._resumed_at = 0
+        """The step at which a line said that the training was resumed."""
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
@@ -121,6 +126,7 @@ class StepCount:
         if reading.epoch is None:  # else: saving the model (epoch 10, total_iters 10000)
             self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
+        self._is_from_1 |= reading.epoch is not None and reading.num_epochs is not None
         if self._is_best and (reading.is_row or reading.counters):
             self._is_best = reading.is_item
             return []  # a row or a list that was printed before
@@ -143,7 +149,7 @@ class StepCount:
             if not is_evaluation:
                 self._split = None
         else:
-            if reading.counters and reading.split in ("eval", "test"):
+            if reading.counters and reading.split in ("eval", "test") and not _is_of_files(reading.label):
                 self._split = reading.split
             if counter is not None and reading.is_bar and counter.total == self._loops.total:
                 self._go_to(max(counter.value, self.step or 0))  # the bar counts the run, too
@@ -162,10 +168,13 @@ class StepCount:
 
     def _at_zero(self, reading: Reading) -> list[Row]:
         """Return the row of a bar at 0: it shows values of before, or those of the first step or of an evaluation."""
-        if not reading.is_row or not self._has_rows or not self._has_own_bar:
+        shown = {n: v for n, v in reading.metrics.items() if n != "train/epoch"}
+        is_known = not self._has_rows or all(name in self._drawn for name in shown)
+        if not reading.is_row or not self._has_own_bar or not is_known:
             return []
-        is_other = {n: v for n, v in reading.metrics.items() if n in self._drawn and self._drawn[n].value != v}
-        now, earlier = self._changed(reading, is_other, self.step or 0)
+        if all(name in self._drawn and self._drawn[name].value == value for name, value in shown.items()):
+            return []
+        now, earlier = self._changed(reading, shown, self.step or 0)
         return [*earlier, (self.step or 0, now)] if now else earlier
 
     # --- counters ---
@@ -220,7 +229,8 @@ class StepCount:
             self._has_rows and self._loops.last(_place(reading, counter)) is None
         ):
             return False
-        return (not counter.is_loop or counter.total is not None) and not reading.has_settings
+        is_setting = reading.has_settings or (reading.is_indented and not self._has_rows)
+        return (not counter.is_loop or counter.total is not None) and not is_setting
 
     def _has_other_total(self, counter: Counter) -> bool:
         return bool(self._loops.total and counter.total) and counter.total != self._loops.total
@@ -259,7 +269,6 @@ class StepCount:
 
     def _count(self, reading: Reading, counter: Counter) -> None:
         kind, place = LOOP if counter.is_loop else RUN, _place(reading, counter)
-        told = (self.step or 0) if self._loops.kind == RUN and not self._has_rows else 0
         if kind == RUN and self._loops.kind == LOOP and self._loops.agrees(counter.value, self.step or 0):
             kind = LOOP  # the loop counts the run, too
         if kind != self._loops.kind or (self._has_other_total(counter) and not self._has_rows):
@@ -267,13 +276,14 @@ class StepCount:
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         if self._first_epoch is None and epoch is not None and (reading.is_row or reading.is_bar):
-            num, rest = divmod(told, counter.total) if counter.total else (0, 0)
-            num = num if told and not rest else self._epochs_before(counter, epoch)
+            num, rest = divmod(self._resumed_at, counter.total) if counter.total else (0, 0)
+            num = num if num and not rest else self._epochs_before(counter, epoch)
             self._first_epoch = epoch - num
             self.begins_at = self._loops.base = num * (counter.total or 0)
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
         loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
+        self._resumed_at = counter.value if reading.resumes else self._resumed_at
         names = frozenset(reading.metrics)
         step = self._loops.step(place, counter, loop, epoch=epoch, is_again=is_again, at=self.step or 0, names=names)
         self._epoch = epoch
@@ -292,7 +302,7 @@ class StepCount:
         if epoch < 2 or epoch % 1 or not counter.preference or not counter.total or self._loops.base:
             return 0
         count, share = self._epochs.count, counter.value / counter.total
-        num = int(epoch) - (count is not None)
+        num = int(epoch) - self._is_from_1
         is_of_run = share > 1 / 3 if count is None else num <= share * count <= num + 1
         return 0 if is_of_run else num
 
@@ -435,12 +445,12 @@ class StepCount:
                 if _is_rounded(value, before) and name not in self._distinct:
                     continue
                 self._distinct.add(name)
-            if name in self._others and name[:6] != "train/" and not reading.is_bar:
-                if self._alone[name] < 2:
+            if name in self._others and self.counts != "row" and not reading.is_bar:
+                if self._alone[name] < 2 or name in self._often:
                     self._often.add(name)
-            if name in self._others and name[:6] != "train/" and self._alone[name] > 1 and name not in self._often:
-                kept[name.replace("/", "/final_", 1)] = value
-                continue
+                elif name[:6] != "train/" or reading.epoch is None:
+                    kept[name.replace("/", "/final_", 1)] = value
+                    continue
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
@@ -516,6 +526,11 @@ class _Drawn:
         counts[is_other] += 1
         self.value, self._step = value, step
         return is_other or (counts[True] >= 10 * counts[False] and not is_end)
+
+
+def _is_of_files(label: str) -> bool:
+    """Whether a bar with this label is of data that are read or made: `val: Scanning labels`."""
+    return any(word in label.lower() for word in _WORDS_OF_FILES)
 
 
 def _is_of_training(label: str) -> bool:

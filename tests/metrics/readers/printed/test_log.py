@@ -114,7 +114,10 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ),
         ("train(loss=0.5, acc=0.8) val(loss=0.6)", {"train/loss": 0.5, "train/accuracy": 0.8, "eval/loss": 0.6}),
         ("Batch [100-200]\taccuracy=0.5", {"step": 200, "train/accuracy": 0.5}),
-        ("Loss_D: 1.5\tD(x): 0.5\tD(G(z)): 0.6 / 0.01", {"train/loss_d": 1.5, "train/d_x": 0.5, "train/d_g_z": 0.6}),
+        (
+            "Loss_D: 1.5\tD(x): 0.5\tD(G(z)): 0.6 / 0.01",
+            {"train/loss_d": 1.5, "train/d_x": 0.5, "train/d_g_z": 0.6, "train/d_g_z_2": 0.01},
+        ),
         ("[ITER 7] Evaluating test: L1 0.03 PSNR 24.1", {"step": 7, "test/l1": 0.03, "test/psnr": 24.1}),
         ("the loss is 2.5 after 3 minutes on 2 machines", {"train/loss": 2.5}),
         ("Cost after iteration 100: 0.65", {"step": 100, "train/cost": 0.65}),
