@@ -161,6 +161,8 @@ class Epochs:
 
     def step(self, epoch: int, *, is_row: bool) -> int:
         """Return the step of an epoch in a row of metrics, or in a line without."""
+        if not is_row and self._last.get(True, (None,))[0] == epoch:
+            return self._last[True][1]  # early stop at epoch 20, behind the row of that epoch
         last, step, stage = self._last.get(is_row, (epoch, epoch, self._stage))
         begins_again = epoch <= 1 and (epoch < last or stage != self._stage)
         step += 1 if begins_again else epoch - last

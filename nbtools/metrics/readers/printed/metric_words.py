@@ -54,7 +54,7 @@ _QUALIFIERS: Final = _MEANS.union(
     SPLITS,
     words_of(
         "time best final top1 top3 top5 total overall balanced macro micro weighted "
-        "running smoothed ema pseudo aux learning grad gradient kl class"
+        "running smoothed ema pseudo aux learning grad gradient kl class win success"
     ),
 )
 COUNTERS: Final = {

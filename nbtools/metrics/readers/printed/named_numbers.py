@@ -68,6 +68,7 @@ _THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
 _EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
 _MEMBER: Final = re.compile(r"\W*+(client|worker|actor|agent|site)[ _#]*+(\d{1,3})(?=[\s:|\])])[\])]?", re.IGNORECASE)
 _RESUMES: Final = re.compile(r"\b(?:resum|continu|restor)", re.IGNORECASE)
+_NAME_ENDS: Final = re.compile(r"\)\s?[:=]")
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
@@ -304,6 +305,8 @@ def _take(state: _State, token: re.Match[str]) -> None:
     if text.lstrip("+-")[:1] in "niNI" and not (state.is_explicit or is_alone or _has_value(state.words)):
         state.words.append(text)  # a word of a phrase: number of nan iterations
         return
+    if state.depth and state.words and not state.is_explicit and _NAME_ENDS.match(token.string, token.end()):
+        return  # FID (10k): 47.9
     is_part = bool(state.words) and not state.is_explicit and state.words[-1].lower() in _ARTICLES
     if is_part and _NAME_AFTER.match(token.string, token.end()):
         return  # accuracy on the 10000 test images: 81
@@ -385,6 +388,9 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     ):  # Training (300 / 600 Steps)
         state.counted = counted[1]
         return reading.count("epoch" if counted[1].lower() == "epochs" else counted[1], number.value, total)
+    if counted and counted[1].lower() == "epochs" and re.search(r"train\w* for$", " ".join(words), re.IGNORECASE):
+        reading.num_epochs = int(number.value)  # Start training for 5 epochs
+        return True
     if counted and words[-1:] in (["after"], ["at"]):
         state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
         return words[-1] == "at" or reading.count(counted[1], number.value, total)  # 41.2 mIoU at 500 iter is the best

@@ -374,7 +374,9 @@ class StepCount:
             own = {name: metrics[name] for name in metrics.keys() & reading.of_training}
             metrics = {**_of_split({n: v for n, v in metrics.items() if n not in own}, split), **own}
         metrics = {label: value for name, value in metrics.items() if (label := self._labelled(reading, name))}
-        if not is_counted:
+        if is_counted and not reading.is_bar:
+            metrics = {self._of_further_evaluation(name, value): value for name, value in metrics.items()}
+        elif not is_counted:
             metrics = self._without_counted(reading, metrics)
         names = metrics.keys() - {"train/epoch"}
         if not names:
@@ -458,6 +460,11 @@ class StepCount:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
+    def _of_further_evaluation(self, name: str, value: float) -> str:
+        """Return the name of a metric of an evaluation that counts its step: a second one there has another name."""
+        is_second = name[:6] != "train/" and self._counted.get(name, value) != value and self._alone[name] > 1
+        return name.replace("/", "/final_", 1) if is_second else name
+
     def _make_room(self, reading: Reading, names: set[str], metrics: dict[str, float]) -> None:
         """Find a step for a row without a counter: the last one, unless that has one of its metrics."""
         is_taken = any(name in self._others for name in names if name[:6] == "train/")
@@ -468,13 +475,13 @@ class StepCount:
             self._go_to(0 if is_before else (self.step or 0) + 1)
         elif self.counts == "row" and names & self._others.keys():
             self._go_to(self.step + 1)
-        if not reading.counters:  # else: a part of an evaluation
+        if not any(counter.is_loop for counter in reading.counters):  # else: a part of an evaluation
             self._others |= metrics
 
     def _go_to(self, step: int) -> None:
         if step != self.step:
-            for name in self._others:
-                self._alone[name] += 1
+            self._alone.update(self._others.keys())
+            self._alone.update(name for name in self._counted if name[:6] != "train/")
             self.step, self._counted, self._others = min(step, MAX_STEP), {}, {}
             self._above = None
 

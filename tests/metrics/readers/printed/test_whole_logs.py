@@ -24,6 +24,7 @@ UNREAD = {
     "kfold_tabulate": "the table of all folds at the end is read as further epochs",
     "kohya_lora": "a bar that shows the same value again adds no point, although it was measured again",
     "kohya_sdxl_lora": "a bar that shows the same value again adds no point, although it was measured again",
+    "lightning_bar": "a bar that shows the same value again adds no point, although it was measured again",
     "litgpt_finetune_lora": "each row repeats the last evaluation, and is drawn with it",
     "nemo2_pretrain": "the same",
     "mace_finetune": "the row of the model before the first epoch has no counter, and stands at epoch 1",
