@@ -22,13 +22,15 @@ MEASURED: Final = words_of(
 ERRORS: Final = words_of("err error")  # measured only with a fraction: `error 404` is none
 COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
 """A number with one of these words is a setting as long as it stays."""
+MEANS: Final = words_of("mean avg average")
+"""A name of one of these words is that of a mean of what is named before."""
 SIZES: Final = words_of("size length num number dim")
 SHARES: Final = words_of("fraction ratio rate share percent")
 _SETTING: Final = words_of(
     """weight weights scale scaling scaler fn function type lambda factor target
     smoothing alpha beta every steps interval patience min max delta tolerance warmup save log
     seed layers heads channels dropout eps decay port workers
-    logging time"""
+    logging time order"""
 ).union(COEFFICIENTS, SIZES)
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
@@ -48,9 +50,8 @@ SPLITS: Final = {
     **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-_MEANS: Final = words_of("mean avg average")
 _STATISTICS: Final = words_of("std stddev median variance percentile")
-_QUALIFIERS: Final = _MEANS.union(
+_QUALIFIERS: Final = MEANS.union(
     SPLITS,
     words_of(
         "time best final top1 top3 top5 total overall balanced macro micro weighted "
@@ -181,7 +182,7 @@ def is_count(name: str, is_whole: bool) -> bool:
     tokens = parts_of(name)
     if tokens in (("count",), ("total", "s"), ("total", "ms")) or (is_time(name) and not _CLOCKS.isdisjoint(tokens)):
         return True
-    if not is_whole or not tokens or is_measured(name) or not (_MEANS | _STATISTICS).isdisjoint(tokens):
+    if not is_whole or not tokens or is_measured(name) or not (MEANS | _STATISTICS).isdisjoint(tokens):
         return False
     return _COUNTED.search(tokens[-1]) is not None
 
@@ -206,7 +207,7 @@ def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
 def without_mean(plain: str) -> str:
     """Return a name without a leading `avg_`: an evaluation has one value, which is a mean."""
     first, _, others = plain.partition("_")
-    return others if others and first in _MEANS else plain
+    return others if others and first in MEANS else plain
 
 
 def of_split(metric: str, split: str) -> str:

@@ -19,6 +19,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     EPOCHS,
     IGNORED,
     LEADING,
+    MEANS,
     MEASURED,
     RATES,
     SOURCES,
@@ -74,6 +75,8 @@ _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
 _END_OF_CELL: Final = re.compile(r"\s*+(?:[|,]|$)")
 _BEST: Final = words_of("best better improved")
 _END: Final = re.compile(r"\b(?:end|finish|done|complete|took|time|summary|result|test|val|eval)", re.IGNORECASE)
+_SUBJECT: Final = re.compile(r"\bfor ([A-Za-z][\w-]{1,20}):\s*+$")  # Evaluation results for bbox:
+_RATIOS: Final = words_of("per each every")
 _KINDS: Final = words_of("set dataset subset domain task")
 _NO_NUMBER: Final = re.compile(r"\D*+")
 _LABEL: Final = re.compile(r"[^|\[\u2500-\u259f\u27e6]*+")
@@ -122,6 +125,8 @@ class _State:
     """The subject of all values of the line: `Test (EMA): ...`, `set=alpaca ...`."""
     segment: list[str] = field(default_factory=list)
     """Further words of the first name between two bars: `i2t R@1 26.1 R@5 53.5 | t2i R@1 14.4`."""
+    is_segment_new: bool = False
+    """Whether no number has come since."""
     listed: list[str] = field(default_factory=list)
     """Name of the numbers of a list: `dice [0.6, 0.7]`."""
     place: int = 0
@@ -205,6 +210,9 @@ def _scan(state: _State, text: str) -> None:
                 state.kind = _word(token)
             if kind == "word" and state.is_explicit and len(state.words) < 4:  # vs random: win rate 0.9
                 state.segment = [word for word in state.words if word.lower() not in SPLITS]
+                state.is_segment_new = True
+            elif token[0] == "," and state.is_segment_new:  # head: Default, loss=0.5
+                state.segment = []
             _drop_words(state)
             state.words, state.slashed = ([_word(token)] if kind == "word" else []), slashed
     _drop_words(state)
@@ -259,6 +267,7 @@ def _conclude(state: _State, plain: str) -> None:
         reading.is_heading, reading.label = True, "best"
     elif is_title(plain, has_numbers=num_counts < state.num_numbers) and (reading.split or "summary" in plain.lower()):
         reading.is_heading = True
+        reading.subject = subject[1] if (subject := _SUBJECT.search(plain)) else ""
         reading.epoch = None if RESULTS.match(plain) else reading.epoch
 
 
@@ -413,6 +422,8 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     if number.named and number.is_whole and tokens and _announces(reading, tokens, int(number.value)):
         return True
     name = number.short if number.is_explicit or not number.named else number.named[-1]
+    if is_counter(name) and not _RATIOS.isdisjoint(word.lower() for word in words[-2:-1]):
+        return True  # tokens per step: 524288
     if is_best or not number.named or unit in _TIMES or not reading.count(name, number.value, total, unit=unit):
         return False
     prior = next((words[:i] for i, word in enumerate(words) if word.lower() in ("at", "after")), [])
@@ -430,7 +441,10 @@ def _add(state: _State, number: _Number) -> None:
         return  # Start training from score -6.3
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
         return
+    state.is_segment_new = False
     state.num_settings += number.is_explicit and state.sign == "="
+    if lowered in MEANS and state.previous:  # Loss 0.5 (avg 0.6)
+        short = full = f"mean_{state.previous}"
     if not number.named:  # loss train: 2.1, val: 2.2
         reading.is_measured |= not number.is_whole
         if metric_of("_".join([*words, state.previous]), None) in reading.named:

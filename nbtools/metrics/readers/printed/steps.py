@@ -65,6 +65,7 @@ class StepCount:
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
+        self._subject = ""
         self._is_in_list = self._is_best = False
         self._counted: dict[str, float] = {}
         self._trained: set[str] = set()
@@ -132,7 +133,7 @@ class StepCount:
             return []  # a row or a list that was printed before
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
-            self._split = reading.split
+            self._split, self._subject = reading.split, reading.subject
         counter = self._own(reading)
         if reading.is_bar:
             self._has_own_bar = reading.split not in ("eval", "test")
@@ -370,6 +371,10 @@ class StepCount:
             else reading.split or self._announced_split(reading, metrics) or self._split_above(reading)
         )
         split = split or ("eval" if reading.is_of_table else None)
+        if is_counted:
+            self._subject = ""
+        elif self._subject and split in ("eval", "test"):
+            metrics = {name.replace("/", f"/{self._subject}_", 1): value for name, value in metrics.items()}
         if split and split != "train":
             own = {name: metrics[name] for name in metrics.keys() & reading.of_training}
             metrics = {**_of_split({n: v for n, v in metrics.items() if n not in own}, split), **own}
@@ -496,7 +501,12 @@ class StepCount:
         for name, value in metrics.items():
             if name not in self._varying:
                 is_whole = name.partition("/")[2] in reading.integers and SHARES.isdisjoint(parts_of(name))
-                if is_whole or name in self._undecided or not COEFFICIENTS.isdisjoint(parts_of(name)) or is_time(name):
+                if (
+                    is_whole
+                    or name in self._undecided
+                    or not (COEFFICIENTS | SIZES).isdisjoint(parts_of(name))
+                    or is_time(name)
+                ):
                     seen = self._undecided.setdefault(name, [])
                     if _is_withheld(seen, step, value, is_time=is_time(name), is_whole=is_whole):
                         continue

@@ -21,7 +21,6 @@ Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
     "depth_anything": "the best values so far, 100.0 before the first evaluation, have the names of its table",
-    "kfold_tabulate": "the table of all folds at the end is read as further epochs",
     "kohya_lora": "a bar that shows the same value again adds no point, although it was measured again",
     "kohya_sdxl_lora": "a bar that shows the same value again adds no point, although it was measured again",
     "lightning_bar": "a bar that shows the same value again adds no point, although it was measured again",
