@@ -30,7 +30,7 @@ _SETTING: Final = words_of(
     """weight weights scale scaling scaler fn function type lambda factor target
     smoothing alpha beta every steps interval patience min max delta tolerance warmup save log
     seed layers heads channels dropout eps decay port workers
-    logging time order"""
+    logging time order decimal"""
 ).union(COEFFICIENTS, SIZES)
 """A name with one of these words does not make a line a row of metrics."""
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
@@ -86,6 +86,7 @@ _ALIASES: Final = {
     **dict.fromkeys(("genauigkeit", "exactitud"), "accuracy"),
     "lernrate": "learning_rate",
 }
+RATE: Final = "train/learning_rate"
 _ALWAYS_TRAIN: Final = words_of("learning_rate epoch mfu grad_norm tokens_per_s")
 _FILLERS: Final = words_of("is was at of now to value values on set")
 _PREPOSITIONS: Final = words_of("of for on in at to after over with")

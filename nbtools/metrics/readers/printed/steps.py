@@ -1,32 +1,26 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
 import collections
-import itertools
-import math
 from typing import Final, Literal
 
 from nbtools.metrics.readers.printed.epoch_counters import LOOP, RUN, Epochs, Loops, Place
 from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
-    COEFFICIENTS,
     COUNTERS,
     ERRORS,
+    RATE,
     ROUNDED,
-    SHARES,
     SIZES,
     UNNAMED,
     is_measured,
-    is_time,
     of_split,
     parts_of,
 )
+from nbtools.metrics.readers.printed.new_values import NewValues, Row, is_rounded
 from nbtools.rundir.json_files import MAX_STEP
 
 Counts = Literal["step", "epoch", "row"]
-Row = tuple[int, dict[str, float]]
-Points = list[tuple[int, float]]
 _WORDS_OF_TRAINING: Final = ("epoch", "train", "step", "iter", "|")
-_RATE: Final = "train/learning_rate"
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _WORDS_OF_FILES: Final = ("data", "token", "map", "scan", "load", "cach")
 _WORDS_OF_DATA: Final = (*_WORDS_OF_FILES, "valid", "eval", "test", "sanity")
@@ -75,9 +69,7 @@ class StepCount:
         """Whether the rows of a metric have a position in the epoch: one without is of the whole epoch."""
         self._above: str | None = None
         self._others: dict[str, float] = {}
-        self._drawn: dict[str, _Drawn] = {}
-        self._undecided: dict[str, Points] = {}
-        self._varying: set[str] = set()
+        self._values = NewValues()
         self._lesser: set[int] = set()
         self._within: set[str] = set()
         """The metrics of rows without a counter that stood within a loop."""
@@ -87,8 +79,6 @@ class StepCount:
         """Metrics that have several such rows at a step from the beginning."""
         self._distinct: set[str] = set()
         """Metrics of which a second value at a step differed from the first: an equal one is no repetition."""
-        self._first_rate: float | None = None
-        """The learning rate that a line of its own told before the first row."""
         self._waiting: Reading | None = None
         self._has_own_bar = True
         """Whether the last bar is that of the training, and not that of an evaluation."""
@@ -116,11 +106,11 @@ class StepCount:
             return []
         if reading.is_item:  # whatever its name, if the list is that of a counter or of an evaluation
             is_begun = self.step is not None or reading.epoch is not None
-            is_rate = _RATE in reading.metrics and (self.counts != "row" or reading.epoch is not None)
+            is_rate = RATE in reading.metrics and (self.counts != "row" or reading.epoch is not None)
             is_of_data = not self._has_rows and all(not SIZES.isdisjoint(parts_of(name)) for name in reading.metrics)
             reading.is_measured |= is_begun and (is_rate or (self._is_in_list and not is_of_data))
-            if not is_begun and len(reading.metrics) == 1:
-                self._first_rate = reading.metrics.get(_RATE, self._first_rate)
+            if not is_begun and [*reading.metrics] == [RATE]:
+                self._values.note_first_rate(reading.metrics[RATE])
         else:
             is_counted = bool(reading.counters) or reading.epoch is not None
             self._is_in_list = reading.is_heading or (is_counted and not (reading.is_bar and not reading.is_row))
@@ -170,12 +160,10 @@ class StepCount:
     def _at_zero(self, reading: Reading) -> list[Row]:
         """Return the row of a bar at 0: it shows values of before, or those of the first step or of an evaluation."""
         shown = {n: v for n, v in reading.metrics.items() if n != "train/epoch"}
-        is_known = not self._has_rows or all(name in self._drawn for name in shown)
-        if not reading.is_row or not self._has_own_bar or not is_known:
+        is_known = not self._has_rows or self._values.are_drawn(shown)
+        if not (reading.is_row and self._has_own_bar and is_known) or self._values.are_shown(shown):
             return []
-        if all(name in self._drawn and self._drawn[name].value == value for name, value in shown.items()):
-            return []
-        now, earlier = self._changed(reading, shown, self.step or 0)
+        now, earlier = self._values.of(reading, shown, self.step or 0)
         return [*earlier, (self.step or 0, now)] if now else earlier
 
     # --- counters ---
@@ -392,10 +380,10 @@ class StepCount:
             self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
         self._has_rows |= any(map(is_measured, names))
-        splits = {name.partition("/")[0] for name in names - {_RATE}}
+        splits = {name.partition("/")[0] for name in names - {RATE}}
         self._above = splits.pop() if len(splits) == 1 and not is_counted else self._above if not splits else None
         step = self.step or 0 if is_counted else self._after_loop(names)
-        now, earlier = self._changed(reading, metrics, step)
+        now, earlier = self._values.of(reading, metrics, step)
         return [*earlier, (step, {**reading.coordinates, **now})] if now.keys() - {"train/epoch"} else earlier
 
     def _after_loop(self, names: set[str]) -> int:
@@ -419,7 +407,7 @@ class StepCount:
         has_position = any(counter.is_loop for counter in reading.counters)
         if reading.counters and self._has_position.setdefault(name, has_position) and not has_position:
             is_mean = is_measured(name) or name == "train/grad_norm"
-            return name if name == _RATE else name.replace("/", "/mean_", 1) if is_mean else ""
+            return name if name == RATE else name.replace("/", "/mean_", 1) if is_mean else ""
         if not is_measured(name):
             return name
         says = name in reading.of_training
@@ -449,7 +437,7 @@ class StepCount:
         for name, value in metrics.items():
             before = self._counted.get(name.replace("/mean_", "/"), self._others.get(name))
             if before is not None and may_repeat:
-                if _is_rounded(value, before) and name not in self._distinct:
+                if is_rounded(value, before) and name not in self._distinct:
                     continue
                 self._distinct.add(name)
             if name in self._others and self.counts != "row" and not reading.is_bar:
@@ -461,7 +449,7 @@ class StepCount:
             if name not in self._counted:
                 split, _, plain = name.partition("/")
                 kept[f"{split}/{reading.fulls.get(plain, plain)}" if name in self._others else name] = value
-            elif (is_mean or name in reading.of_training) and not reading.is_bar and name != _RATE:
+            elif (is_mean or name in reading.of_training) and not reading.is_bar and name != RATE:
                 kept[name.replace("/", "/mean_", 1)] = value
         return kept
 
@@ -490,60 +478,6 @@ class StepCount:
             self.step, self._counted, self._others = min(step, MAX_STEP), {}, {}
             self._above = None
 
-    def _changed(self, reading: Reading, metrics: dict[str, float], step: int) -> tuple[dict[str, float], list[Row]]:
-        """Leave out what a bar shows again, settings and clocks: what never changes, and what counts up with the steps.
-
-        A number that may be one is left out until it turns out to be none. Returns the metrics that are left, and the
-        rows in which such a number was left out.
-        """
-        now: dict[str, float] = {}
-        earlier: list[Row] = []
-        for name, value in metrics.items():
-            if name not in self._varying:
-                is_whole = name.partition("/")[2] in reading.integers and SHARES.isdisjoint(parts_of(name))
-                if (
-                    is_whole
-                    or name in self._undecided
-                    or not (COEFFICIENTS | SIZES).isdisjoint(parts_of(name))
-                    or is_time(name)
-                ):
-                    seen = self._undecided.setdefault(name, [])
-                    if _is_withheld(seen, step, value, is_time=is_time(name), is_whole=is_whole):
-                        continue
-                    earlier += [(at, {name: value_then}) for at, value_then in seen]
-                self._varying.add(name)
-            if reading.is_bar and name != "train/epoch":
-                drawn = self._drawn.setdefault(name, _Drawn())
-                if not drawn.tells(value, step, is_end=any(c.value == c.total for c in reading.counters)):
-                    continue
-            now[name] = value
-        if now.keys() - {"train/epoch"} and _RATE in metrics:  # the bar's values are new, so this one is, too
-            now[_RATE] = metrics[_RATE]
-        if _RATE in now:
-            earlier += [(0, {_RATE: now[_RATE]})] * (now[_RATE] == self._first_rate and step > 0)
-            self._first_rate = None
-        return now, earlier
-
-
-class _Drawn:
-    """The drawings of a value in a bar, which is drawn again at a step when the value arrives, or at its end."""
-
-    def __init__(self) -> None:
-        self.value, self._step, self._place = math.nan, -1, 0
-        self._counts = [[0, 0], [0, 0], [0, 0]]
-        """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
-
-    def tells(self, value: float, step: int, *, is_end: bool) -> bool:
-        """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ.
-
-        A bar is drawn once more at its end.
-        """
-        self._place = min(self._place + 1, 2) if step == self._step else 0
-        is_other, counts = value != self.value, self._counts[self._place]
-        counts[is_other] += 1
-        self.value, self._step = value, step
-        return is_other or (counts[True] >= 10 * counts[False] and not is_end)
-
 
 def _is_of_files(label: str) -> bool:
     """Whether a bar with this label is of data that are read or made: `val: Scanning labels`."""
@@ -558,35 +492,6 @@ def _is_of_training(label: str) -> bool:
     )
 
 
-def _is_withheld(seen: Points, step: int, value: float, *, is_time: bool, is_whole: bool) -> bool:
-    """Whether a number may still be a setting, a clock or a count; `seen` are its points so far, and get this one.
-
-    A setting stays. A clock rises in each row, by about as much: four rows tell it from durations. A count grows as
-    the steps do.
-    """
-    points = [*seen, (step, value)]
-    if len({each for _, each in points}) == 1:
-        seen[:] = [points[0], points[-1]] if seen else points
-        return True
-    if is_time and len(points) < 5:
-        speeds = [(now - before) / (at - last or 1) for (last, before), (at, now) in itertools.pairwise(points)]
-        is_even = len(points) < 4 or (max(speeds) <= 4 * min(speeds) and value > 1.5 * points[0][1])
-        if min(speeds) <= 0 or points[0][1] < 0 or not is_even:
-            return False
-    elif not is_time:
-        first_step, first = points[0] if points[0][0] else points[1]
-        if not is_whole or not value or abs(value * first_step - first * step) > 0.05 * abs(value * first_step):
-            return False
-    seen[:] = points[:4]
-    return True
-
-
-def _is_rounded(one: float, other: float) -> bool:
-    """Whether two numbers are the same, printed with different numbers of digits."""
-    digits = min(len(repr(number).partition(".")[2].partition("e")[0]) for number in (one, other))
-    return one == other or abs(one - other) < min(0.51 * 10**-digits, 2e-3 * abs(one))
-
-
 def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
     """Return metrics with the names that they have in a split; a loss and its mean keep two names."""
     names = {name: of_split(name, split) for name in metrics}
@@ -597,6 +502,6 @@ def _of_split(metrics: dict[str, float], split: str) -> dict[str, float]:
 
 
 def _place(reading: Reading, counter: Counter) -> Place:
-    label = reading.label and reading.label.translate(_NO_DIGITS)
+    label = " ".join(reading.label.translate(_NO_DIGITS).split())
     has_epoch = reading.epoch is not None and not reading.is_bar
     return Place(reading.is_bar, label, counter.preference, has_epoch, counter.total is not None)
