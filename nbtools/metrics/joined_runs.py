@@ -1,6 +1,6 @@
 """The curves of programs that resumed one another, as one history."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ def joined_runs(parts: Sequence[tuple[History, int]]) -> tuple[History, int]:
     rows: dict[str, list[Column]] = {}
     shift, until = 0, MAX_STEP
     drawn: list[tuple[History, int, int]] = []
+    root = next((step for part, _ in parts if (step := _first_step(part)) is not None), 0)
     for part, resumed_at in parts:
         first, limit, last = _first_step(part), -1, 0
         while len(drawn) > 1 and until <= drawn[-1][2]:  # the checkpoint is of an earlier run
@@ -30,7 +31,9 @@ def joined_runs(parts: Sequence[tuple[History, int]]) -> tuple[History, int]:
             if first + shift <= until and _begins_again(part, before):
                 shift = last = _end_of(rows, until, first)
             else:
-                last = until if until < MAX_STEP else first + shift - 1
+                if until < MAX_STEP and first + shift - until > max(_distance(rows), root):
+                    shift = until + root - first  # it took its first epoch, `Epoch 4 [1/626]`, for the fourth after 0
+                last = until - (first + shift == until) if until < MAX_STEP else first + shift - 1
                 limit = last - shift
             rows = {name: _between(columns, 0, last) for name, columns in rows.items()}
         for name, series in part.items():
@@ -73,10 +76,14 @@ def _end_of(rows: dict[str, list[Column]], until: int, first: int) -> int:
 
     They may end before it by less than the distance of two rows: lines that are printed every few steps.
     """
+    last = max((int(steps[-1]) for steps, _, _ in rows.values() if len(steps)), default=0)
+    return until if until <= last + _distance(rows) else last + (first == 0)
+
+
+def _distance(rows: Mapping[str, list[Column]]) -> int:
+    """Return the distance of the last two rows; 0 if there are none."""
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _, _ in rows.values())]))
-    last = int(steps[-1]) if len(steps) else 0
-    distance = int(steps[-1] - steps[-2]) if len(steps) > 1 else 0
-    return until if until <= last + distance else last + (first == 0)
+    return int(steps[-1] - steps[-2]) if len(steps) > 1 else 0
 
 
 def _between(columns: list[Column], first: int, last: int) -> list[Column]:

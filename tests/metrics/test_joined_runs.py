@@ -46,6 +46,19 @@ def test_a_file_with_the_rows_of_the_parent_is_no_new_count() -> None:
     assert joined_runs([(rows(5, 10, **{"train/lr": 0.1}), 10), (anew, MAX_STEP)])[1] == 10
 
 
+def test_the_first_row_of_a_resumed_run_replaces_that_of_its_parent_at_the_same_step() -> None:
+    joined, shift = joined_runs([(rows(0, 2, 4, 6), 4), (rows(4, 6, start=10.0), MAX_STEP)])
+    assert (points(joined), shift) == ([(0, 0.0), (2, 2.0), (4, 14.0), (6, 16.0)], 0)
+
+
+def test_a_resumed_run_whose_epochs_count_from_1_follows_its_parent_without_a_hole() -> None:
+    parent, child = rows(*range(1, 31)), rows(*range(41, 51), start=10.0)  # Epoch 4 of 10 steps: not those from 40 on
+    joined, shift = joined_runs([(parent, 30), (child, MAX_STEP)])
+    assert [step for step, _ in points(joined)] == [*range(1, 41)] and shift == -10
+    sparse = joined_runs([(rows(100, 200, 300), 300), (rows(400, 500), MAX_STEP)])
+    assert sparse[1] == 0, "lines that are 100 steps apart"
+
+
 def test_an_unknown_step_keeps_the_rows_before_the_first_of_the_child() -> None:
     joined, shift = joined_runs([(rows(1, 2, 3, 4), MAX_STEP), (rows(4, 5, start=10.0), MAX_STEP)])
     assert (points(joined), shift) == ([(1, 1.0), (2, 2.0), (3, 3.0), (4, 14.0), (5, 15.0)], 0)
