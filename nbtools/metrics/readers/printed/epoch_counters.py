@@ -65,6 +65,10 @@ class Loops:
         Loops.__init__(self)
         self.kind = kind
 
+    def resume(self, base: int, epoch: float) -> None:
+        """Begin at a step: a training goes on in this epoch."""
+        self.base, self._base_epoch = base, epoch
+
     def show_nothing(self, place: Place) -> None:
         """A bar is at 0: if it was further, it starts over, even if its next value is above its last one."""
         if place in self._counted:

@@ -105,7 +105,7 @@ def split_words(phrase: tuple[str, ...], is_explicit: bool) -> tuple[str, str, l
     iterations, and is a number.
     """
     words = list(phrase)
-    while words and words[-1].lower() in _FILLERS and (len(words) > 1 or words[-1].lower() != "value"):
+    while words and words[-1] in _FILLERS and (len(words) > 1 or words[-1].lower() != "value"):
         words.pop()
     trailing: list[str] = []
     while len(words) > 1 and words[-1].lower() in SPLITS:  # loss train: 2.1

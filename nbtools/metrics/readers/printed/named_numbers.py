@@ -68,7 +68,8 @@ _COUNTED_AFTER: Final = re.compile(
 _THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
 _EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
 _MEMBER: Final = re.compile(r"\W*+(client|worker|actor|agent|site)[ _#]*+(\d{1,3})(?=[\s:|\])])[\])]?", re.IGNORECASE)
-_RESUMES: Final = re.compile(r"\b(?:resum|continu|restor)", re.IGNORECASE)
+_RESUMES: Final = re.compile(r"\b(?:resum|continu|restor|load)(?:e|es|ed|ing)?\b(?!\s?[:=])", re.IGNORECASE)
+_CHANGE_AFTER: Final = re.compile(r"\s?(?:->|-->|=>|→)\s?[-+]?\d")
 _NAME_ENDS: Final = re.compile(r"\)\s?[:=]")
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
@@ -171,6 +172,9 @@ def read_text(text: str) -> Reading:
     is_configuration = state.num_others > (6 if is_counted else 2)
     if (reading._named and NO_ROW.search(plain)) or is_configuration or _OBJECT.search(plain):
         return Reading()
+    if _RESUMES.search(plain) is not None:
+        reading.resumes = True
+        reading._named.clear()  # resuming from last.pt (val loss 1.64)
     _conclude(state, plain)
     return reading.finish()
 
@@ -241,7 +245,7 @@ def _conclude(state: _State, plain: str) -> None:
     reading = state.reading
     reading.split = reading.split or (state.split if not reading._named else None)
     reading.has_settings = state.num_settings > 0
-    reading.is_indented, reading.resumes = is_indented(plain), _RESUMES.search(plain) is not None
+    reading.is_indented = is_indented(plain)
     _finish_counters(state, plain)
     if reading.is_measured and (reading.counters or reading.epoch is not None or reading.split):
         for name, value, split, full in state.loose:
@@ -319,6 +323,9 @@ def _take(state: _State, token: re.Match[str]) -> None:
     is_part = bool(state.words) and not state.is_explicit and state.words[-1].lower() in _ARTICLES
     if is_part and _NAME_AFTER.match(token.string, token.end()):
         return  # accuracy on the 10000 test images: 81
+    if _CHANGE_AFTER.match(token.string, token.end()):  # val loss 0.46 -> 0.43, which was told above
+        _drop_words(state)
+        return
     number = _named_number(state, token)
     is_first = not state.num_numbers
     state.num_numbers += 1

@@ -56,8 +56,12 @@ class NewValues:
                 if not drawn.tells(value, step, is_end=any(c.value == c.total for c in reading.counters)):
                     continue
             now[name] = value
-        if now.keys() - {"train/epoch"} and RATE in metrics:  # the bar's values are new, so this one is, too
-            now[RATE] = metrics[RATE]
+        if reading.is_bar and now.keys() - {"train/epoch"}:  # the bar's values are new, so others are, too
+            now |= {
+                name: value
+                for name, value in metrics.items()
+                if name == RATE or (name in self._drawn and self._drawn[name].comes_with_others(is_new=name in now))
+            }
         if RATE in now:
             earlier += [(0, {RATE: now[RATE]})] * (now[RATE] == self._first_rate and step > 0)
             self._first_rate = None
@@ -71,6 +75,14 @@ class _Drawn:
         self.value, self._step, self._place = math.nan, -1, 0
         self._counts = [[0, 0], [0, 0], [0, 0]]
         """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
+        self._num_other = [0, 0]
+        """Where others of the bar have new values: how many times this one is the same, or another, too."""
+
+    def comes_with_others(self, *, is_new: bool) -> bool:
+        """Whether a value, which is the same as before or not, is measured whenever others of the bar are."""
+        self._num_other[is_new] += 1
+        same, other = self._num_other
+        return is_new or (other > 2 and 2 * other > same)
 
     def tells(self, value: float, step: int, *, is_end: bool) -> bool:
         """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ.

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nbtools.metrics.readers.printed.dicts import dict_in, flattened
 from nbtools.metrics.readers.printed.line_content import Reading
-from nbtools.metrics.readers.printed.metric_words import LEADING, SPLITS, parts_of
+from nbtools.metrics.readers.printed.metric_words import LEADING, SPLITS, is_measured, parts_of
 from nbtools.metrics.readers.printed.named_numbers import read_text
 
 MAX_LINE_CHARACTERS: Final = 10_000
@@ -61,6 +61,10 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     reading.is_measured |= any(counter.preference < 3 for counter in reading.counters)
     splits = [not is_whole and parts_of(name)[:1] for name, (_, is_whole) in numbers.items()]
     reading.is_measured |= len(splits) > 1 and all(tokens and tokens[0] in SPLITS for tokens in splits)
+    has_texts = any(isinstance(value, str) for value in content.values())
+    if has_texts and not any(is_measured(name) for name in numbers):
+        reading.counters.clear()  # a config: {'dataset': 'cifar10', 'timesteps': 1000}
+        reading._named.clear()
     if not reading._named:
         reading.is_measured = False
     return reading.finish()

@@ -54,6 +54,8 @@ class StepCount:
         self._first_epoch: float | None = None
         self._is_from_1 = False
         """Whether epochs are printed as `4/10`, so that the last one is 10."""
+        self._resumed_in: float | None = None
+        """The epoch that such a line tells."""
         self._resumed_at = 0
         """The step at which a line said that the training was resumed."""
         self._announced: int | None = None
@@ -117,6 +119,8 @@ class StepCount:
         if reading.epoch is None:  # else: saving the model (epoch 10, total_iters 10000)
             self._announced = reading.total_steps or self._announced
         self._epochs.announce(reading.num_epochs)
+        if reading.resumes and reading.epoch is not None and not self._has_rows:
+            self._resumed_in = reading.epoch
         self._is_from_1 |= reading.epoch is not None and reading.num_epochs is not None
         if self._is_best and (reading.is_row or reading.counters):
             self._is_best = reading.is_item
@@ -266,9 +270,11 @@ class StepCount:
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         if self._first_epoch is None and epoch is not None and (reading.is_row or reading.is_bar):
             num, rest = divmod(self._resumed_at, counter.total) if counter.total else (0, 0)
-            num = num if num and not rest else self._epochs_before(counter, epoch)
+            if not num or rest:
+                num = int(epoch) if epoch == self._resumed_in else self._epochs_before(counter, epoch)
             self._first_epoch = epoch - num
-            self.begins_at = self._loops.base = num * (counter.total or 0)
+            self.begins_at = num * (counter.total or 0)
+            self._loops.resume(self.begins_at, epoch)
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
         loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
