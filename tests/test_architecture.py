@@ -308,7 +308,7 @@ def test_an_init_is_a_docstring_but_where_names_are_re_exported() -> None:
             assert len(body) == 1 and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), inside(path)
 
 
-def test_the_product_stays_within_54900_lines() -> None:
+def test_the_product_stays_within_55300_lines() -> None:
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES) <= 54_900
 
 

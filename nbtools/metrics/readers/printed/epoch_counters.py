@@ -66,7 +66,7 @@ class Loops:
         self.kind = kind
 
     def resume(self, base: int, epoch: float) -> None:
-        """Begin at a step: a training goes on in this epoch."""
+        """Begin at a step: a training is resumed in this epoch."""
         self.base, self._base_epoch = base, epoch
 
     def show_nothing(self, place: Place) -> None:

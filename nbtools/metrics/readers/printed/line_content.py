@@ -60,7 +60,7 @@ class Reading:
     has_settings: bool = False
     """Whether it names other values than counters and metrics: `image_size=32, timesteps=1000`."""
     subject: str = ""
-    """What a heading says that the rows below are of: `Evaluation results for bbox:`."""
+    """The task of the rows below a heading: `Evaluation results for bbox:`."""
     is_indented: bool = False
     """Whether the line is one of an indented list."""
     resumes: bool = False

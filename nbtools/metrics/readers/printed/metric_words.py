@@ -20,7 +20,7 @@ MEASURED: Final = words_of(
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words."""
 ERRORS: Final = words_of("err error")  # measured only with a fraction: `error 404` is none
-COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer")
+COEFFICIENTS: Final = words_of("coef coeff coefficient range momentum threshold thresh normalizer scale decay")
 """A number with one of these words is a setting as long as it stays."""
 MEANS: Final = words_of("mean avg average")
 """A name of one of these words is that of a mean of what is named before."""

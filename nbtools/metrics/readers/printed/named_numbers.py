@@ -141,7 +141,7 @@ class _State:
     last: list[str] = field(default_factory=list)
     """Words that name the fraction before, for a second one: `D(G(z)): 0.23 / 0.06`."""
     slashed: list[str] = field(default_factory=list)
-    """Those words, behind the `/`."""
+    """These words, behind the `/`."""
     sign: str = ""
     """The separator before the number: `=` or `:`."""
     num_settings: int = 0

@@ -1,4 +1,4 @@
-"""Which printed values are new measurements: no settings, clocks or counts, and nothing that a bar shows again."""
+"""Printed values that are new measurements: no settings, clocks or counts, and nothing that a bar shows again."""
 
 import itertools
 import math
@@ -74,9 +74,9 @@ class _Drawn:
     def __init__(self) -> None:
         self.value, self._step, self._place = math.nan, -1, 0
         self._counts = [[0, 0], [0, 0], [0, 0]]
-        """Of the first, the second and the later drawings at a step: how many show the value of before, or another."""
+        """Numbers of first, second and later drawings at a step that show the value of before, and another."""
         self._num_other = [0, 0]
-        """Where others of the bar have new values: how many times this one is the same, or another, too."""
+        """Numbers of drawings with new values of others in which this one is the same, and another."""
 
     def comes_with_others(self, *, is_new: bool) -> bool:
         """Whether a value, which is the same as before or not, is measured whenever others of the bar are."""

@@ -79,6 +79,7 @@ class StepCount:
         """Number of steps that had one row with a metric and no counter: a second one is of a further evaluation."""
         self._often: set[str] = set()
         """Metrics that have several such rows at a step from the beginning."""
+        self._of_bars: set[str] = set()
         self._distinct: set[str] = set()
         """Metrics of which a second value at a step differed from the first: an equal one is no repetition."""
         self._waiting: Reading | None = None
@@ -382,6 +383,7 @@ class StepCount:
             return []
         if is_counted:
             self._counted.update((name, metrics[name]) for name in names)
+            self._of_bars |= names if reading.is_bar else set()
         else:
             self._make_room(reading, metrics.keys() - {"train/epoch"}, metrics)
         self._trained |= {name for name in names if name[:6] == "train/"}
@@ -443,7 +445,8 @@ class StepCount:
         for name, value in metrics.items():
             before = self._counted.get(name.replace("/mean_", "/"), self._others.get(name))
             if before is not None and may_repeat:
-                if is_rounded(value, before) and name not in self._distinct:
+                is_same = is_rounded(value, before) and name not in self._distinct
+                if is_same and not (is_mean and name in reading.of_training and name in self._of_bars):
                     continue
                 self._distinct.add(name)
             if name in self._others and self.counts != "row" and not reading.is_bar:
