@@ -1040,3 +1040,83 @@ def test_a_loop_beside_a_counter_of_the_run_tells_where_the_epoch_ends(tmp_path:
 def test_a_number_before_the_epoch_is_that_of_a_loop_around_it(tmp_path: Path) -> None:
     log = "".join(f"Run: {run:02d}, Epoch: {i:02d}, Loss: {i}.5\n" for run in (1, 2, 3) for i in (1, 2))
     assert {*read_log(tmp_path / "log", log.encode())} == {"train/loss", "train/epoch"}
+
+
+@pytest.mark.parametrize(
+    ("first", "line", "at"),
+    [
+        ("=> loaded checkpoint 'last.pt' (epoch 3)", "Epoch: [3][  1/100] Loss 0.5", 301),
+        ("", "Epoch: [3][  1/100] Loss 0.5", 301),
+        ("", "Epoch [4/10], Step [1/100], Loss: 0.5", 301),
+        ("Resuming after epoch 3, global step 300 of 1000", "epoch 4 iter 1/100 loss 0.5", 301),
+        ("=> resumed from epoch 3", "Epoch [ 3/10][  1/100] loss 0.5", 301),
+        ("", "epoch 4/10 step 350/1000 loss 0.5", 350),
+        ("", "Epoch 1/3 Step 1/100 loss 0.5", 1),
+        ("tokens per step: 524288", "Epoch 1/3 Step 1/100 loss 0.5", 1),
+        ("train: 812344 sequences", "step 1/100 loss 0.5", 1),
+    ],
+)
+def test_a_resumed_training_is_drawn_where_its_epoch_begins(tmp_path: Path, first: str, line: str, at: int) -> None:
+    history = read_log(tmp_path / "log", f"{first}\n{line}\n".encode())
+    assert points(history, "train/loss") == [(at, 0.5)]
+
+
+def test_epochs_behind_a_resumed_one_follow_it(tmp_path: Path) -> None:
+    lines = [f"Epoch [{e}/9] Iter [{i}/100] loss: 0.{e}{i}" for e in (4, 5) for i in (50, 100)]
+    history = read_log(tmp_path / "log", "\n".join(["resuming (epoch 3, global step 300)", *lines, ""]).encode())
+    assert [step for step, _ in points(history, "train/loss")] == [350, 400, 450, 500]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "image_size=32, timesteps=1000, objective=pred_v",
+        "     timesteps: 1000",
+        "{'dataset': 'cifar10', 'timesteps': 1000, 'lr': 0.0002}",
+        "lr=0.1 momentum=0.9 amp=True data=x model=y opt=adam device=cuda nesterov=False batch=16",
+        "resuming from out/ckpt_002000.pt (val loss 1.6412)",
+        "8 layers, each with correlation order: 3",
+    ],
+)
+def test_settings_before_a_training_are_neither_steps_nor_values(tmp_path: Path, line: str) -> None:
+    history = read_log(tmp_path / "log", f"{line}\nstep 1 loss 0.5\nstep 2 loss 0.25\n".encode())
+    assert {name: points(history, name) for name in history} == {"train/loss": [(1, 0.5), (2, 0.25)]}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("epoch 3  ARI 0.45  batch mixing 0.39", {"train/ari": 0.45, "train/mixing": 0.39}),
+        ("epoch 3\nvalidation dice: spleen 0.9, left_lung 0.8", {"eval/dice_spleen": 0.9, "eval/dice_left_lung": 0.8}),
+        ("epoch 3 loss 0.5, val mse 0.46 -> 0.43", {"train/loss": 0.5}),
+        ("epoch 3 FID (10k): 47.5", {"train/fid": 47.5}),
+        ("epoch 3 eval vs random: win rate 0.9", {"eval/win_rate": 0.9}),
+        ("epoch 3 arena: 34 wins, 6 losses -> score 0.85", {"train/score": 0.85}),
+        ("epoch 3\n client 5  loss=0.5  acc=0.75", {"train/client_5_loss": 0.5, "train/client_5_accuracy": 0.75}),
+        ("epoch 3 Loss 0.5 (avg 0.75)", {"train/loss": 0.5, "train/mean_loss": 0.75}),
+    ],
+)
+def test_names_are_those_of_the_values(tmp_path: Path, line: str, expected: dict[str, float]) -> None:
+    history = read_log(tmp_path / "log", f"epoch 2 loss 2.5\n{line}\n".encode())
+    assert {n: v for n in history if n != "train/epoch" for s, v in points(history, n) if s == 3} == expected
+
+
+def test_a_second_evaluation_at_a_step_is_the_final_one(tmp_path: Path) -> None:
+    log = "".join(f"epoch {e} loss 0.{e}\nval loss: 0.{9 - e}1\n" for e in (1, 2, 3)) + "best model: val loss: 0.55\n"
+    history = read_log(tmp_path / "log", log.encode())
+    assert points(history, "eval/loss") == [(1, 0.81), (2, 0.71), (3, 0.61)]
+
+
+def test_a_bar_that_nearly_always_changes_shows_the_same_value_twice_if_it_was_measured_twice(tmp_path: Path) -> None:
+    values = [*range(20, 40), 39, 41]
+    bars = [f"\r {n}%|#| {n}/99 [00:01<00:09, 5.0it/s, loss=0.{v}]" for n, v in enumerate(values, 1)]
+    assert len(points(read_log(tmp_path / "log", "".join([*bars, "\r"]).encode()), "train/loss")) == 22
+    stale = [f"\r {n}%|#| {n}/99 [00:01<00:09, 5.0it/s, loss=0.{20 + n // 5}]" for n in range(1, 31)]
+    assert len(points(read_log(tmp_path / "stale", "".join([*stale, "\r"]).encode()), "train/loss")) == 7
+
+
+def test_an_end_told_in_a_line_of_its_own_moves_no_row_back(tmp_path: Path) -> None:
+    fold = "".join(f"epoch {e}/9 loss 0.{e}5\n" for e in (1, 2, 3)) + "early stop at epoch 3\nval loss 0.75\n"
+    history = read_log(tmp_path / "log", (fold + fold).encode())
+    assert [step for step, _ in points(history, "train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in points(history, "eval/loss")] == [3, 6]
