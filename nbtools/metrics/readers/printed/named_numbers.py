@@ -68,7 +68,10 @@ _COUNTED_AFTER: Final = re.compile(
 _THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
 _EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
 _MEMBER: Final = re.compile(r"\W*+(client|worker|actor|agent|site)[ _#]*+(\d{1,3})(?=[\s:|\])])[\])]?", re.IGNORECASE)
-_RESUMES: Final = re.compile(r"\b(?:resum|continu|restor|load)(?:e|es|ed|ing)?\b(?!\s?[:=])", re.IGNORECASE)
+_RESUMES: Final = re.compile(
+    r"\bresum(?:e[sd]?|ing)\b(?!\s?[:=])|\b(?:restor|load|continu)(?:ed|ing)\b.{0,80}?\b(?:from|checkpoint|ckpt|after|at)\b",
+    re.IGNORECASE,
+)
 _CHANGE_AFTER: Final = re.compile(r"\s?(?:->|-->|=>|→)\s?[-+]?\d")
 _NAME_ENDS: Final = re.compile(r"\)\s?[:=]")
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
