@@ -309,7 +309,7 @@ def test_an_init_is_a_docstring_but_where_names_are_re_exported() -> None:
 
 
 def test_the_product_stays_within_55300_lines() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES) <= 54_900
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES) <= 55_300
 
 
 # --- names ----------------------------------------------------------------------------------------

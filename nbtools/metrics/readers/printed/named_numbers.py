@@ -63,7 +63,7 @@ _TOKEN: Final = re.compile(
 _ARTICLES: Final = words_of("the of on")
 _NAME_AFTER: Final = re.compile(r"(?:\ [a-z]{1,20}){1,4}+\s?+[:=]")
 _COUNTED_AFTER: Final = re.compile(
-    r"\ ((?:step|iteration|iter|update|batch|epoch)(?:s|es)?)\b(\s?[:=]?\s?\d)?", re.IGNORECASE
+    r"\ ((?:step|iteration|iter|update|batch|epoch)(?:s|es)?)\b(\s*+[:=]?\s*+\d)?", re.IGNORECASE
 )
 _THINGS_AFTER: Final = re.compile(r" [a-z]{3,20}s\b(?!\s*+[=:])")
 _EPOCH_AND_STEP: Final = re.compile(r"\s*+\d++\|\d++\|\s*+[A-Za-z]")  # 2|63|Loss: 1.2
@@ -73,6 +73,8 @@ _RESUMES: Final = re.compile(
     re.IGNORECASE,
 )
 _CHANGE_AFTER: Final = re.compile(r"\s?(?:->|-->|=>|→)\s?[-+]?\d")
+_AT: Final = re.compile(r"@ ?$")  # Eval @ 5000 steps: return 1.5
+_SENTENCE_AFTER: Final = re.compile(r" [A-Z]")
 _NAME_ENDS: Final = re.compile(r"\)\s?[:=]")
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
@@ -359,6 +361,8 @@ def _take(state: _State, token: re.Match[str]) -> None:
 def _named_number(state: _State, token: re.Match[str]) -> _Number:
     """Return a number with the words that name it, which are then used up."""
     text, unit = token["number"], (token["unit"] or "").strip()
+    if text[-1:] == "." and _SENTENCE_AFTER.match(token.string, token.end()):
+        text = text[:-1]  # Scheduled epochs: 10. LR stepped per epoch.
     words, is_explicit, outer = state.words, state.is_explicit, state.outer
     state.words, state.is_explicit, state.outer = [], False, []
     if state.slashed and not words and "." in text:
@@ -410,9 +414,11 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     if counted and counted[1].lower() == "epochs" and re.search(r"train\w* for$", " ".join(words), re.IGNORECASE):
         reading.num_epochs = int(number.value)  # Start training for 5 epochs
         return True
-    if counted and words[-1:] in (["after"], ["at"]):
+    if counted and (words[-1:] in (["after"], ["at"]) or _AT.search(token.string, 0, token.start())):
         state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
-        return words[-1] == "at" or reading.count(counted[1], number.value, total)  # 41.2 mIoU at 500 iter is the best
+        return words[-1:] == ["at"] or reading.count(
+            counted[1], number.value, total
+        )  # 41.2 mIoU at 500 iter is the best
     if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
         return reading.count(unit, number.value, total) or True
     if not number.named and number.is_whole:

@@ -1051,6 +1051,7 @@ def test_a_number_before_the_epoch_is_that_of_a_loop_around_it(tmp_path: Path) -
         ("Resuming after epoch 3, global step 300 of 1000", "epoch 4 iter 1/100 loss 0.5", 301),
         ("=> resumed from epoch 3", "Epoch [ 3/10][  1/100] loss 0.5", 301),
         ("", "epoch 4/10 step 350/1000 loss 0.5", 350),
+        ("", "epoch 4/10 step   25/1000 loss 0.5", 3025),
         ("", "Epoch 1/3 Step 1/100 loss 0.5", 1),
         ("tokens per step: 524288", "Epoch 1/3 Step 1/100 loss 0.5", 1),
         ("train: 812344 sequences", "step 1/100 loss 0.5", 1),
