@@ -65,6 +65,10 @@ class Reading:
     """Whether the line is one of an indented list."""
     resumes: bool = False
     """Whether it says that a training is resumed."""
+    is_of_epochs: bool = False
+    """Whether it is a bar of epochs: `3/60 [00:20<02:00,  2.8epoch/s]`."""
+    index: str = ""
+    """Name and number of a table's first column, if it counts no steps: `k_10` of Recall@10."""
     is_of_table: bool = False
     """Whether it is a row with a label of a table, of an evaluation unless a heading says another split."""
     is_heading: bool = False

@@ -16,6 +16,7 @@ MEASURED: Final = words_of(
     mcc ece brier eer em success succ score mse mae mape smape wmape rmse nmse nrmse rmsle r2 pearson spearman corr
     correlation iou miou fwiou dice jaccard hd95 hausdorff ap ar map map50 ndcg mrr r@1 r@5 r@10 hits@1 hr@10 nmi ari
     bleu chrf rouge rougel meteor cider bertscore wer cer fid psnr ssim lpips pesq stoi snr sisdr sisnr sdr nsdr elo
+    hellaswag mmlu piqa winogrande boolq lambada gsm8k humaneval truthfulqa
     reward rewards rew return ret win winrate verlust perte perdita genauigkeit exactitud"""
 )
 """A line is a row of metrics if the name of one of its numbers has one of these words."""

@@ -75,6 +75,7 @@ _RESUMES: Final = re.compile(
 _CHANGE_AFTER: Final = re.compile(r"\s?(?:->|-->|=>|→)\s?[-+]?\d")
 _AT: Final = re.compile(r"@ ?$")  # Eval @ 5000 steps: return 1.5
 _SENTENCE_AFTER: Final = re.compile(r" [A-Z]")
+_EPOCHS_PER_S: Final = re.compile(r"epochs?/s|s/epoch")
 _NAME_ENDS: Final = re.compile(r"\)\s?[:=]")
 _LIST_AFTER: Final = re.compile(r"\s*+\[")
 _VALUE_AFTER: Final = re.compile(r"(?=[\s:])\s*+:?+\s*+[-+]?+\d*+\.\d")
@@ -387,6 +388,8 @@ def _named_number(state: _State, token: re.Match[str]) -> _Number:
     is_whole = value == value and abs(value) <= MAX_STEP and value == int(value) and "." not in text and "e" not in text
     value *= 1000 if unit in ("k", "K") else 1
     short, full, rest = split_words(tuple(words), is_explicit)
+    if not is_whole and is_counter(short) and is_measured(full):
+        short = full  # loss (batch)=1.25
     return _Number(text, value, total, unit, is_whole, words, is_explicit, outer, is_phrase, short, full, rest, named)
 
 
@@ -484,9 +487,7 @@ def _add(state: _State, number: _Number) -> None:
             full = "_".join([*state.segment, full])
         value, is_whole = number.value / (number.total or 1), number.is_whole and not number.total
         reading.add(short + suffix, value, split, full=full + suffix, is_whole=is_whole)
-    elif (
-        not (number.is_whole or number.total) and number.unit in ("", "%") and number.named[-1].lower() not in _NO_NAMES
-    ):
+    elif not (number.is_whole or number.total) and number.unit in ("", "%") and number.named[-1] not in _NO_NAMES:
         state.loose.append((short, number.value, state.split, full))
 
 
@@ -516,6 +517,7 @@ def _finish_counters(state: _State, plain: str) -> None:
     """Give numbers without a name their meaning: of two, the first counts the loops around the second."""
     reading = state.reading
     unnamed = [counter for counter in reading.counters if counter.preference == UNNAMED]
+    reading.is_of_epochs = reading.is_bar and _EPOCHS_PER_S.search(plain) is not None
     if len(unnamed) == 2 and not reading.is_bar and reading.epoch is None:
         reading.counters.remove(unnamed[0])
         reading.epoch, reading.num_epochs = float(unnamed[0].value), unnamed[0].total

@@ -132,7 +132,8 @@ class Tables:
         for name, cell in zip(self._columns, cells, strict=True):
             parts = _parts(cell)
             if name is self._columns[0] and cell.isdigit() and not (is_counter(name) or is_measured(name)):
-                continue  # the number of a fold, or a horizon
+                reading.index = f"{name.lower()}_{cell}"  # a fold, or a horizon
+                continue
             for i, part in enumerate(parts, 1):
                 _add(reading, f"{name}_{i}" if len(parts) > 1 else name, part)
         if not is_value[0] and not reading.counters and reading.epoch is None:

@@ -16,8 +16,8 @@ MAX_LINE_CHARACTERS: Final = 10_000
 
 _RANK: Final = re.compile(
     r"\s*+(?:(?:\[?\d{4}-\d\d-\d\d[ T][\d:,.]++\]?[\s|:-]*+(?:info|debug|warning)?+[\s|:-]*+)?+"
-    r"\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
-    r"|\[?(?:rank|gpu|process)[ _]?(\d{1,6})\]?\s*+[:|]"
+    r"(?:\[(?:rank|default|trainer|worker|gpu|cuda:|process)[ _]?(\d{1,6})\]:?"
+    r"|\[?(?:rank|gpu|process)[ _]?(\d{1,6})\]?\s*+[:|])"
     r"|\[\d++,(\d{1,6})\]<std(?:out|err)>:"
     r"|\[?\d{4}-\d\d-\d\d[ T][\d:,.]++\]?[\s|:-]*+(?:info|debug|warning)?+[\s|:-]*+(?:\[[\w./]++:\d++\])?+"
     r"\s*+\((\d{1,6})/\d{1,6}\)\s(?=.*(?:epoch|batch|step|iter)))",

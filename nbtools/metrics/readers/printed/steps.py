@@ -1,6 +1,7 @@
 """The step of each printed row, from the counters in its line and in those before it."""
 
 import collections
+import math
 from typing import Final, Literal
 
 from nbtools.metrics.readers.printed.epoch_counters import LOOP, RUN, Epochs, Loops, Place
@@ -61,6 +62,9 @@ class StepCount:
         self._announced: int | None = None
         self._rank: int | None = None
         self._split: str | None = None
+        self._has_bar_of_epochs = False
+        self._split_epoch: float | None = None
+        """The epoch in the heading: `Validation at epoch 5`; a row of a later one is none of that split."""
         self._subject = ""
         self._is_in_list = self._is_best = False
         self._counted: dict[str, float] = {}
@@ -128,10 +132,12 @@ class StepCount:
             return []  # a row or a list that was printed before
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
-            self._split, self._subject = reading.split, reading.subject
+            self._split, self._subject, self._split_epoch = reading.split, reading.subject, reading.epoch
         counter = self._own(reading)
         if reading.is_bar:
             self._has_own_bar = reading.split not in ("eval", "test")
+            self._has_bar_of_epochs |= reading.is_of_epochs
+        is_waiting = was_erased and self._has_own_bar and not (self._has_bar_of_epochs and reading.epoch is not None)
         if counter is not None and reading.is_bar and counter.total and not counter.value:
             if counter.total == self._loops.total:
                 self._loops.show_nothing(_place(reading, counter))
@@ -154,7 +160,7 @@ class StepCount:
                 self._note_epoch(reading)
         if not reading.is_row or self._is_of_data(reading, counter):
             return done
-        if was_erased and self._has_own_bar and counter is None and not reading.is_bar and self._loops.kind != RUN:
+        if is_waiting and counter is None and not reading.is_bar and self._loops.kind != RUN:
             waiting, self._waiting = self._waiting, reading
             return [*done, *(self._placed(waiting) if waiting else [])]
         done += self._placed(reading, is_counted=counter is not None and not is_evaluation)
@@ -168,8 +174,9 @@ class StepCount:
         is_known = not self._has_rows or self._values.are_drawn(shown)
         if not (reading.is_row and self._has_own_bar and is_known) or self._values.are_shown(shown):
             return []
-        now, earlier = self._values.of(reading, shown, self.step or 0)
-        return [*earlier, (self.step or 0, now)] if now else earlier
+        step = (self.step or 0) if self._has_rows else 0
+        now, earlier = self._values.of(reading, shown, step)
+        return [*earlier, (step, now)] if now else earlier
 
     # --- counters ---
 
@@ -343,6 +350,8 @@ class StepCount:
             self._split = reading.split
         if is_first and reading.begins_epoch and not self._has_rows and 0 < self._loops.total == self.step:
             self._loops, self.step, self.total, self.counts = Loops(), None, None, "row"  # it was of the data
+        if self._has_bar_of_epochs and reading.is_row and not reading.is_bar:
+            self._go_to(int(epoch))  # the bar may count from 0
         if self._loops.kind:
             return
         if self._announced and self._epochs.count:
@@ -366,6 +375,8 @@ class StepCount:
             else reading.split or self._announced_split(reading, metrics) or self._split_above(reading)
         )
         split = split or ("eval" if reading.is_of_table else None)
+        if reading.index and not is_counted and self.counts != "row":
+            metrics = {name.replace("/", f"/{reading.index}_", 1): value for name, value in metrics.items()}
         if is_counted:
             self._subject = ""
         elif self._subject and split in ("eval", "test"):
@@ -426,7 +437,8 @@ class StepCount:
     def _announced_split(self, reading: Reading, metrics: dict[str, float]) -> str | None:
         """Return the split of the heading above; it ends with an epoch's mean of what the evaluation has told."""
         has_ended = self._split in ("eval", "test") and reading.epoch is not None
-        if has_ended and any(of_split(name, str(self._split)) in self._others for name in metrics):
+        is_later = (reading.epoch or 0) > (math.inf if self._split_epoch is None else self._split_epoch)
+        if has_ended and (is_later or any(of_split(name, str(self._split)) in self._others for name in metrics)):
             self._split = None
         return self._split
 

@@ -58,7 +58,7 @@ _OVER_MANY: Final = re.compile(r" (?:over|on|of|for|in) (?:the )?(?:last )?\d{1,
 _NUMBER_SIGN: Final = re.compile(r"(?<=[A-Za-z] )#(?=\d)")
 _FORTRAN: Final = re.compile(r"(?<=\d)D(?=[-+]\d\d)")
 _WITH_MEAN: Final = re.compile(r"(?<=[:\s])-?\d++\.\d++(?:e[-+]\d++)?+ \(\s*(-?\d++\.\d++(?:e[-+]\d++)?+)\)")
-_ASIDE: Final = re.compile(r"\s?\(\d{1,6} [a-z]{1,20}\)(?=\s?[:=])")
+_ASIDE: Final = re.compile(r"\s?\(\d{1,6}k? [a-z]{1,20}(?:, \d{1,6} [a-z]{1,20})?\)(?=\s?[:=])")
 _QUOTIENT: Final = re.compile(r"\d{1,12}/\d{1,12}\s?=\s?(?=\d*+\.\d)")
 _ATTACHED: Final = re.compile(r"(?<=[a-z])\(([a-z]{1,10})[ =]?(\d{1,6})\)", re.IGNORECASE)
 

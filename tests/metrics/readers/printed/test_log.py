@@ -1122,3 +1122,24 @@ def test_an_end_told_in_a_line_of_its_own_moves_no_row_back(tmp_path: Path) -> N
     history = read_log(tmp_path / "log", (fold + fold).encode())
     assert [step for step, _ in points(history, "train/loss")] == [1, 2, 3, 4, 5, 6]
     assert [step for step, _ in points(history, "eval/loss")] == [3, 6]
+
+
+_RANKS = "2026-01-31 14:22:33.1 | INFO    | rank{0} | step 1 loss {0}.5\n"
+_RECALLS = "Validation at epoch 5\nK  Recall  NDCG\n10  0.25  0.5\n20  0.75  0.5\n"
+_EPOCHS = "\rT:  {0}%|  | {0}/60 [00:01<?, 2.8epoch/s]\r"
+
+
+@pytest.mark.parametrize(
+    ("log", "name", "expected"),
+    [
+        (_RANKS.format(1) + _RANKS.format(0), "train/loss", [(1, 0.5)]),
+        (f"Epoch 5 | loss: 0.5\n{_RECALLS}Epoch 6 | loss: 0.25\n", "train/loss", [(5, 0.5), (6, 0.25)]),
+        (f"Epoch 5 | loss: 0.5\n{_RECALLS}Epoch 6 | loss: 0.25\n", "eval/k_10_recall", [(5, 0.25)]),
+        ("Epoch 1/3:   1%|# | 4/640 [00:00<00:33, 18.8img/s, loss (batch)=1.25]\r\n", "train/loss_batch", [(4, 1.25)]),
+        (f"{_EPOCHS.format(0)}     \repoch   1: train mse 0.5\n{_EPOCHS.format(1)}\n", "train/mse", [(1, 0.5)]),
+    ],
+)
+def test_what_scripts_of_their_own_print(
+    tmp_path: Path, log: str, name: str, expected: list[tuple[int, float]]
+) -> None:
+    assert points(read_log(tmp_path / "log", log.encode()), name) == expected
