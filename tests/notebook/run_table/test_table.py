@@ -145,6 +145,7 @@ def test_a_run_is_stopped_and_resumed_from_the_table(project: Project) -> None:
         assert ("stopped" if name == "Stop" else f"Resumed {run.id} as ") in table._said.value
         if name == "Resume":
             eventually(lambda: "checkpoint-5" in nt.runs(project)[0].log())
+            eventually(lambda: table._lines[0]._name == nt.runs(project)[0].id)  # the table looks for itself
             table._lines[1]._tick.value = False
     assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
     table.close()

@@ -277,12 +277,9 @@ class StepCount:
             self.step = None if reading.is_bar or not self._has_rows else self.step
         epoch = reading.epoch if reading.epoch is not None else self._epoch
         if self._first_epoch is None and epoch is not None and (reading.is_row or reading.is_bar):
-            num, rest = divmod(self._resumed_at, counter.total) if counter.total else (0, 0)
-            if not num or rest:
-                num = int(epoch) if epoch == self._resumed_in else self._epochs_before(counter, epoch)
-            self._first_epoch = epoch - num
-            self.begins_at = num * (counter.total or 0)
-            self._loops.resume(self.begins_at, epoch)
+            self._first_epoch = epoch
+            if not self._num_counted:  # else the rows before have told where the count is
+                self._resume(counter, epoch)
         is_again = self._is_again(reading, counter, self._loops.last(place), epoch)
         loops = (c for c in reading.counters if c.total and not (counter.value - c.value) % c.total)
         loop = next(loops, counter)  # STEP: 75/92 -- GLOBAL_STEP: 167
@@ -295,6 +292,15 @@ class StepCount:
         self._num_counted += reading.is_row
         self._go_to(step if reading.is_row and not reading.is_bar else max(step, self.step or 0))
         self.counts = "step"
+
+    def _resume(self, counter: Counter, epoch: float) -> None:
+        """Begin where the first printed epoch does, if that is a later one: the training was resumed."""
+        num, rest = divmod(self._resumed_at, counter.total) if counter.total else (0, 0)
+        if not num or rest:
+            num = int(epoch) if epoch == self._resumed_in else self._epochs_before(counter, epoch)
+        self._first_epoch = epoch - num
+        self.begins_at = num * (counter.total or 0)
+        self._loops.resume(self.begins_at, epoch)
 
     def _epochs_before(self, counter: Counter, epoch: float) -> int:
         """Return how many epochs a resumed training had before the first that is printed: `Epoch: [3][ 1/626]`.

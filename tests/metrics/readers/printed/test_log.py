@@ -1062,6 +1062,13 @@ def test_a_resumed_training_is_drawn_where_its_epoch_begins(tmp_path: Path, firs
     assert points(history, "train/loss") == [(at, 0.5)]
 
 
+def test_an_epoch_behind_steps_of_the_run_moves_none(tmp_path: Path) -> None:
+    log = b"step 320/1200 loss 0.5\nepoch 4/12 val loss 0.75\nstep 340/1200 loss 0.25\nstep 360/1200 loss 0.5\n"
+    history = read_log(tmp_path / "log", log)
+    assert [step for step, _ in points(history, "train/loss")] == [320, 340, 360]
+    assert points(history, "eval/loss") == [(320, 0.75)]
+
+
 def test_epochs_behind_a_resumed_one_follow_it(tmp_path: Path) -> None:
     lines = [f"Epoch [{e}/9] Iter [{i}/100] loss: 0.{e}{i}" for e in (4, 5) for i in (50, 100)]
     history = read_log(tmp_path / "log", "\n".join(["resuming (epoch 3, global step 300)", *lines, ""]).encode())
