@@ -510,7 +510,7 @@ def _has_value(words: list[str]) -> bool:
 def _is_progress(state: _State, token: re.Match[str], value: float, total: int) -> bool:
     """Whether `3/10` without a name counts: in brackets, in a bar, or alone in its cell."""
     before = token.string[: token.start()].rstrip()
-    return value <= total and (state.depth > 0 or state.reading.is_bar or not before or before[-1] in "|,:-]")
+    return value <= total + 1 and (state.depth > 0 or state.reading.is_bar or not before or before[-1] in "|,:-]")
 
 
 def _finish_counters(state: _State, plain: str) -> None:

@@ -72,7 +72,7 @@ class _Drawn:
     """The drawings of a value in a bar, which is drawn again at a step when the value arrives, or at its end."""
 
     def __init__(self) -> None:
-        self.value, self._step, self._place = math.nan, -1, 0
+        self.value, self._step, self._place, self._was_end = math.nan, -1, 0, False
         self._counts = [[0, 0], [0, 0], [0, 0]]
         """Numbers of first, second and later drawings at a step that show the value of before, and another."""
         self._num_other = [0, 0]
@@ -87,13 +87,14 @@ class _Drawn:
     def tells(self, value: float, step: int, *, is_end: bool) -> bool:
         """Whether a drawing shows a new measurement: another value, or the same where nearly all drawings differ.
 
-        A bar is drawn once more at its end.
+        A bar is drawn once more at its end; one that is drawn only there has a line an epoch, as Keras prints it.
         """
+        is_next_end, self._was_end = is_end and self._was_end and step != self._step, is_end
         self._place = min(self._place + 1, 2) if step == self._step else 0
         is_other, counts = value != self.value, self._counts[self._place]
         counts[is_other] += 1
         self.value, self._step = value, step
-        return is_other or (counts[True] >= 10 * counts[False] and not is_end)
+        return is_other or is_next_end or (counts[True] >= 10 * counts[False] and not is_end)
 
 
 def _is_withheld(seen: Points, step: int, value: float, *, is_time: bool, is_whole: bool) -> bool:

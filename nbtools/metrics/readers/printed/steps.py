@@ -327,8 +327,8 @@ class StepCount:
     def _total_of_loop(self, reading: Reading, counter: Counter, loop: Counter, epoch: float | None) -> int | None:
         """Return the steps of the run from those of a loop, which is an epoch's if it starts over or its line has one.
 
-        In the first epoch of other lines, it may start over or not. A run that begins in a later epoch is a resumed
-        one: the number of its own epochs is not known.
+        In the first epoch of other lines, it may start over or not. Where the steps before a later first epoch are not
+        known, neither is the number of those that follow.
         """
         total, count, is_whole = self._loops.total or None, self._epochs.count, epoch is not None and epoch % 1 == 0
         if total is None:  # a counter of the run, with that of an epoch beside it or none

@@ -1150,3 +1150,17 @@ def test_what_scripts_of_their_own_print(
     tmp_path: Path, log: str, name: str, expected: list[tuple[int, float]]
 ) -> None:
     assert points(read_log(tmp_path / "log", log.encode()), name) == expected
+
+
+def test_a_bar_with_a_line_an_epoch_has_a_point_an_epoch(tmp_path: Path) -> None:
+    line = "Epoch {0}/50\n6680/6680 [==============================] - 2s 256us/step - loss: 4.3{0} - acc: {1}\n"
+    log = "".join(line.format(e, acc) for e, acc in ((1, 0.7287), (2, 0.7284), (3, 0.7284)))
+    history = read_log(tmp_path / "log", log.encode())
+    assert points(history, "train/accuracy") == [(6680, 0.7287), (13360, 0.7284), (20040, 0.7284)]
+
+
+def test_a_loop_may_count_one_beyond_its_total(tmp_path: Path) -> None:
+    lines = [f"Train Epoch: {e} [{i}/199 ({i // 2}%)]\tLoss: 0.{e}{i}5" for e in (0, 1) for i in (0, 100, 200)]
+    history = read_log(tmp_path / "log", "\n".join([*lines, ""]).encode())
+    assert [step for step, _ in points(history, "train/loss")] == [0, 100, 200, 300, 400]  # 200 is the second 0, too
+    assert [*history] == ["train/loss", "train/epoch"]
