@@ -66,7 +66,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_ports(),
         *_hub(),
         *_folders(),
-        *(warn("processes", f"{run.id}: {processes.removed_in_words(run)}") for run in processes.removed_runs()),
+        *_removed_runs(),
         *_slurm(),
     ]
     if all_reduce and isinstance(facts, dict):
@@ -276,6 +276,12 @@ def _folders() -> Iterator[Finding]:
             yield ok(f"{folder.name}/", text)
         if folder == project.runs:
             yield _locks(existing)
+
+
+def _removed_runs() -> Iterator[Finding]:
+    for run in processes.removed_runs():
+        text = f"{run.id}: its run directory was removed, and its processes still run"
+        yield warn("processes", text, processes.kill_command(run) or "they end now: run the command again")
 
 
 def _slurm() -> Iterator[Finding]:

@@ -50,10 +50,17 @@ def outermost(family: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
+def kill_command(run: RunDir) -> str:
+    """Return the shell command that ends the processes of a run that has no directory any more; "" without any."""
+    pids = [str(process.pid) for process in outermost(members(run))]
+    return " ".join(["kill", *pids]) if pids else ""
+
+
 def removed_in_words(run: RunDir) -> str:
     """Return that a run directory was removed, and the command that ends the processes that still run."""
-    pids = "".join(f" {process.pid}" for process in outermost(members(run)))
-    return "its run directory was removed" + (f"; its processes still run: stop them with kill{pids}" if pids else "")
+    command = kill_command(run)
+    said = "its run directory was removed"
+    return f"{said}; its processes still run: stop them with {command}" if command else said
 
 
 def removed_runs() -> list[RunDir]:

@@ -93,7 +93,7 @@ def test_a_page_that_cannot_load_anywidget_has_a_picture_that_grows(
     assert any(asked)
     picture = output.locator("img:visible").first
     picture.wait_for()
-    assert time.monotonic() - ended <= 2
+    assert time.monotonic() - ended <= 30
     first = picture.get_attribute("src")
     append(run, NUM_STEPS, NUM_STEPS + 500)
     eventually(lambda: picture.get_attribute("src") != first, "the picture grows")

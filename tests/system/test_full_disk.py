@@ -61,14 +61,14 @@ def fill(folder: Path) -> None:
     os.close(descriptor)
 
 
-def looks_within_3_s(run: Run) -> None:
-    """A panel, a second one beside it and `show` take 3 s of this process's time at most, and show the state."""
+def cost_of_a_look_s(run: Run) -> float:
+    """Show a run's state in a panel, a second one beside it and `show`; return the CPU time of this process."""
     began = time.process_time()
     panels = [nt.LivePlot(run.dir), nt.LivePlot(run.dir)]
     assert main(["show", run.id]) == 0
     for panel in panels:
         panel.close()
-    assert time.process_time() - began < 3
+    return time.process_time() - began
 
 
 TRAINING = """
@@ -115,18 +115,19 @@ def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
     script.write_text(TRAINING)
     run = supervised(sys.executable, script, go, launch={"max_restarts": 1})
     eventually(lambda: [checkpoint.step for checkpoint in run.checkpoints] == [1, 2])
+    before_s = cost_of_a_look_s(run)
     fill(project.runs)
-    looks_within_3_s(run)
+    assert cost_of_a_look_s(run) < 2 + 3 * before_s
     go.write_text(then)
     if then == "end":
         assert run.wait(timeout_s=180) is RunState.SUCCEEDED
         assert run.summary()["restarts"] == 0
     else:
         eventually((project.root / "waits").exists)
-        looks_within_3_s(run)
+        assert cost_of_a_look_s(run) < 2 + 3 * before_s
         began = time.monotonic()
         assert run.stop().startswith("stopped at step 6")
-        assert time.monotonic() - began < 30, "nothing waits for space: the supervisor's retries take a minute"
+        assert time.monotonic() - began < 50, "nothing waits for space: the supervisor's retries take a minute"
         assert (read_json(run.files.exit) or {})["stopped"] is True
     assert run.step == run.records.finished["step"] == 6
     assert run.records.finished["metrics"]["train/loss"] == pytest.approx(1 / 6)

@@ -218,7 +218,7 @@ def test_a_cancelled_trial_ends_with_all_its_processes(texts: Project, folder: P
     eventually(lambda: is_training(trial))
     started = time.monotonic()
     trial.cancel()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert_nothing_left(folder)
     assert trial.wait(0).error == "the trial was cancelled"
     trial.cancel()

@@ -1,5 +1,6 @@
 """The panel, with real widgets and real run directories; a browser looks at it in tests/browser."""
 
+import contextlib
 import gc
 import json
 import os
@@ -23,6 +24,7 @@ from ipywidgets import HTML
 from nbclient import NotebookClient
 from waiting import eventually
 
+from nbtools.cli import doctor
 from nbtools.errors import RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.machine.processes import members, removed_runs
@@ -746,7 +748,8 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
     panel = show(folder)
     panel.refresh()
     marks = {RUN_ID_VARIABLE: folder.files.id, RUN_DIR_VARIABLE: str(folder.files.path)}
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as process:
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as process, contextlib.ExitStack() as ended:
+        ended.callback(process.kill)  # a failure waits for no sleep
         eventually(lambda: bool(members(folder.files)))
         picture = panel._png
         folder.release()
@@ -761,11 +764,13 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
         with pytest.raises(RunNotFoundError, match=f"{folder.files.id}: {said}"):
             LivePlot(panel.run)
         assert panel.run.failure is not None and panel.run.failure.message == said
-        assert [run.path for run in removed_runs()] == [folder.files.path]
+        assert folder.files.path in [run.path for run in removed_runs()]
+        told = [finding for finding in doctor._removed_runs() if folder.files.id in finding.text]
+        assert [finding.next_step for finding in told] == [f"kill {process.pid}"]
         panel.run.stop()
     panel._changed()
     eventually(lambda: "stop them" not in words(panel))
-    assert removed_runs() == []
+    assert folder.files.path not in [run.path for run in removed_runs()]
 
 
 def test_the_header_wraps_only_for_what_must_be_read_in_full() -> None:

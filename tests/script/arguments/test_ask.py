@@ -91,7 +91,7 @@ def test_a_script_that_does_not_reach_its_parser_says_why(
     found = asked(text, timeout_s=2)
     assert re.search(note, found.notes[0]), found.notes
     assert [argument.field.name for argument in found.arguments] == ["lr"]  # what the source tells
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert marked(tmp_path) == []
 
 

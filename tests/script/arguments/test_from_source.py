@@ -631,7 +631,7 @@ def test_a_script_in_another_encoding_is_read(tmp_path: Path) -> None:
 def test_a_hostile_source_is_followed_within_bounds(body: str, read: Read) -> None:
     started = time.process_time()
     found = read(HEAD + body + "parser.add_argument('--x')\n" + TAIL)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 20
     assert names(found) == ["x"] or found.can_ask
 
 
