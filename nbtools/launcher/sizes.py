@@ -113,17 +113,28 @@ class Memory:
     state: int
     """Weights, gradients and AdamW's moments, and what FSDP gathers of them."""
     activations: int | None  # if known
+    late_gradients: int = 0
+    """Gradients, among `state`, that the backward pass allocates while it frees activations."""
 
     @property
     def total(self) -> int:
-        return self.state + (self.activations or 0)
+        """The peak: the activations that are in the way of late gradients take no memory of their own."""
+        return self.state + max((self.activations or 0) - self.late_gradients, 0)
 
 
 def memory_of(config: TrainConfig, world_size: int, precision: str) -> Memory | None:
-    """Return the memory per process under the config's strategy; None if the model is unknown."""
+    """Return the memory per process under the config's strategy; None if the model is unknown.
+
+    On several ranks DDP holds all gradients all the time, in its buckets, as accumulation over passes does. Else each
+    step allocates them anew: on an NVIDIA H200, the peaks of six trainings were within 3 % (and 0.1 GB) of the figure.
+    """
     is_sharded = config.strategy == "fsdp"
     state = sharded_bytes(config, world_size, precision) if is_sharded else training_bytes(config, precision)
-    return None if state is None else Memory(state, activation_bytes(config, precision))
+    if state is None:
+        return None
+    is_late = world_size == 1 and not is_sharded and config.gradient_accumulation_steps == 1
+    late = 4 * (num_trainable_parameters(config) or 0) if is_late else 0
+    return Memory(state, activation_bytes(config, precision), late)
 
 
 def memory_in_words(config: TrainConfig, world_size: int, precision: str) -> str:
@@ -196,6 +207,7 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | No
     if memory.activations is not None:
         text = f"about {size(memory.total)} per process: {size(memory.state)} for weights, gradients and AdamW's "
         text += f"moments, {size(memory.activations)} for activations"
+        text += ", before there are gradients" if memory.late_gradients else ""
     text += f"; {words}" if "," in (words := memory_in_words(config, world_size, precision)) else ""
     small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
     if small is None or small.memory_total_bytes >= memory.total:

@@ -4,6 +4,8 @@ import datetime
 import gc
 import os
 import platform
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,22 @@ _reports: list[pytest.TestReport] = []
 
 
 @pytest.fixture
-def fresh_memory() -> None:
-    """Free what an earlier test left, and count the peak from here on."""
-    import torch
+def fresh_memory() -> Callable[[], None]:
+    """Free what an earlier test left, and count the peak from here on; the test may call it again."""
 
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    def free() -> None:
+        import torch
+
+        # The frames of a failed test hold its model.
+        for name in ("last_exc", "last_traceback", "last_type", "last_value"):
+            vars(sys).pop(name, None)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    free()
+    return free
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -35,7 +35,11 @@ Record = Callable[[str, object], None]
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_one_sharded_rank_trains_and_resumes_as_ddp_does(
-    precision: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
+    precision: str,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Record,
+    fresh_memory: Callable[[], None],
 ) -> None:
     write_inputs("mlm_pretraining", project)
     monkeypatch.chdir(project.root)
@@ -43,8 +47,7 @@ def test_one_sharded_rank_trains_and_resumes_as_ddp_does(
     values = {**TINY["mlm_pretraining"], **size, "precision": precision, "learning_rate": 1e-4, "log_every": 1}
     config = RECIPES["mlm_pretraining"].config_class(**values)
     whole = rows(train_here(project, config, monkeypatch=monkeypatch))
-    if ON_GPU:
-        torch.cuda.reset_peak_memory_stats()
+    fresh_memory()
     sharded = config.replace(strategy="fsdp")
     files = train_here(project, sharded, monkeypatch=monkeypatch)
     tolerance = 1e-4 if precision == "fp32" else 0.03

@@ -100,6 +100,8 @@ def test_a_recipe_learns_stops_and_goes_on_with_the_same_loss(
     second = train_here(project, config, saved[25], monkeypatch=monkeypatch)
     assert (read_json(second.finished) or {})["why"] == "completed"
     before, after = rows(first), rows(second)
+    tested = after.pop()  # the best checkpoint on the test samples
+    assert tested["step"] == 50 and any(name.startswith("test/") for name in tested)
     assert [row["step"] for row in before] == list(range(1, 41))
     assert [row["step"] for row in after] == list(range(26, 51))
     # The first forward pass has the same weights, samples and random numbers (dropout's come from the GPU itself).
@@ -126,7 +128,8 @@ def test_a_launched_recipe_is_stopped_and_resumed(
     recipe: str, project: Project, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     # As many steps as it takes until it is stopped: a constant rate does not depend on their number.
-    config = small(recipe, max_steps=1_000_000, epochs=1_000_000, lr_schedule="constant", checkpoint_every=1_000_000)
+    changes = {"lr_schedule": "constant", "warmup_ratio": 0.0, "checkpoint_every": 1_000_000}
+    config = small(recipe, max_steps=1_000_000, epochs=1_000_000, **changes)
     if recipe == "llm_gan":
         config = config.replace(generator_warmup_steps=500_000)
     started = time.monotonic()

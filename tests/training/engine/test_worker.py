@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
+from transformers import ModernBertConfig, ModernBertModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError
@@ -30,7 +31,7 @@ from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import optimizer as optimizer_module
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, learning_rate
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, compile_forward, learning_rate
 from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
@@ -248,6 +249,25 @@ def test_a_compiled_model_that_recomputes_activations_trains_on_two_ranks_as_a_p
     assert said.count("compiled by step") == 1, "later steps compile nothing"
     for one, other in zip(rows(plain), rows(compiled), strict=True):
         assert other == pytest.approx(one, rel=1e-4)
+
+
+def test_a_compiled_encoder_gives_attention_no_mask_for_texts_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of torch take a compiled graph for an export, for which transformers makes a mask."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(optimizer_module, "COMPILER", keep)
+    monkeypatch.setattr(masking_utils, "is_torchdynamo_exporting", lambda: True)
+    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = ModernBertModel(ModernBertConfig(**size, vocab_size=50, pad_token_id=0, global_attn_every_n_layers=1))
+    compile_forward(model)
+    model(input_ids=torch.ones(2, 16, dtype=torch.long))
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    attention = [node for node in nodes if node.target is torch.nn.functional.scaled_dot_product_attention]
+    assert [node.kwargs["attn_mask"] for node in attention] == [None, None]
 
 
 # --- devices --------------------------------------------------------------------------------------
