@@ -322,7 +322,7 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     words = _words(cause, "\n".join((message, *said)), failure, run)
     if "in DataLoader worker process" in message and said:
         message = said[-1][:500]  # the error in the worker, which the message does not hold
-    return f"{words} ({message})", _advice(cause, run)
+    return f"{words} ({known_errors.without_allocator(message)})", _advice(cause, run)
 
 
 def _advice(cause: known_errors.Cause, run: RunDir) -> str:

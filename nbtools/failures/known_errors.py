@@ -178,6 +178,14 @@ CAUSES = (
 )
 
 
+_AFTER_FREE_MEMORY = re.compile(r"(?<= is free)\. .*", re.DOTALL)
+
+
+def without_allocator(message: str) -> str:
+    """Return a message of torch without what follows the GPU's free memory: the allocator's figures and a variable."""
+    return _AFTER_FREE_MEMORY.sub("", message)
+
+
 def cause_of(message: str, said: str = "", led_to: str = "") -> Cause | None:
     """Return the first known cause of an error with this message.
 

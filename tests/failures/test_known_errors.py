@@ -17,6 +17,7 @@ from nbtools.failures.known_errors import (
     is_echo,
     lack_of_memory,
     waited,
+    without_allocator,
 )
 
 # As torch 2.13, Python 3.11 and the kernel said it.
@@ -121,6 +122,21 @@ SAID = {
         ),
     ],
 }
+
+
+OF_A_GPU = (
+    "exited with code 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total "
+    "capacity of 139.80 GiB of which 609.50 MiB is free. Process 456 has 610.00 MiB memory in use. Including "
+    "non-PyTorch memory, this process has 138.60 GiB memory in use. Of the allocated memory 138.00 GiB is allocated by "
+    "PyTorch, and 0 bytes is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try "
+    "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+"""What torch 2.11 said on an NVIDIA H200."""
+
+
+def test_the_message_of_a_full_gpu_ends_with_what_was_free() -> None:
+    assert without_allocator(OF_A_GPU).endswith("has a total capacity of 139.80 GiB of which 609.50 MiB is free")
+    assert without_allocator("CUDA error: out of memory") == "CUDA error: out of memory"
 
 
 @pytest.mark.promise("guide-L10", "guide-A11", "guide-O11", "guide-M11", "guide-G11")
