@@ -37,7 +37,7 @@ _SETTING: Final = words_of(
 _TIMES: Final = words_of("time elapsed duration dur wall clock walltime runtime seconds secs minutes mins hours ms")
 _CLOCKS: Final = words_of("elapsed wall walltime")
 _COUNTED: Final = re.compile(r"[a-z]{3,}(?<![sup])s$")  # a plural
-COMPANIONS: Final = words_of("lr l.r rate l1 norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
+COMPANIONS: Final = words_of("lr l.r rate l1 len norm gnorm gradnorm mfu time dt throughput tok/s tokens/s tokens/sec")
 """Read beside a metric even without `=` or `:`."""
 RATES: Final = words_of("tok/s tokens/s words/s samples/s images/s examples/s frames/s tok/sec samples/sec")
 """Units that name the number before them."""

@@ -21,6 +21,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     LEADING,
     MEANS,
     MEASURED,
+    RATE,
     RATES,
     SOURCES,
     SPLITS,
@@ -28,6 +29,7 @@ from nbtools.metrics.readers.printed.metric_words import (
     is_counter,
     is_measured,
     is_setting,
+    is_time,
     metric_of,
     parts_of,
     split_of,
@@ -253,16 +255,20 @@ def _conclude(state: _State, plain: str) -> None:
     reading.has_settings = state.num_settings > 0
     reading.is_indented = is_indented(plain)
     _finish_counters(state, plain)
+    # A line that counts itself and gives values after : or =, or several fractions, is a row, whatever their names.
+    if any(counter.preference < 4 for counter in reading.counters):
+        reading.is_measured |= state.num_values > 0 or len(state.loose) > (1 if "|" in plain else 2)
     if reading.is_measured and (reading.counters or reading.epoch is not None or reading.split):
         for name, value, split, full in state.loose:
             reading.add(name, value, split, full=full)
-    # A line that counts itself and gives values after : or = is a row, whatever their names.
-    reading.is_measured |= state.num_values > 0 and any(counter.preference < 4 for counter in reading.counters)
     # So is the bar of a training with values, as a bar shows what a program measures: D=0.69, G=0.71
     reading.is_measured |= reading.is_bar and state.num_values > 0 and "epoch" in reading.label.lower()
     # So is one that begins with a count, if all of them are of a split: [10]  valid_1's l2: 8798.76
     reading.is_measured |= len(state.leading) == 1 and state.num_values == state.num_of_splits > 0
-    is_rate = state.num_numbers - (reading.epoch is not None) == 1 and reading.named == {"train/learning_rate"}
+    is_rate = RATE in reading.named and (
+        state.num_numbers - (reading.epoch is not None) == 1
+        or all(name == RATE or is_time(name) or name == "train/grad_norm" for name in reading.named)
+    )
     is_value = state.num_values > 0 or reading.is_measured
     reading.is_item = bool(reading._named) and not reading.counters and (is_rate or (is_value and is_item(plain)))
     if reading._named and reading.epoch is not None and state.split and not reading.is_measured and plain[-1:] == ":":

@@ -9,6 +9,7 @@ from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.metric_words import (
     COUNTERS,
     ERRORS,
+    LEADING,
     RATE,
     ROUNDED,
     SIZES,
@@ -133,6 +134,7 @@ class StepCount:
         self._is_best = reading.is_heading and reading.label == "best"
         if reading.is_heading:
             self._split, self._subject, self._split_epoch = reading.split, reading.subject, reading.epoch
+        self._take_epoch(reading)
         counter = self._own(reading)
         if reading.is_bar:
             self._has_own_bar = reading.split not in ("eval", "test")
@@ -167,6 +169,16 @@ class StepCount:
         if is_evaluation:
             self._split = None
         return done
+
+    def _take_epoch(self, reading: Reading) -> None:
+        """Take a number at the beginning of a line for the epoch that it is: `[ 1] loss 0.5` behind its bars."""
+        if reading.is_bar or reading.epoch is not None or self._epoch is None or not self._loops.total:
+            return
+        (counter,) = reading.counters if len(reading.counters) == 1 else (None,)
+        is_leading = counter is not None and counter.preference == LEADING and counter.value == self._epoch
+        if counter is not None and is_leading and self._loops.last(_place(reading, counter)) is None:
+            reading.epoch = float(counter.value)
+            reading.counters.clear()
 
     def _at_zero(self, reading: Reading) -> list[Row]:
         """Return the row of a bar at 0: it shows values of before, or those of the first step or of an evaluation."""
@@ -259,7 +271,8 @@ class StepCount:
     def _is_better(self, reading: Reading, counter: Counter) -> bool:
         """Whether a counter is the one to follow: one of the whole run replaces one that starts over, never back."""
         if counter.is_loop and self._loops.kind == RUN:
-            return self._is_of_another_model(reading, counter)
+            goes_on = bool(self._resumed_at) and not self._num_counted and counter.value >= self._resumed_at
+            return goes_on or self._is_of_another_model(reading, counter)
         return reading.is_row or counter.is_loop or counter.preference < 3
 
     def _is_of_another_model(self, reading: Reading, counter: Counter) -> bool:

@@ -1133,6 +1133,7 @@ def test_an_end_told_in_a_line_of_its_own_moves_no_row_back(tmp_path: Path) -> N
 
 _RANKS = "2026-01-31 14:22:33.1 | INFO    | rank{0} | step 1 loss {0}.5\n"
 _RECALLS = "Validation at epoch 5\nK  Recall  NDCG\n10  0.25  0.5\n20  0.75  0.5\n"
+_BAR = "\r train: {0}%|#| {0}/100 [00:01<00:09, 5.0it/s, loss=0.{1}]"
 _EPOCHS = "\rT:  {0}%|  | {0}/60 [00:01<?, 2.8epoch/s]\r"
 
 
@@ -1144,6 +1145,15 @@ _EPOCHS = "\rT:  {0}%|  | {0}/60 [00:01<?, 2.8epoch/s]\r"
         (f"Epoch 5 | loss: 0.5\n{_RECALLS}Epoch 6 | loss: 0.25\n", "eval/k_10_recall", [(5, 0.25)]),
         ("Epoch 1/3:   1%|# | 4/640 [00:00<00:33, 18.8img/s, loss (batch)=1.25]\r\n", "train/loss_batch", [(4, 1.25)]),
         (f"{_EPOCHS.format(0)}     \repoch   1: train mse 0.5\n{_EPOCHS.format(1)}\n", "train/mse", [(1, 0.5)]),
+        ("it 0/9 | D 0.5 (gp 0.1) | G 1.5\nit 3/9 | D 0.4 (gp 0.1) | G 1.25\n", "train/g", [(0, 1.5), (3, 1.25)]),
+        ("epoch 3 loss 0.5\n  lr : 1e-03   grad norm 2.5   time 4.1s\n", "train/grad_norm", [(3, 2.5)]),
+        (
+            "resume from 4.pt (step=40)\n" + _BAR.format(40, 1) + _BAR.format(50, 2) + "\r",
+            "train/loss",
+            [(40, 0.1), (50, 0.2)],
+        ),
+        (_BAR.replace(" train", "Epoch 1").format(9, 5) + "\r[ 1] loss 0.5 val loss 0.75\n", "eval/loss", [(9, 0.75)]),
+        ("episode 10 return 1.5 len 83\nepisode 20 return 2.5 len 76\n", "train/len", [(10, 83), (20, 76)]),
     ],
 )
 def test_what_scripts_of_their_own_print(

@@ -20,6 +20,7 @@ Points = list[tuple[float, float]]
 Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
+    "diffusion_steps_bar": "the norm of one drawing, the third, is that of the one before, and was measured again",
     "depth_anything": "the best values so far, 100.0 before the first evaluation, have the names of its table",
     "kohya_lora": "a bar that shows the same value again adds no point, although it was measured again",
     "kohya_sdxl_lora": "a bar that shows the same value again adds no point, although it was measured again",
