@@ -308,8 +308,8 @@ def test_an_init_is_a_docstring_but_where_names_are_re_exported() -> None:
             assert len(body) == 1 and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), inside(path)
 
 
-def test_the_product_stays_within_55300_lines() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES) <= 55_300
+def test_the_product_stays_within_55400_lines() -> None:
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES) <= 55_400
 
 
 # --- names ----------------------------------------------------------------------------------------

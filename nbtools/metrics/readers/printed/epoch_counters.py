@@ -73,6 +73,7 @@ class Loops:
         """A bar is at 0: if it was further, it starts over, even if its next value is above its last one."""
         if place in self._counted:
             self._counted[place].is_over = True
+            self.end = self.base + self.total
 
     def agrees(self, value: int, at: int) -> bool:
         """Whether a counter of the whole run may count the same as the loop, which is at the step `at`."""

@@ -63,6 +63,8 @@ class Reading:
     """The task of the rows below a heading: `Evaluation results for bbox:`."""
     is_indented: bool = False
     """Whether the line is one of an indented list."""
+    is_aligned: bool = False
+    """Whether it is a name and a value of a list in two columns: `    total_timesteps   1000000`."""
     resumes: bool = False
     """Whether it says that a training is resumed."""
     is_of_epochs: bool = False

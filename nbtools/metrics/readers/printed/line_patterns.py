@@ -12,6 +12,9 @@ _INDENTED: Final = re.compile(  # or of a group: Episode_Reward/feet_air_time: -
     r"(?:\s++|(?=[A-Za-z]\w*+/))"
     rf"(?:['\"]?[^\W\d][\w ./@()-]{{0,60}}['\"]?[:=]\s*+(?:{_VALUE}|nan|inf)%?+\s?[a-z]{{0,2}}+[\s,;|}}]*+){{1,20}}"
 )
+_NAME: Final = r"[A-Za-z][\w/.-]*+(?: [\w/.-]++){0,3}?"
+_ALIGNED: Final = re.compile(rf"\s{{2,}}{_NAME}\s{{2,}}{_VALUE}(?:\s{{2,}}{_NAME}\s++{_VALUE}){{0,8}}\s*+")
+_ALIGNED_PAIR: Final = re.compile(rf"({_NAME})\s++({_VALUE})(?=\s\s|\s*$)")
 _CELL: Final = rf"[A-Za-z][\w/@.-]*+(?: [A-Za-z][\w/@.-]*+){{0,2}} ({_VALUE}%?+)"
 _ROW_OF_CELLS: Final = re.compile(
     rf"(\s*+(?:[^:=,|\d]{{1,60}}:\s++)?+){_CELL}(?:(?:\s{{2,}}|,\s++|\s++\|\s++){_CELL}){{1,20}}\s*+"
@@ -63,6 +66,8 @@ def with_marked_names(text: str) -> str:
         pairs = _PAIR.findall(text)
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:
             return ", ".join(f"{name}: {value}" for name, value in pairs if value)
+    if text[:2] == "  " and "." in text and is_aligned(text):
+        return _ALIGNED_PAIR.sub(r"\1: \2", text)
     if "." in text and (row := _ROW_OF_CELLS.fullmatch(text)):
         return _marked_cells(row[1], text[row.end(1) :])
     return _SHARED.sub(_each_with_name, text) if "/" in text and _QUOTIENT.search(text) else text
@@ -103,12 +108,17 @@ def qualified_value(text: str) -> tuple[str, float] | None:
 
 def is_item(text: str) -> bool:
     """Whether a line is one item of a list: `| > grad_norm: 1.2 (1.3)`, or only pairs, indented or `group/name`."""
-    return _ITEM.fullmatch(text) is not None or is_indented(text)
+    return _ITEM.fullmatch(text) is not None or is_indented(text) or is_aligned(text)
 
 
 def is_indented(text: str) -> bool:
     """Whether a line is one of an indented list, `    timesteps: 1000`, or `group/name: value`."""
     return _INDENTED.fullmatch(text) is not None
+
+
+def is_aligned(text: str) -> bool:
+    """Whether a line is one of a list in columns, `    timesteps   1000`."""
+    return _ALIGNED.fullmatch(text) is not None
 
 
 def is_title(text: str, *, has_numbers: bool) -> bool:

@@ -12,10 +12,11 @@ def words_of(text: str) -> frozenset[str]:
 
 MEASURED: Final = words_of(
     """loss losses nll ppl perplexity bpb bpc xent entropy crossentropy logloss elbo kl kld divergence cost regret err
-    error accuracy acc acc1 acc5 acc@1 acc@5 f1 auc auroc auprc precision recall sensitivity specificity top1 top5 kappa
-    mcc ece brier eer em success succ score mse mae mape smape wmape rmse nmse nrmse rmsle r2 pearson spearman corr
-    correlation iou miou fwiou dice jaccard hd95 hausdorff ap ar map map50 ndcg mrr r@1 r@5 r@10 hits@1 hr@10 nmi ari
-    bleu chrf rouge rougel meteor cider bertscore wer cer fid psnr ssim lpips pesq stoi snr sisdr sisnr sdr nsdr elo
+    error accuracy acc acc1 acc5 acc@1 acc@5 f1 auc auroc auprc precision recall sensitivity specificity top1 top5
+    top-1 top-5 kappa mcc ece brier eer em success succ score mse mae mape smape wmape rmse nmse nrmse rmsle r2
+    pearson spearman corr correlation iou miou fwiou dice jaccard hd95 hausdorff ap ar map map50 ndcg mrr r@1 r@5 r@10
+    hits@1 hr@10 nmi ari bleu chrf rouge rougel meteor cider bertscore wer cer fid psnr ssim lpips pesq stoi snr sisdr
+    sisnr sdr nsdr elo
     hellaswag mmlu piqa winogrande boolq lambada gsm8k humaneval truthfulqa
     reward rewards rew return ret win winrate verlust perte perdita genauigkeit exactitud"""
 )
@@ -83,6 +84,7 @@ _ALIASES: Final = {
     **dict.fromkeys(("tokens_per_sec", "tokens_per_second"), "tokens_per_s"),
     **dict.fromkeys(("lr", "l.r"), "learning_rate"),
     "ppl": "perplexity",
+    **{f"top-{k}": f"top{k}" for k in (1, 5)},
     **dict.fromkeys(("verlust", "perte", "perdita"), "loss"),
     **dict.fromkeys(("genauigkeit", "exactitud"), "accuracy"),
     "lernrate": "learning_rate",

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from nbtools.metrics.readers.printed.line_content import Counter, Reading
 from nbtools.metrics.readers.printed.line_patterns import (
     RESULTS,
+    is_aligned,
     is_indented,
     is_item,
     is_title,
@@ -95,7 +96,9 @@ _NO_NAMES: Final = words_of(
 )
 _TIMES: Final = frozenset(("ms", "s", "sec", "min", "h"))
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
-_BARS: Final = re.compile(r"it/s|s/it|%\||━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
+_OF_BAR: Final = re.compile(r"<[\d:?]|\dit \[|%")
+"""What a bar has beside `it/s`, and a logger's line not."""
+_BARS: Final = re.compile(r"%\||━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
 
 
 @dataclass(slots=True)
@@ -150,6 +153,8 @@ class _State:
     """Words that name the fraction before, for a second one: `D(G(z)): 0.23 / 0.06`."""
     slashed: list[str] = field(default_factory=list)
     """These words, behind the `/`."""
+    samples: int = 0
+    """Number of samples seen, which counts where nothing else does."""
     sign: str = ""
     """The separator before the number: `=` or `:`."""
     num_settings: int = 0
@@ -158,7 +163,8 @@ class _State:
 
 def read_text(text: str) -> Reading:
     """Return what a line of text says."""
-    reading = Reading(is_bar=_BARS.search(text) is not None)
+    has_speed = ("it/s" in text or "s/it" in text) and _OF_BAR.search(text) is not None
+    reading = Reading(is_bar=has_speed or _BARS.search(text) is not None)
     plain = without_noise(text.replace("\t", "  "))
     if reading.is_bar:
         label = _LABEL.match(plain)[0]  # type: ignore[index]
@@ -177,7 +183,8 @@ def read_text(text: str) -> Reading:
         state.kind, plain = f"{member[1]}_{member[2]}", plain[member.end() :]
     _scan(state, with_marked_names(plain))
     is_counted = bool(reading.counters) or reading.epoch is not None
-    is_configuration = state.num_others > (6 if is_counted else 2)
+    is_measured_too = state.num_values > 1 and reading.is_measured  # ts=12:00 level=info event=train loss=0.5 auc=0.8
+    is_configuration = state.num_others > (6 if is_counted else 4 if is_measured_too else 2)
     if (reading._named and NO_ROW.search(plain)) or is_configuration or _OBJECT.search(plain):
         return Reading()
     if _RESUMES.search(plain) is not None:
@@ -254,6 +261,7 @@ def _conclude(state: _State, plain: str) -> None:
     reading.split = reading.split or (state.split if not reading._named else None)
     reading.has_settings = state.num_settings > 0
     reading.is_indented = is_indented(plain)
+    reading.is_aligned = is_aligned(plain)
     _finish_counters(state, plain)
     # A line that counts itself and gives values after : or =, or several fractions, is a row, whatever their names.
     if any(counter.preference < 4 for counter in reading.counters):
@@ -466,6 +474,9 @@ def _add(state: _State, number: _Number) -> None:
         return  # Start training from score -6.3
     if not words or lowered in IGNORED or lowered.endswith(SOURCES) or not (number.named or number.is_explicit):
         return
+    if [*map(str.lower, number.named)] == ["samples"] and number.is_explicit and number.is_whole and number.value > 0:
+        state.samples = int(number.value)
+        return
     state.is_segment_new = False
     state.num_settings += number.is_explicit and state.sign == "="
     if lowered in MEANS and state.previous:  # Loss 0.5 (avg 0.6)
@@ -530,6 +541,8 @@ def _finish_counters(state: _State, plain: str) -> None:
     if reading.is_bar and len(state.leading) == 2 and _EPOCH_AND_STEP.match(plain):
         reading.epoch = float(state.leading[0])
         reading.counters.append(Counter(COUNTERS["step"], state.leading[1]))
+    if state.samples and not reading.counters and reading.epoch is None and reading.is_measured:
+        reading.counters.append(Counter(COUNTERS["episode"], state.samples))
     if not state.leading or reading.is_bar:
         return
     if len(state.leading) == 2 and reading.epoch is None and reading._named:  # loading x.npy ... (5000, 64): a shape

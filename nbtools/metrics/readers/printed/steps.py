@@ -139,11 +139,15 @@ class StepCount:
         if reading.is_bar:
             self._has_own_bar = reading.split not in ("eval", "test")
             self._has_bar_of_epochs |= reading.is_of_epochs
-        is_waiting = was_erased and self._has_own_bar and not (self._has_bar_of_epochs and reading.epoch is not None)
+        is_of_ended = reading.epoch is not None and reading.epoch == self._epoch and self._loops.end is not None
+        is_of_epoch = is_of_ended or (self._has_bar_of_epochs and reading.epoch is not None)
+        is_waiting = was_erased and self._has_own_bar and not is_of_epoch
         if counter is not None and reading.is_bar and counter.total and not counter.value:
+            waiting = None
             if counter.total == self._loops.total:
                 self._loops.show_nothing(_place(reading, counter))
-            return self._at_zero(reading)
+                waiting, self._waiting = self._waiting, None  # it is of the epoch that ends here
+            return [*(self._placed(waiting) if waiting else []), *self._at_zero(reading)]
         is_evaluation = counter is not None and self._is_of_evaluation(reading)
         done = []
         if counter is not None and self._is_better(reading, counter):
@@ -186,7 +190,7 @@ class StepCount:
         is_known = not self._has_rows or self._values.are_drawn(shown)
         if not (reading.is_row and self._has_own_bar and is_known) or self._values.are_shown(shown):
             return []
-        step = (self.step or 0) if self._has_rows else 0
+        step = max(self.step or 0, self._loops.end or 0) if self._has_rows else 0
         now, earlier = self._values.of(reading, shown, step)
         return [*earlier, (step, now)] if now else earlier
 
@@ -242,7 +246,8 @@ class StepCount:
             self._has_rows and self._loops.last(_place(reading, counter)) is None
         ):
             return False
-        is_setting = reading.has_settings or (reading.is_indented and not self._has_rows)
+        is_list = reading.is_indented or (reading.is_aligned and not counter.preference)
+        is_setting = reading.has_settings or (is_list and not self._has_rows)
         return (not counter.is_loop or counter.total is not None) and not is_setting
 
     def _has_other_total(self, counter: Counter) -> bool:

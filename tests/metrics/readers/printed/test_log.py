@@ -1131,6 +1131,9 @@ def test_an_end_told_in_a_line_of_its_own_moves_no_row_back(tmp_path: Path) -> N
     assert [step for step, _ in points(history, "eval/loss")] == [3, 6]
 
 
+_SEEN = "ts=2026-01-31T14:22:33Z lvl=info event={0} samples={1} loss={2} auc=0.75\n"
+_LOGURU = "12:00:0{0} | INFO | ep {1} it {2}/97 | loss 0.{0} | 0.2 s/it\n"
+_BLOCK = "--- update {0}/9 ---\n  timesteps         {0}000\n  explained var     0.{0}   entropy 1.{0}\n"
 _RANKS = "2026-01-31 14:22:33.1 | INFO    | rank{0} | step 1 loss {0}.5\n"
 _RECALLS = "Validation at epoch 5\nK  Recall  NDCG\n10  0.25  0.5\n20  0.75  0.5\n"
 _BAR = "\r train: {0}%|#| {0}/100 [00:01<00:09, 5.0it/s, loss=0.{1}]"
@@ -1153,6 +1156,18 @@ _EPOCHS = "\rT:  {0}%|  | {0}/60 [00:01<?, 2.8epoch/s]\r"
             [(40, 0.1), (50, 0.2)],
         ),
         (_BAR.replace(" train", "Epoch 1").format(9, 5) + "\r[ 1] loss 0.5 val loss 0.75\n", "eval/loss", [(9, 0.75)]),
+        (_SEEN.format("train", 4096, 2.5) + _SEEN.format("train", 8192, 1.5), "train/loss", [(4096, 2.5), (8192, 1.5)]),
+        (
+            "".join(_LOGURU.format(n, n // 2, n % 2 * 96) for n in range(4)),
+            "train/loss",
+            [(0, 0.0), (96, 0.1), (97, 0.2), (193, 0.3)],
+        ),
+        (
+            "  total_timesteps   1000000\n" + _BLOCK.format(1) + _BLOCK.format(2),
+            "train/explained_var",
+            [(1000, 0.1), (2000, 0.2)],
+        ),
+        ("epoch 1 loss 0.5\nkNN (k=20) top-1 46.5% top-5 90.0%\n", "train/top1", [(1, 46.5)]),
         ("episode 10 return 1.5 len 83\nepisode 20 return 2.5 len 76\n", "train/len", [(10, 83), (20, 76)]),
     ],
 )
@@ -1160,6 +1175,14 @@ def test_what_scripts_of_their_own_print(
     tmp_path: Path, log: str, name: str, expected: list[tuple[int, float]]
 ) -> None:
     assert points(read_log(tmp_path / "log", log.encode()), name) == expected
+
+
+def test_an_epochs_row_behind_an_erased_bar_stands_at_its_end(tmp_path: Path) -> None:
+    """The bar was drawn at 62, 72, 82 and 92 of 100; of the last epoch, no bar follows."""
+    bar = "\repoch {0}: {1}%|#| {1}/100 [00:01<00:09, 5.0it/s, loss=0.{0}{1}]"
+    epochs = ["".join(bar.format(e, n) for n in (0, 62, 72, 82, 92)) + " " for e in (1, 2)]
+    log = "".join(f"{drawn}\r          \rEpoch {e} took 9s. Test loss is 0.{e}.\n" for e, drawn in enumerate(epochs, 1))
+    assert points(read_log(tmp_path / "log", log.encode()), "test/loss") == [(100, 0.1), (200, 0.2)]
 
 
 def test_a_bar_with_a_line_an_epoch_has_a_point_an_epoch(tmp_path: Path) -> None:
