@@ -97,7 +97,7 @@ _NO_NAMES: Final = words_of(
 _TIMES: Final = frozenset(("ms", "s", "sec", "min", "h"))
 _SECONDS: Final = ("s", "sec", "secs", "second", "seconds")
 _OF_BAR: Final = re.compile(r"<[\d:?]|\dit \[|%")
-"""What a bar has beside `it/s`, and a logger's line not."""
+"""Signs of a bar with `it/s`; the line of a logger has none."""
 _BARS: Final = re.compile(r"%\||━━|[\u2580-\u259f]{2}|\[[=>#.-]{6}")
 
 
