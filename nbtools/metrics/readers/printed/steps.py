@@ -176,11 +176,11 @@ class StepCount:
 
     def _take_epoch(self, reading: Reading) -> None:
         """Take a number at the beginning of a line for the epoch that it is: `[ 1] loss 0.5` behind its bars."""
-        if reading.is_bar or reading.epoch is not None or self._epoch is None or not self._loops.total:
+        if reading.is_bar or reading.epoch is not None or not self._loops.total or len(reading.counters) != 1:
             return
-        (counter,) = reading.counters if len(reading.counters) == 1 else (None,)
-        is_leading = counter is not None and counter.preference == LEADING and counter.value == self._epoch
-        if counter is not None and is_leading and self._loops.last(_place(reading, counter)) is None:
+        counter = reading.counters[0]
+        is_epoch = counter.preference == LEADING and counter.value == self._epoch
+        if is_epoch and self._loops.last(_place(reading, counter)) is None:
             reading.epoch = float(counter.value)
             reading.counters.clear()
 

@@ -1167,6 +1167,7 @@ _EPOCHS = "\rT:  {0}%|  | {0}/60 [00:01<?, 2.8epoch/s]\r"
             "train/explained_var",
             [(1000, 0.1), (2000, 0.2)],
         ),
+        ("epoch 1 loss 0.5\nTest Clustering Metrics:\n  NMI:    72.5%\n  ARI:    45.5%\n", "test/ari", [(1, 45.5)]),
         ("epoch 1 loss 0.5\nkNN (k=20) top-1 46.5% top-5 90.0%\n", "train/top1", [(1, 46.5)]),
         ("episode 10 return 1.5 len 83\nepisode 20 return 2.5 len 76\n", "train/len", [(10, 83), (20, 76)]),
     ],
