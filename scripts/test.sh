@@ -23,6 +23,7 @@ FAST="not slow and not browser and not soak and not seeds"
 REPORT=""
 NUM_FAILED=0
 CLOCK="$(mktemp)"
+DURATIONS="$PROJECT_ROOT/.pytest_cache/durations.tsv" # the seconds of every test of the last run, the longest first
 SKIPPED="$(mktemp)" # the tests that were skipped, and why; tests/conftest.py appends to it
 trap 'rm -f -- "$CLOCK" "$SKIPPED"' EXIT
 
@@ -101,7 +102,8 @@ main() {
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Three files at a time: most tests wait for processes that they started. tests/conftest.py has the order of the files. A
   # killed worker ends the run: pytest-xdist would wait for its tests for ever.
-  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest --durations=40 -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  mkdir -p "${DURATIONS%/*}"
+  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_DURATIONS="$DURATIONS" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
   test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"

@@ -126,6 +126,32 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if path and not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(listed(terminalreporter.stats.get("skipped", [])))
+    path = os.environ.get("NBTOOLS_DURATIONS")
+    if path and not hasattr(config, "workerinput"):
+        reports = [report for group in terminalreporter.stats.values() for report in group]
+        terminalreporter.write(write_durations(Path(path), reports))
+
+
+_MOST_FILES = 15
+
+
+def write_durations(path: Path, reports: Sequence[Any]) -> str:
+    """Write the seconds of every test, the longest first, and return where the minutes go, by folder and by file."""
+    seconds: Counter[str] = Counter()
+    for report in reports:
+        if isinstance(report, pytest.TestReport):  # of set-up, call and tear-down
+            seconds[report.nodeid] += report.duration
+    path.write_text("".join(f"{taken:.3f}\t{name}\n" for name, taken in seconds.most_common()), encoding="utf-8")
+    files: Counter[str] = Counter()
+    folders: Counter[str] = Counter()
+    for name, taken in seconds.items():
+        file = name.partition("::")[0]
+        files[file] += taken
+        folders["/".join(file.split("/")[:2])] += taken
+    total = max(sum(seconds.values()), 1e-9)
+    lines = [f"{taken / 60:6.1f} min {taken / total:4.0%}  {name}" for name, taken in folders.most_common()]
+    lines += ["of which:", *(f"{taken / 60:6.1f} min  {name}" for name, taken in files.most_common(_MOST_FILES))]
+    return "\n".join(["", f"{total / 60:.1f} min of tests, each in {path}:", *lines, ""])
 
 
 # --- what Python reports to an auditor ------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Algorithm Distillation: in-context reinforcement learning from learning histories."""
 
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.engine.flags import train_with_flags
+from nbtools.training import train_with_flags
 
 
 def main(config: AlgorithmDistillationConfig) -> None:

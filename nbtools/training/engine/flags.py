@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
@@ -26,18 +25,6 @@ from nbtools.script.script import read_script
 from nbtools.training.process import launchers
 
 C = TypeVar("C", bound=TrainConfig)
-
-
-def train_with_flags(module: str, config: TrainConfig) -> None:
-    """Run `train` of a module with a script's config, changed by the command line of this process.
-
-    torch and transformers, which take seconds to load, are imported after the command line was read.
-
-    Raises:
-        SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`; else as `run`.
-    """
-    given = parse(config)
-    import_module("nbtools.training.engine.worker").run(import_module(module).train, given)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A generator and a discriminator, both language models, trained against each other."""
 
 from nbtools.recipes import LLMGANConfig
-from nbtools.training.engine.flags import train_with_flags
+from nbtools.training import train_with_flags
 
 
 def main(config: LLMGANConfig) -> None:

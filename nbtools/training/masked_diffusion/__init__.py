@@ -1,7 +1,7 @@
 """Masked-diffusion language modelling (LLaDA)."""
 
 from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.training.engine.flags import train_with_flags
+from nbtools.training import train_with_flags
 
 
 def main(config: MaskedDiffusionConfig) -> None:

@@ -1,7 +1,7 @@
 """BERT-style pretraining by masked language modelling."""
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine.flags import train_with_flags
+from nbtools.training import train_with_flags
 
 
 def main(config: MLMPretrainingConfig) -> None:

@@ -1,7 +1,7 @@
 """Classification of texts to sequences of codes."""
 
 from nbtools.recipes import TextClassificationConfig
-from nbtools.training.engine.flags import train_with_flags
+from nbtools.training import train_with_flags
 
 
 def main(config: TextClassificationConfig) -> None:
