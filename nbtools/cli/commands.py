@@ -200,6 +200,8 @@ def _launch(arguments: argparse.Namespace) -> int:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
     if arguments.try_steps and not arguments.dry_run:
         return complain("--try: goes with --dry-run, since a launch takes all steps")
+    if arguments.on is not None and (not arguments.dry_run or arguments.try_steps):
+        return complain("--on: goes with --dry-run and without --try: it asks about GPUs that are not used")
     script: str | Program = Program(module=arguments.script) if arguments.module else arguments.script
     if not arguments.module and (flags := help_text(arguments.script, options["args"])) is not None:
         print(flags, end="")
@@ -208,14 +210,16 @@ def _launch(arguments: argparse.Namespace) -> int:
         return _print_started(launch(script, after=arguments.after, queue=not arguments.no_queue, **options))
     if (after := getattr(arguments, "after", None)) is not None:
         Run(after)  # an error if there is no such run
-    checked = preflight(script, **options)
+    checked = preflight(script, on=arguments.on, **options)
     if not arguments.json:
         print_findings(checked.findings, checked.title)
-    tried = _tried(checked) if arguments.try_steps else None
+    tried = _tried(checked) if arguments.try_steps and not checked.problems else None
     if arguments.json:
         _print_json([asdict(finding) for finding in (*checked.findings, *(tried.findings if tried else ()))])
     elif tried:
         print_findings(tried.findings)
+    if checked.problems:
+        return complain(checked.problems[0] if arguments.json else checked.title)
     return FAILED if tried and tried.error else DONE
 
 

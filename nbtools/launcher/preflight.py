@@ -14,12 +14,13 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
-from nbtools.launcher.findings import Finding, epochs, ok, render_html, render_text, size, warn
+from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
 from nbtools.launcher.placement import Placement, check_cores, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
-from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.machine.devices import Device, gpus_named
+from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
 from nbtools.project import Project, expanded, find_project, plain_name
 from nbtools.recipes import Source, recipe_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
@@ -38,7 +39,7 @@ _COUNTED_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, repr=False)
 class Preflight:
-    """A launch that passed the checks and can be started; its display has one line per finding."""
+    """A launch and the findings on it; one without problems can be started. Its display has one line per finding."""
 
     script: Path
     """The path or program of the call: a recipe's script, a launcher script, or the user's program itself."""
@@ -77,8 +78,15 @@ class Preflight:
         return tuple(finding.sentence for finding in self.findings if finding.level == "warn")
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """The findings of level `problem`, as sentences; a launch is refused with the first one."""
+        return tuple(finding.sentence for finding in self.findings if finding.level == "problem")
+
+    @property
     def title(self) -> str:
-        """One line: the script, and the number of warnings."""
+        """One line: the script, and the number of problems or warnings."""
+        if self.problems:
+            return f"{self.script.name}: cannot be launched, {plural(len(self.problems), 'problem')}"
         but = f", {plural(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"{self.script.name}: ready to launch{but}"
 
@@ -106,15 +114,31 @@ class Preflight:
         return self.program.words(self.project.root, self.launch)
 
 
-def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
-    """Check all that can be checked before a process is started, and show it.
+def preflight(
+    script: str | Path | Program, *, args: Sequence[str] = (), on: str | None = None, **overrides: Any
+) -> Preflight:
+    """Check all that can be checked before a process is started, and show it, also what is behind a problem.
 
-    The arguments are those of `launch` for the script and its processes.
+    The other arguments are those of `launch` for the script and its processes.
+
+    Args:
+        on: GPUs that this machine need not have, such as `8xH100`, for which a recipe's memory is told.
 
     Raises:
-        LaunchError: what was given, what is allowed, and the next step.
+        LaunchError: the script or an argument cannot be read, so that there is nothing to check.
     """
-    checked = with_site(check_launch(script, args, overrides))
+    checked = _collected(script, args, overrides, on=() if on is None else gpus_named(on))
+    if on and checked.config is None:
+        raise LaunchError(f"on={on!r}: is for the scripts of recipes, whose memory can be computed; leave it out")
+    found: list[Finding] = []
+    with _noted(found, "slurm"):
+        checked = checked if on else with_site(checked)
+    if not any(finding.subject == "dataset" for finding in checked.findings):
+        with _noted(found, "dataset"):
+            found += _check_data(checked)
+    checked = replace(checked, findings=(*checked.findings, *found))
+    if on or checked.problems:
+        return checked
     path = [_shorter(word, checked.cwd) for word in checked.target(Path("runs/ID"))]
     known = type(checked.config).model_fields if checked.config is not None else ()
     if checked.launch.cluster is not None:
@@ -122,7 +146,16 @@ def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overr
     else:
         args = checked.args_in(Path("runs/ID"))
         line = checked.placement.shell_line(path, masked(args, known))  # notebooks are stored and shared
-    return replace(checked, findings=(*checked.findings, *_check_data(checked), ok("command", line)))
+    return replace(checked, findings=(*checked.findings, ok("command", line)))
+
+
+@contextlib.contextmanager
+def _noted(found: list[Finding], subject: str) -> Iterator[None]:
+    """Turn a refusal into a finding, so that what is behind it is checked, too."""
+    try:
+        yield
+    except LaunchError as error:
+        found.append(problem(subject, str(error)))
 
 
 def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
@@ -137,7 +170,7 @@ def with_site(checked: Preflight, runs: Path | None = None) -> Preflight:
 def check_launch(
     script: str | Path | Program, args: Sequence[str], overrides: Mapping[str, Any], *, project: Project | None = None
 ) -> Preflight:
-    """Collect the findings of a launch without writing or starting anything; samples of large data are not counted.
+    """Check a launch without writing or starting anything; samples of large data are not counted.
 
     Args:
         script: a script, or a program of the user's.
@@ -149,13 +182,30 @@ def check_launch(
     Raises:
         LaunchError: what was given, what is allowed, and the next step.
     """
+    checked = _collected(script, args, overrides, project=project)
+    for said in checked.problems:
+        raise LaunchError(said)
+    return checked
+
+
+def _collected(
+    script: str | Path | Program,
+    args: Sequence[str],
+    overrides: Mapping[str, Any],
+    *,
+    project: Project | None = None,
+    on: Sequence[Device] = (),
+) -> Preflight:
+    """Collect the findings of a launch, problems included; its arguments as `check_launch`, and GPUs to ask about."""
     overrides = dict(overrides)
+    if on and overrides.get("nproc_per_node") is None:
+        overrides["nproc_per_node"] = len(on)
     if (name := overrides.pop("name", None)) is not None:
         if run_name(name) != name:
             raise LaunchError(
                 f"name={shown(name)}: give at most 64 letters A to Z, digits, _ and, not first, -: {run_name(name)}"
             )
-        return replace(check_launch(script, args, overrides, project=project), name=name)
+        return replace(_collected(script, args, overrides, project=project, on=on), name=name)
     cwd = overrides.pop("cwd", None)
     moved = {} if cwd is None else {"cwd": str(expanded(cwd).absolute())}
     if isinstance(script, Program):
@@ -173,7 +223,7 @@ def check_launch(
         return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
     if moved:
         raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
-    return _check_recipe(path, plain, wanted, _check_args(args), notes)
+    return _check_recipe(path, plain, wanted, _check_args(args), notes, on)
 
 
 def _wanted(launch: Launch, overrides: Mapping[str, Any]) -> Launch:
@@ -188,9 +238,14 @@ def _wanted(launch: Launch, overrides: Mapping[str, Any]) -> Launch:
 
 
 def _check_recipe(
-    path: Path, plain: Script | None, wanted: Launch, args: tuple[str, ...], notes: Sequence[Finding]
+    path: Path,
+    plain: Script | None,
+    wanted: Launch,
+    args: tuple[str, ...],
+    notes: Sequence[Finding],
+    on: Sequence[Device],
 ) -> Preflight:
-    """Check a recipe's script; `plain` is None if it computes its values."""
+    """Check a recipe's script; `plain` is None if it computes its values. `on` are GPUs to ask about."""
     if asks_for_help(plain is not None, args):
         shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"
         raise LaunchError(f"--help: trains nothing, so nothing was started; {shown_by} prints the script's flags")
@@ -199,15 +254,19 @@ def _check_recipe(
     cwd = project.root if is_inside else path.parent
     interpreter = None if wanted.python is None else interpreter_for(None, wanted.python, project.root)
     config = None if plain is None else with_flags(plain, path, args, cwd)
+    found = list(notes)
     if plain is not None and config is not None:
-        with _as_launch_error(path):
+        with _noted(found, "config"), _as_launch_error(path):
             recipe_of(config).refuse(config)
-        _source_of(path, config, project)
-        notes = [*notes, *_check_lacks(plain, config)]
-    placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
-    disk = check_disk(project.runs, config)
-    gpus = placement.gpus if wanted.cluster is None else None
-    memory = [] if config is None else check_size(config, placement.launch.world_size, gpus)
+        with _noted(found, "dataset"):
+            _source_of(path, config, project)
+        found += _check_lacks(plain, config)
+    placement = _placed(wanted, interpreter, on, found)
+    cores = check_cores(placement, project.runs)
+    found += [*placement.findings, *cores, check_disk(project.runs, config)] if not on else placement.findings
+    if config is not None:
+        is_known = wanted.cluster is None and placement.findings
+        found += check_size(config, placement.launch.world_size, on or (placement.gpus if is_known else None))
     return Preflight(
         script=path,
         name=run_name(path.stem),
@@ -217,9 +276,23 @@ def _check_recipe(
         cwd=cwd,
         args=args,
         placement=placement,
-        findings=(*notes, *placement.findings, *check_cores(placement, project.runs), disk, *memory),
+        findings=tuple(found),
         source=path,
     )
+
+
+def _placed(wanted: Launch, interpreter: Interpreter | None, on: Sequence[Device], found: list[Finding]) -> Placement:
+    """Place a launch; one that is refused, with the reason in `found`, or is asked about on GPUs of another machine
+    gets neither GPUs nor variables."""
+    findings: tuple[Finding, ...] = ()
+    if on:
+        many = f"{len(on)} x {on[0].name} ({size(on[0].memory_total_bytes)} each)"
+        findings = (ok("devices", f"{many}, as asked: {plural(wanted.resolved(len(on)).world_size, 'process')}"),)
+    else:
+        with _noted(found, "devices"):
+            return place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
+    launch = wanted.resolved(len(on))
+    return Placement(launch, (), {}, False, None, interpreter or own_interpreter(), findings)
 
 
 def _check_program(
@@ -244,7 +317,7 @@ def _check_program(
         for config, values in program.config_changes(cwd).values():
             changed_config(config, values)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
-    placement = place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
+    placement = _placed(wanted, interpreter, (), found)
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]

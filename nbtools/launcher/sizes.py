@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import TrainConfig
-from nbtools.errors import LaunchError, plural
-from nbtools.launcher.findings import Finding, batch, ok, size, warn
+from nbtools.errors import plural
+from nbtools.launcher.findings import Finding, batch, ok, problem, size, warn
 from nbtools.machine.devices import Device
 from nbtools.recipes import lora, recipe_of
 from nbtools.recipes.named_model import models_of
@@ -138,15 +138,19 @@ def memory_of(config: TrainConfig, world_size: int, precision: str) -> Memory | 
     return Memory(state, activation_bytes(config, precision), late)
 
 
-def memory_in_words(config: TrainConfig, world_size: int, precision: str) -> str:
-    """Return the memory per process under each strategy and, of a named model, with LoRA; empty if it is unknown."""
+def memory_in_words(config: TrainConfig, world_size: int, precision: str, available: int | None = None) -> str:
+    """Return the memory per process under each strategy and, of a named model, with LoRA; empty if it is unknown.
+
+    With `available` bytes, each says whether it fits.
+    """
     found = {}
     for adapter in ("none", "lora") if getattr(config, "model_name", None) else (None,):
         for strategy in ("ddp", "fsdp") if world_size > 1 else (config.strategy,):
             changes = {"strategy": strategy} | ({} if adapter is None else {"adapter": adapter})
             memory = memory_of(config.model_copy(update=changes), world_size, precision)
             if memory is not None:
-                found[strategy + (" with LoRA" if adapter == "lora" else "")] = size(memory.total)
+                fits = "" if available is None else " (fits)" if memory.total <= available else " (too much)"
+                found[strategy + (" with LoRA" if adapter == "lora" else "")] = size(memory.total) + fits
     return ", ".join(f"{name} {text}" for name, text in found.items())
 
 
@@ -189,7 +193,7 @@ def num_checkpoints_kept(config: TrainConfig) -> int:
 
 
 def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | None) -> list[Finding]:
-    """Report batch, parameters and memory on `gpus` (None: unknown); LaunchError if one is too small for weights."""
+    """Report batch, parameters and memory on `gpus` (None: unknown); a problem if one is too small for weights."""
     samples, product = batch(config, world_size)
     parameters, precision = num_trainable_parameters(config), precision_of(config, gpus)
     about = "about " if getattr(config, "model_name", None) else ""  # a recipe may add or leave out a head
@@ -209,8 +213,10 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | No
         text = f"about {size(memory.total)} per process: {size(memory.state)} for weights, gradients and AdamW's "
         text += f"moments, {size(memory.activations)} for activations"
         text += ", before there are gradients" if memory.late_gradients else ""
-    text += f"; {words}" if "," in (words := memory_in_words(config, world_size, precision)) else ""
     small = min(gpus or (), key=lambda device: device.memory_total_bytes, default=None)
+    words = memory_in_words(config, world_size, precision, None if small is None else small.memory_total_bytes)
+    words = f"; {words}" if "," in words else ""
+    text += words
     if small is None or small.memory_total_bytes >= memory.total:
         return [*found, ok("memory", text)]
     has = f"GPU {small.index} ({small.name}) has {size(small.memory_total_bytes)}"
@@ -218,19 +224,21 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | No
     step = step or "choose GPUs with more memory, or a smaller model"
     if small.memory_total_bytes >= memory.state:
         return [*found, warn("memory", f"{text}; {has}", step)]
-    raise LaunchError(
-        f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}: "
-        f"{step}"
+    state = (
+        f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}{words}"
     )
+    return [*found, problem("memory", state, step)]
 
 
 def check_disk(runs: Path, config: TrainConfig | None) -> Finding:
-    """Compare the free bytes with what a run keeps; LaunchError if there is no room for a checkpoint, or no access."""
+    """Compare the free bytes with what a run keeps; a problem if there is no room for a checkpoint, or no access."""
     folder = runs
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise LaunchError(f"{runs}: cannot be written (see {folder}); change its permissions, or set NBTOOLS_ROOT")
+        return problem(
+            "disk", f"{runs}: cannot be written (see {folder})", "change its permissions, or set NBTOOLS_ROOT"
+        )
     free_bytes = shutil.disk_usage(folder).free
     free = f"{size(free_bytes)} free in runs/"
     each = None if config is None else checkpoint_bytes(config)
@@ -238,10 +246,8 @@ def check_disk(runs: Path, config: TrainConfig | None) -> Finding:
         return ok("disk", f"{free}; the size of this training's checkpoints is not known")
     whole = each // 3 if config.strategy == "fsdp" else 0  # else a hard link
     if free_bytes < each:
-        raise LaunchError(
-            f"{runs}: {size(free_bytes)} free, but a checkpoint of this model takes about {size(each)}: "
-            "nbtools clean frees some, or set NBTOOLS_ROOT to a folder on another disk"
-        )
+        text = f"{runs}: {size(free_bytes)} free, but a checkpoint of this model takes about {size(each)}"
+        return problem("disk", text, "nbtools clean frees some, or set NBTOOLS_ROOT to a folder on another disk")
     count = num_checkpoints_kept(config)
     total = count * each + whole
     text = f"{free}, {plural(count, 'checkpoint')} of about {size(each)} at once"
