@@ -464,14 +464,17 @@ GUIDES: dict[str, tuple[str, str]] = {
         "the failure card names the settings, in an order that trains the same first",
     ),
     "guide-A12": ("a banner of 60 signs: processes, kind of distribution, precision, accumulation, device", ""),
-    "guide-A13": ("tensorboard --logdir runs, each row once", ""),
+    "guide-A13": (
+        "tensorboard --logdir runs, each row once",
+        "with `--report-to tensorboard`, or report_to in the script; the panel shows the same curves without it",
+    ),
     "guide-A14": (
         "trouble: memory, more GPUs that are slower, runs that differ, hangs, a checkpoint with module.",
         "deterministic=True is one field; checkpoints never have the prefix, old ones may",
     ),
     "guide-A15": (
         "several nodes by accelerate config, or sbatch",
-        "by torchrun's own options on each node; writing and submitting sbatch files is not done yet",
+        "`nt.Launch(nnodes=N)` prints each node's command, and `cluster=nt.Slurm(...)` submits a job; or torchrun's own options on each node",
     ),
     "guide-A16": (
         "a table of hours by number and kind of GPUs",
@@ -483,7 +486,7 @@ GUIDES: dict[str, tuple[str, str]] = {
     ),
     "guide-A18": (
         "shell and Slurm scripts; a config changed in train.py and by launch flags",
-        "the script is the config: every value is a line in it, every flag overrides one; no sbatch file yet",
+        "`nbtools new … --sh` and `--sbatch` write them; the script is the config: every value is a line in it, every flag overrides one",
     ),
     "guide-A19": (
         "verify: all GPUs busy, the number of processes, replicas",

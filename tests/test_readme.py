@@ -189,6 +189,7 @@ def test_every_flag_in_the_prose_is_known(page: Path) -> None:
     fields = {name for recipe in RECIPES.values() for name in recipe.config_class.model_fields}
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
     others = {"--nbval-lax", "--nbval-current-env", "--standalone", "--resume-from"}  # pytest's, torchrun's, the flags'
+    others |= {"--logdir"}  # TensorBoard's
     known = others.union(*map(options, COMMANDS), re.findall(r"--[\w-]+", scripts))
     ours = prose(TEXTS[page]).partition("## Guides of older programs")[0]
     for flag in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", ours):

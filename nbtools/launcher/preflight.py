@@ -122,7 +122,7 @@ def preflight(
     The other arguments are those of `launch` for the script and its processes.
 
     Args:
-        on: GPUs that this machine need not have, such as `8xH100`, for which a recipe's memory is told.
+        on: GPUs that this machine need not have, such as `8xH100`, whose memory is compared with that of a recipe.
 
     Raises:
         LaunchError: the script or an argument cannot be read, so that there is nothing to check.

@@ -101,8 +101,7 @@ def resume(
         found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
         settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
         forked, more = _forked(parent, found, changes or {}, settings)
-        is_of_script = forked and own == run_name(Path(str(parent.info.get("script"))).stem)
-        settings["name"] = name if name is not None or is_of_script else own
+        settings["name"] = own if name is None else name
         try:
             return _started(parent, found, forked, args, settings, notes + more)
         except BaseException:

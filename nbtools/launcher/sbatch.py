@@ -157,8 +157,11 @@ def _describe_job(launch: Launch, cluster: Slurm) -> Iterator[Finding]:
     given = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
     default = ", ".join(name for name, value in asked.items() if value is None and name not in ("qos", "constraint"))
     yield ok("slurm", "; ".join(filter(None, [given, default and f"the site's default for {default}"])))
-    extra = (cluster.num_gpus(launch.nproc_per_node) or launch.num_processes) - launch.num_processes
-    if extra:
+    num_gpus = cluster.num_gpus(launch.nproc_per_node)
+    if num_gpus and cluster.cpus_per_task is None:
+        text = f"cpus_per_task is not set, and many sites then give a node one core for all {plural(num_gpus, 'GPU')}"
+        yield warn("cores", text, "set it to the cores of a node, or to some per GPU, here or in slurm.toml")
+    if extra := (num_gpus or launch.num_processes) - launch.num_processes:
         yield warn("job", f"nproc_per_node={launch.num_processes} leaves {plural(extra, 'GPU')} of each node idle")
 
 

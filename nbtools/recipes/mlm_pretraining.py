@@ -125,7 +125,9 @@ def _gpu_preset(
     # About four times per epoch: a document of C4 fills about three sequences.
     every = round(3 * max_samples / total_batch / 4, -2)
     values |= {"eval_every": int(every), "checkpoint_every": int(every)}
-    return Preset(f"{use}, sizes as in the guide; downloads {max_samples:,} documents of C4", num_gpus, values)
+    real = "base_8gpu" if num_gpus > 4 else "base_1gpu"
+    small = f"width {shape[2]} as in the older program of this preset (for real use: {real})"
+    return Preset(f"{use}, {small}; downloads {max_samples:,} documents of C4", num_gpus, values)
 
 
 def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:

@@ -537,6 +537,7 @@ def site(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.promise("guide-A15", "guide-A18")
 def test_new_for_slurm_spells_out_the_defaults_of_the_site(root: Path, site: Path, cli: Cli) -> None:
     words = ["--preset", "cpu_demo", "--cluster", "slurm", "--time_limit", "30", "--no-requeue"]
     done = cli("new", "mlm_pretraining", "tiny", *words, "--preamble", "module load x\nulimit -c 0", "--sbatch")

@@ -263,7 +263,7 @@ def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, proj
     assert script.launch == Launch(gpus=(), max_restarts=1, stop_on=StopOn(nan=True))
     assert (taken.read_text(), (project.scripts / "tiny.py").read_bytes()) == ("# mine\n", original)
     assert child.files.script.read_bytes() == path.read_bytes()
-    assert child.id.endswith("_tiny_3")
+    assert child.id.endswith("_tiny")
     assert child.info["args"] == ["--resume-from", str(parent.files.checkpoint(4).resolve())]
     assert child.info["launch"]["max_restarts"] == 1
     origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
@@ -290,9 +290,12 @@ def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(paren
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_a_resumed_run_and_its_fork_keep_the_name_that_the_user_gave(
+def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
     parent: Run, project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    own = resume(parent, 4, changes={"learning_rate": 1e-3})
+    assert (own.name, Path(own.info["script"]).name) == (parent.name, "tiny_2.py")
+    Path(own.info["script"]).unlink()
     change(parent.files.launch, name="foo")
     parent = Run(parent.dir.rename(project.runs / "2026-01-01_000000_foo"))
     again = resume("foo", 4)

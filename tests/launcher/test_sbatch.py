@@ -25,6 +25,7 @@ from nbtools.launcher.sbatch import (
     check_site,
     job_script,
     on_cluster,
+    place_job,
     script_text,
     seconds_of,
     site_defaults,
@@ -159,9 +160,9 @@ def test_without_sbatch_a_launch_is_refused_and_leaves_nothing(
     script: Path, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    for begin in (lambda: start(checked(script)), lambda: preflight(script, cluster=Slurm())):
-        with pytest.raises(LaunchError, match=r"sbatch and squeue are not on the path of .*--cluster none"):
-            begin()
+    with pytest.raises(LaunchError, match=r"sbatch and squeue are not on the path of .*--cluster none") as refused:
+        start(checked(script))
+    assert preflight(script, cluster=Slurm()).problems == (str(refused.value),)
     assert not list(project.runs.iterdir())
 
 
@@ -212,8 +213,8 @@ def test_several_clusters_are_refused_in_words(
 ) -> None:
     with monkeypatch.context() as changed:
         changed.setenv("SLURM_CLUSTERS", "one,two")
-        with pytest.raises(LaunchError, match=r"SLURM_CLUSTERS=one,two: names several clusters.*set SLURM_CLUSTERS to"):
-            preflight(script, cluster=Slurm(gpus_per_node=0))
+        (problem,) = preflight(script, cluster=Slurm(gpus_per_node=0)).problems
+    assert re.match("SLURM_CLUSTERS=one,two: names several clusters.*set SLURM_CLUSTERS to", problem)
 
 
 @pytest.mark.promise("slurm-submission")
@@ -334,8 +335,17 @@ def test_preflight_tells_the_expected_start_and_the_settings(script: Path, slurm
     assert "shutdown_timeout_s=60, and Slurm kills 30 s after scancel" in text
     longer = preflight(script, cluster=Slurm(gpus_per_node=0), shutdown_timeout_s=90).warnings
     assert any("a checkpoint that takes longer than 30 s is lost" in warning for warning in longer)
-    with pytest.raises(LaunchError, match=r"nnodes=9, gpus_per_node=0: .*node configuration"):
-        preflight(script, cluster=Slurm(gpus_per_node=0), nnodes=9)
+    (problem,) = preflight(script, cluster=Slurm(gpus_per_node=0), nnodes=9).problems
+    assert re.match("nnodes=9, gpus_per_node=0: .*node configuration", problem)
+
+
+@pytest.mark.parametrize(("num_gpus", "cpus", "warns"), [(2, None, True), (2, 16, False), (0, None, False)])
+def test_gpus_without_a_number_of_cores_are_a_warning(
+    num_gpus: int, cpus: int | None, warns: bool, script: Path
+) -> None:
+    cluster = Slurm(gpus_per_node=num_gpus, cpus_per_task=cpus)
+    found = place_job(Launch(nproc_per_node=2, cluster=cluster)).findings
+    assert [one.level for one in found if one.subject == "cores"] == ["warn"] * warns
 
 
 @pytest.mark.promise("slurm-drained")

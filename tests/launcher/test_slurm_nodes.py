@@ -38,7 +38,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
 
 
-@pytest.mark.promise("slurm-nodes")
+@pytest.mark.promise("slurm-nodes", "guide-A15")
 @pytest.mark.needs("slurm", "network namespaces")
 def test_two_nodes_with_a_rank_each_train_as_one_node_with_two(
     texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster
