@@ -180,7 +180,7 @@ SAFETY: dict[str, tuple[str, str]] = {
     ),
     "safety-old-data": (
         "folders that an older program prepared, with training text in their validation",
-        "refused with the command that splits their text again: `nbtools prepare --from-old DIR`",
+        "refused with the reason, and the command that prepares the text itself",
     ),
     "safety-supervisor": (
         "the supervisor fails: at once, before the training, or beside it",

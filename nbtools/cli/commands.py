@@ -10,7 +10,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -146,7 +145,6 @@ def _launch_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from nbtools.data.masked_diffusion.old_data_dirs import write_older_texts
     from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 
@@ -154,13 +152,9 @@ def _prepare(arguments: argparse.Namespace) -> int:
         complain(text, DONE)
 
     folder = expanded(arguments.out).absolute()
+    options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean, "say": say}
     try:
-        with tempfile.TemporaryDirectory() as texts:
-            text = Path(texts) if arguments.from_old is not None else expanded(arguments.text).absolute()
-            if arguments.from_old is not None:
-                say(write_older_texts(expanded(arguments.from_old), text))
-            options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean, "say": say}
-            metadata = prepare(str(text), folder, arguments.tokenizer, **options)
+        metadata = prepare(str(expanded(arguments.text).absolute()), folder, arguments.tokenizer, **options)
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(

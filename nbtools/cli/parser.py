@@ -134,15 +134,8 @@ def parser(
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
     prepare = command("prepare", "Tokenize a text once, into a new folder for --data-dir.")
-    source = prepare.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "text",
-        metavar="TEXT",
-        nargs="?",
-        help="as a recipe's dataset: a text file, a folder of .txt files, a table, or hf/OWNER/NAME",
-    )
-    text = "a data_dir folder of an older program, whose text is joined and split again"
-    source.add_argument("--from-old", "--from_old", metavar="DIR", help=text)
+    text = "as a recipe's dataset: a text file, a folder of .txt files, a table, or hf/OWNER/NAME"
+    prepare.add_argument("text", metavar="TEXT", help=text)
     prepare.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
     text = "chars (default), words, or the folder or hub id of a model"
     prepare.add_argument("--tokenizer", default="chars", metavar="chars|words|MODEL", help=text)

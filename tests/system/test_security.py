@@ -263,7 +263,7 @@ def command_line(verb: str, tried: argparse.Action, value: str) -> list[list[str
         if action is tried or action.dest == tried.dest or action.nargs == 0:
             if action.dest == tried.dest and not action.option_strings:
                 positional.append(value)
-        elif action.required or (action.metavar in ("TEXT", "TEXT|FILE") and tried.dest != "from_old"):
+        elif action.required or action.metavar == "TEXT|FILE":
             options += [action.option_strings[0]] if action.option_strings else []
             (options if action.option_strings else positional).append(VALID[str(action.metavar)])
     if not tried.option_strings:

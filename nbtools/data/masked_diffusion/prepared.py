@@ -59,8 +59,8 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     if not isinstance(content, dict) or content.get("made_by") != _MADE_BY:
         raise DataError(
             f"{folder / METADATA}: was not made by nbtools prepare. The windows of older programs overlap and were "
-            "divided at random, so that training text is in the validation; split its text again: "
-            f"nbtools prepare --from-old {folder.name} --out {folder.name}_new"
+            "divided at random, so that training text is in the validation; "
+            f"prepare the text itself again: nbtools prepare TEXT --out {folder.name}_new"
         )
     names = ("vocab_size", "num_train_tokens", "num_val_tokens", "format")
     numbers = [int(content[name]) for name in names if type(content.get(name)) is int and content[name] > 0]

@@ -164,13 +164,14 @@ def test_the_cache_is_found_again_by_content(text: Path, project: Project) -> No
     assert made() != first
 
 
+@pytest.mark.promise("safety-old-data")
 def test_a_folder_of_an_older_program_is_refused_for_its_leak(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     folder.mkdir()
     for name in (prepared.TRAIN, prepared.VALIDATION):
         np.save(folder / name, np.zeros((10, 4096), dtype=np.int64))
     (folder / prepared.METADATA).write_text('{"vocab_size": 68, "sequence_length": 4096}')
-    with pytest.raises(DataError, match=r"was not made by nbtools prepare.*overlap.*nbtools prepare --from-old"):
+    with pytest.raises(DataError, match=r"was not made by nbtools prepare.*overlap.*nbtools prepare TEXT"):
         open_text(folder, 64)
 
 
