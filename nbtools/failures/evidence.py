@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,13 @@ _BOX = re.compile(r"^[╭┌][^\n]*\n(?P<lines>(?:[│|][^\n]*\n)+)[╰└][─-
 """A box at the end of the output, in which tyro and typer print errors of the arguments."""
 _RANK_PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]|\d+): ?", re.MULTILINE)
 """Prefix of a rank's line: of torch while a process group exists, of torchrun --tee, and of srun --label."""
+_UNCAUGHT = re.compile(r"^(?:\[default\d+\]: ?)?\[rank(?P<rank>\d+)\]: ?(?P<line>.*)$", re.MULTILINE)
+"""A line of an uncaught exception, as torch's hook prints it while a process group exists."""
 _CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error:$", re.MULTILINE)
 _SPAWNED_AND_KILLED = re.compile(r"ProcessExitedException: process (\d+) terminated with signal (SIG\w+)")
+_AFTER_EXCEPTION = 2 * 1024
+"""Largest number of characters that a program prints between an exception and its end."""
 _AFTER_CRASH = 8 * 1024
 """Largest number of characters that native code prints when it aborts at the exit of the interpreter."""
 _OBJECT_DUMP = re.compile(
@@ -54,8 +59,15 @@ _OBJECT_DUMP = re.compile(
 """Python's dump of an exception when `sys.stderr` is closed: it may interrupt a traceback within a line."""
 _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
+_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\", line \d+, in (\w+)")
 _NO_PROGRAM = re.compile(r"^FileNotFoundError: .*No such file or directory: '([^/'\n]+)'$", re.MULTILINE)
 
+_IS_MISSING = re.compile(
+    r"No such file|not (?:find|found|exist|a (?:file|directory|local folder))|n't (?:find|open|exist)|[Mm]issing"
+    r"|(?:[Cc]annot|[Uu]nable to) (?:find|open|read|load)"
+)
+_NAMED = re.compile(r"""(?<!\w)['"]([^'"\n]{1,300})['"]|(?<![\w/.-])([\w-]*[/.][\w/.-]*\w)""")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -84,6 +96,65 @@ def exceptions(traceback: str) -> list[str]:
     """Return the first line of every exception in a chain, in order: `ValueError: boom`."""
     found = (_UNINDENTED.search(part) for part in traceback.split(_TRACEBACK)[1:])
     return [line[0].strip() for line in found if line is not None]
+
+
+def raised_by(run: RunDir, rank: int, log: str, *, also_caught: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield the exceptions of a rank with their tracebacks, the last first: recorded ones, then printed ones.
+
+    Args:
+        run: The run.
+        rank: The rank.
+        log: Output of rank 0.
+        also_caught: Whether those count that are not marked as uncaught, at the end of the output.
+    """
+    chains = []
+    for path in run.rank_logs(rank, "error.json"):
+        message, traceback = error_file(path)
+        if message is not None:
+            yield message, traceback
+            chains.append(traceback or "")
+    printed = log if _is_shared(run, rank) else _rank_log(run, rank)
+    uncaught = "\n".join(line["line"] for line in _UNCAUGHT.finditer(printed) if int(line["rank"]) == rank)
+    chains += reversed(_chains(uncaught))
+    if also_caught and (ended := _chains(printed_by(run, rank, log))[-1:]):
+        last = exceptions(ended[0])[-1:]
+        chains += ended if last and len(ended[0]) - ended[0].rfind(last[0]) <= _AFTER_EXCEPTION else []
+    for chain in chains:
+        yield from ((one[:_MAX_MESSAGE], chain.rstrip()[:_MAX_TRACEBACK]) for one in reversed(exceptions(chain)))
+
+
+def ranks_in(log: str) -> set[int]:
+    """Return the ranks that torch's hook names in an output."""
+    return {int(line["rank"]) for line in _UNCAUGHT.finditer(log)}
+
+
+def collective(traceback: str) -> str | None:
+    """Return the name of the collective that the program had called: `all_reduce`."""
+    return found[1] if (found := _COLLECTIVE.search(traceback)) else None
+
+
+def found_elsewhere(said: str, run: RunDir) -> tuple[str, Path, Path] | None:
+    """Return a name that an error calls missing, the folder that has it, and the one where it was looked for.
+
+    The folders are those from the script's up to the repository's. A module is looked for beside the script.
+    """
+    plan = read_json(run.launch) or {}
+    if not isinstance(plan.get("cwd"), str) or not isinstance(plan.get("script"), str):
+        return None
+    cwd, script = Path(plan["cwd"]), Path(plan["script"])
+    root = next((folder for folder in script.parents if (folder / ".git").exists()), Path(str(plan.get("root"))))
+    folders = [folder for folder in script.parents if folder == script.parent or folder.is_relative_to(root)]
+    program, missed = plan.get("program"), cwd
+    if names := [module.replace(".", "/") + end for module in _NO_MODULE.findall(said) for end in ("", ".py")]:
+        folders += [folder / "src" for folder in folders]
+        missed = cwd if isinstance(program, dict) and program.get("module") else script.parent
+    elif _IS_MISSING.search(said):
+        names = ["".join(found).removeprefix(f"{cwd}/") for found in _NAMED.findall(said)]
+    for name, folder in itertools.product(names, folders):
+        with suppress(OSError, ValueError):
+            if folder / name != script and (folder / name).exists() and not (missed / name).exists():
+                return name, folder, missed
+    return None
 
 
 def missing_program(traceback: str) -> str | None:
@@ -129,11 +200,7 @@ def crash_report(printed: str) -> str | None:
 def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     """Return the exception and traceback at the end of a program's output (exit code 1), else its last line."""
     text = _OBJECT_DUMP.sub(r"\n\1\n", text)
-    parts = text.split(_TRACEBACK)
-    first = len(parts) - 1
-    while first > 1 and parts[first - 1].rstrip().endswith(_CHAINED):
-        first -= 1
-    chain = parts[max(first, 1) :]
+    chain = "".join(_chains(text)[-1:]).split(_TRACEBACK)[1:]
     raised = next((part for part in chain[:-1] if part.rstrip().endswith("\nOriginal")), chain[-1] if chain else "")
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):
         traceback = (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[:_MAX_TRACEBACK]
@@ -146,6 +213,19 @@ def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
         return f": {words.strip()[:_MAX_MESSAGE]}", None
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     return f": {lines[-1].strip()[:_MAX_MESSAGE]}" if lines else " without output (sys.exit?)", None
+
+
+def _chains(text: str) -> list[str]:
+    """Return the tracebacks in a text, those of one chained error together, each with what follows it."""
+    before, *parts = text.split(_TRACEBACK)
+    chains: list[str] = []
+    for part in parts:
+        if chains and before.rstrip().endswith(_CHAINED):
+            chains[-1] += _TRACEBACK + part
+        else:
+            chains.append(_TRACEBACK + part)
+        before = part
+    return chains
 
 
 def _is_training_code(file: Path) -> bool:
@@ -175,9 +255,27 @@ def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str 
 
 def printed_by(run: RunDir, rank: int, log: str) -> str:
     """Return the output of a rank; rank 0's is in the run's `log`, before torchrun's own messages."""
-    is_shared = rank == 0 or starts_its_ranks(run)
-    text = log if is_shared else "\n".join(log_end(path) for path in reversed(run.rank_logs(rank)))
+    text = log if _is_shared(run, rank) else _rank_log(run, rank)
     return _RANK_PREFIX.sub("", _TORCHRUN.split(text)[0])
+
+
+def output_of(run: RunDir, rank: int) -> str:
+    """Return the output of a rank in all attempts."""
+    return printed_by(run, rank, log_end(run.log) if _is_shared(run, rank) else "")
+
+
+def log_of(run: RunDir, rank: int | None) -> str | None:
+    """Return the path of a rank's own log from the folder of the project; None if it has none, or an empty one."""
+    written = [path for path in run.rank_logs(rank or 0) if end_of(path, num_bytes=1)] if rank else []
+    return str(_shown(written[0], run)) if written else None
+
+
+def _is_shared(run: RunDir, rank: int) -> bool:
+    return rank == 0 or starts_its_ranks(run)
+
+
+def _rank_log(run: RunDir, rank: int) -> str:
+    return "\n".join(log_end(path) for path in reversed(run.rank_logs(rank)))
 
 
 def starts_its_ranks(run: RunDir) -> bool:

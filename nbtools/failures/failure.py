@@ -34,6 +34,9 @@ _SUMMARY = re.compile(
 )
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _CLOSED = re.compile(r"Sending process (\d+) closing signal")
+_WITHOUT_REASON = (None, "SIGSEGV", "SIGABRT", "SIGTERM", "SIGINT", "SIGPIPE", "SIGHUP")
+"""Signals, and none, that end a rank for the end of another rank as well as for a reason of its own."""
+_OUTPUT_END = 16_384
 _NUM_MEMORY_ROWS = 24  # at least two minutes, as long as a shutdown may take after the first failure
 _MAX_RANKS = 64
 _MAX_CHARACTERS = 64 * 1024
@@ -59,6 +62,8 @@ class Failure:
     """The last step of the rank's heartbeat."""
     loss: float | None = None
     """Last recorded training loss."""
+    log: str | None = None
+    """Path of the rank's own output, from the project's folder; None for rank 0, whose output is the run's log."""
     others: list[dict[str, Any]] = field(default_factory=list)
     """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`, and `host` of several."""
 
@@ -102,10 +107,11 @@ class Failure:
 
     @property
     def lines(self) -> list[str]:
-        """Headline, frame, progress and advice, if known: a line each."""
+        """Headline, frame, progress, advice and path of the rank's output, if known: a line each."""
         where = f"at {self.where}" if self.where else None
         advice = f"what to do: {self.advice}" if self.advice else None
-        return [line for line in (self.headline, where, self.progress, advice) if line]
+        log = f"its output: {self.log}" if self.log else None
+        return [line for line in (self.headline, where, self.progress, advice, log) if line]
 
     @property
     def other_lines(self) -> list[str]:
@@ -132,7 +138,8 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     if returncode < 0:
         name = signal_name(-returncode)
         lack = _lack_of_memory(run) if name == "SIGKILL" else None
-        message = f"the torchrun agent was killed by {name}" + (f": {lack}" if lack else "")
+        agent = "torchrun agent" if run.launch.exists() else "program"  # of a removed directory, either
+        message = f"the {agent} was killed by {name}" + (f": {lack}" if lack else "")
         advice = known_errors.LESS_MEMORY if lack else None
         return _with_progress(Failure(None, host, returncode, name, message, advice=advice), run)
     if (found := _from_summary(run, [(log, host), *_other_logs(run)]) or _of_other_machines(run)) is not None:
@@ -144,7 +151,10 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     rank, killed_by = evidence.spawned_rank(log) or (None, None)
     if killed_by is not None:
         return _killed(Failure(rank, host, returncode, killed_by, f"killed by {killed_by}"), run, log)
-    return explained(Failure(rank, host, returncode, None, recorded, traceback), run)
+    found = Failure(rank, host, returncode, None, recorded, traceback)
+    if (only_noticed := _only_noticed(found, run, log)) is not False:
+        found = _raised_elsewhere(found, {}, run, log, only_noticed) or found
+    return explained(found, run)
 
 
 def lost(run: RunDir, host: str | None, step: int) -> Failure:
@@ -223,11 +233,73 @@ def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | Non
             in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
             others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
             hosts.setdefault(beat.rank, beat.host)
+    by_rank = {end.failure.rank: end.failure for end in ends}
+    num_closed = sum(end.was_closed for end in ends) + len(others) - len(by_rank)
+    left = sorted(set(_ranks(run)) - others.keys()) if num_closed == len(closed) else []  # all closed ranks are known
     if machines.num_machines(read_json(run.launch) or {}) > 1:
-        others = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}
-    del others[first.failure.rank]
-    found = _killed(first.failure, run, logs[0][0]) if first.was_killed else explained(first.failure, run)
+        others, left = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}, []
+    log, only_noticed = logs[0][0], _only_noticed(first.failure, run, logs[0][0])
+    raised = None if only_noticed is False else _raised_elsewhere(first.failure, by_rank, run, log, only_noticed)
+    if raised is None and first.was_killed:
+        found = _killed(first.failure, run, log)
+    else:
+        found = explained(raised or first.failure, run)
+    if raised is None and only_noticed:
+        found = _without_cause(found, first.failure.message, left, run)
+    others.pop(found.rank, None)
     return replace(found, others=sorted(others.values(), key=lambda other: int(other["rank"])))
+
+
+def _ranks(run: RunDir) -> range:
+    plan = read_json(run.launch) or {}
+    launch = plan.get("launch")
+    return range(
+        machines.num_machines(plan) * ((isinstance(launch, dict) and whole(launch.get("nproc_per_node"))) or 1)
+    )
+
+
+def _only_noticed(failure: Failure, run: RunDir, log: str) -> bool | None:
+    """Whether a rank failed because of another one; None if neither its exception nor its output says why."""
+    said = [failure.message, *evidence.exceptions(failure.traceback or "")]
+    if known_errors.cause_of(failure.message) or evidence.lost_loader_worker(failure.traceback or ""):
+        return known_errors.follows_another(failure.message)
+    if failure.traceback is not None or any(map(known_errors.follows_another, said)):
+        return any(map(known_errors.follows_another, said))
+    printed = evidence.printed_by(run, failure.rank or 0, log)[-_OUTPUT_END:]
+    if known_errors.cause_of(printed) is None:
+        return None if failure.signal in _WITHOUT_REASON else False
+    return known_errors.follows_another(printed)
+
+
+def _raised_elsewhere(
+    first: Failure, ends: Mapping[int | None, Failure], run: RunDir, log: str, only_noticed: bool | None
+) -> Failure | None:
+    """Return the exception of a rank that does not follow from another's; None if none printed one.
+
+    A rank that raises may be slow to end: others then fail first, torchrun closes it, and its output alone tells why.
+    """
+    ranks = {*_ranks(run), *(rank for rank in ends if rank is not None), *evidence.ranks_in(log)}
+    host = first.host if machines.num_machines(read_json(run.launch) or {}) == 1 else None
+    for rank in sorted(ranks, key=lambda rank: (rank == first.rank, rank)):
+        for message, traceback in evidence.raised_by(run, rank, log, also_caught=bool(only_noticed)):
+            if not known_errors.follows_another(message):
+                known = ends.get(rank, Failure(rank, host, None, None, ""))
+                return replace(known, message=message, traceback=traceback)
+    return None
+
+
+def _without_cause(found: Failure, message: str, left: Sequence[int], run: RunDir) -> Failure:
+    """Name the ranks that ended in order while `found` waited for them, else the output of the other ranks."""
+    if left:
+        where = evidence.collective(found.traceback or "") or (found.where or "").partition(": ")[2] or "a collective"
+        more = f" and {plural(len(left) - 1, 'other rank')}" if len(left) > 1 else ""
+        words = f"rank {left[0]}{more} ended first, with exit code 0, while rank {found.rank} was in {where}"
+        return replace(found, message=f"{words} ({message})", advice=known_errors.LEFT_FIRST)
+    if found.advice != known_errors.RANK_LOST.advice:
+        return found
+    logs = [path for rank in _ranks(run) if rank != found.rank and (path := evidence.log_of(run, rank))]
+    where = f"; look at their output: {', '.join(logs[:4])}" if logs else ""
+    return replace(found, advice=f"This rank only noticed it, and no other rank printed an exception{where}.")
 
 
 def _ends(run: RunDir, log: str, host: str) -> list[_End]:
@@ -292,7 +364,7 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
         if lack := _lack_of_memory(run):
             words, advice = lack, known_errors.LESS_MEMORY
     elif name not in ("SIGTERM", "SIGINT"):
-        printed = evidence.printed_by(run, failure.rank or 0, log)[-16_384:]
+        printed = evidence.printed_by(run, failure.rank or 0, log)[-_OUTPUT_END:]
         traceback = evidence.crash_report(printed)
         if cause := known_errors.cause_of(printed):
             words, advice = _words(cause, printed, failure, run), _advice(cause, run)
@@ -308,11 +380,19 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     """Return the message with its cause, if known, and the setting to change."""
     message, said = failure.message, evidence.exceptions(failure.traceback or "")
     unhandled = (failure.traceback or "").rpartition("another exception occurred:")[2]
-    cause = known_errors.cause_of(message, "\n".join(said), "\n".join(evidence.exceptions(unhandled)))
+    led_to = "\n".join(evidence.exceptions(unhandled))
+    cause = known_errors.cause_of(message, "\n".join(said), led_to)
     if cause is known_errors.FILE_MISSING and (program := evidence.missing_program(unhandled)):
         cause = replace(known_errors.PROGRAM_MISSING, words=f"the program {program} is not on PATH")
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
+    if cause in (None, known_errors.LOADER_WORKER_DIED):  # the process that it started printed why
+        output = evidence.output_of(run, failure.rank or 0)
+        cause = known_errors.NO_GUARD if re.search(known_errors.NO_GUARD.pattern, output) else cause
+    if cause is known_errors.DISK_FULL and "SemLock(" in (failure.traceback or ""):
+        cause = known_errors.SHARED_MEMORY  # that of a semaphore, whose error names no path
+    if cause in (None, known_errors.FILE_MISSING, known_errors.MODULE_MISSING):
+        cause = _elsewhere(f"{message}\n{led_to}", run) or cause
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
         cause = known_errors.cause_of(evidence.disk_error(run))
     if cause is known_errors.NOT_JOINED and machines.num_machines(read_json(run.launch) or {}) == 1:
@@ -323,6 +403,19 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     if "in DataLoader worker process" in message and said:
         message = said[-1][:500]  # the error in the worker, which the message does not hold
     return f"{words} ({known_errors.without_allocator(message)})", _advice(cause, run)
+
+
+def _elsewhere(said: str, run: RunDir) -> known_errors.Cause | None:
+    """Return the cause of an error about a file or module that another folder of the repository has."""
+    if (found := evidence.found_elsewhere(said, run)) is None:
+        return None
+    name, folder, missed = found
+    if "No module named" in said:
+        words = f"{name} is in {folder}, which Python does not search, and not in {missed}"
+        return replace(known_errors.MODULE_MISSING, words=words, advice=f"Set PYTHONPATH={folder} at the launch.")
+    words = f"{name} is in {folder}, and not in the working directory, {missed}"
+    advice = f"Launch with --cwd {folder} (in a launcher script, cwd of Program), or give the whole path."
+    return replace(known_errors.FILE_MISSING, words=words, advice=advice)
 
 
 def _advice(cause: known_errors.Cause, run: RunDir) -> str:
@@ -369,7 +462,8 @@ def _with_progress(failure: Failure, run: RunDir) -> Failure:
     step = None if failure.rank is None else steps.get(failure.rank)
     losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
     loss = next((loss for loss in losses if loss is not None), None)
-    return replace(failure, step=max(known, default=None) if step is None else step, loss=loss)
+    step = max(known, default=None) if step is None else step
+    return replace(failure, step=step, loss=loss, log=evidence.log_of(run, failure.rank))
 
 
 def _at_step(run: RunDir, rank: int) -> str:

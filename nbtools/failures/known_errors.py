@@ -50,6 +50,12 @@ NOT_JOINED = Cause(
     "Run the command of each further machine (nbtools show RUN says it) within an hour. If all of them ran, they do "
     "not reach the first one: let its port through the firewall, or set MASTER_ADDR and MASTER_PORT at the launch.",
 )
+NO_GUARD = Cause(
+    r"An attempt has been made to start a new process before|freeze_support\(\)",
+    'the script has no if __name__ == "__main__":, and a process that it started ran the script again',
+    'Put what the script does, all but imports, functions and classes, below the line if __name__ == "__main__":. '
+    "Spawned processes, such as those of a DataLoader, import the script.",
+)
 LOADER_WORKER_DIED = Cause(
     r"DataLoader worker \(pid.*(?:is killed by signal|exited unexpectedly)",
     "a DataLoader worker died",
@@ -62,6 +68,17 @@ GPU_MEMORY = Cause(
     "Lower batch_size and raise gradient_accumulation_steps by the same factor, which trains the same; "
     "precision='bf16' or gradient checkpointing in the model save more. If much is reserved but unallocated, set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+)
+SHARED_MEMORY = Cause(
+    r"signal: Bus error|nexpected bus error|(?:out of|insufficient) shared memory|shared memory(?: object|\(shm\))"
+    r"|No space left on device: '?/dev/shm|</torch_\d[^>]*>.*No space left",
+    "shared memory (/dev/shm) ran out",
+    _SHARED_MEMORY,
+)
+DISK_FULL = Cause(
+    r"No space left on device",
+    "the disk is full",
+    "Free some of it (nbtools clean), or lower keep_last and raise checkpoint_every: checkpoints take most of it.",
 )
 FILE_MISSING = Cause(
     r"No such file or directory: '[^/'\n][^'\n]*'",
@@ -76,28 +93,56 @@ PROGRAM_MISSING = Cause(
     "Install it, set PATH to the folder that has it, or call it by its whole path. If it is the cwd of the call, that "
     "folder is missing in {cwd}.",
 )
+MODULE_MISSING = Cause(
+    r"ModuleNotFoundError: No module named",
+    "a package is missing",
+    "The program runs in {python}: install it there, or name another environment (python=, --python). For a module "
+    "of your own, launch from the folder above it with -m, or set PYTHONPATH.",
+    is_often_handled=True,
+)
+RANK_LOST = Cause(
+    r"Connection closed by peer|gloo.*(?:Connection reset by peer|Broken pipe)|ncclRemoteError"
+    r"|remote process exited or there was a network error|Connection closed by remote peer"
+    r"|communicator was aborted|recv, got 0 bytes|[Dd]id the remote server shutdown",
+    "another rank was lost",
+    "This rank only noticed it: look at the one that ended first; its output is in the run's ranks folder.",
+    is_echo=True,
+)
+LEFT_FIRST = (
+    "All ranks must call each collective equally often: give them the same number of batches (drop_last=True in the "
+    "sampler), or use torch.distributed.algorithms.join.Join for uneven ones."
+)
+"""Advice where a rank has ended in order while others waited for it."""
 CAUSES = (
+    NO_GUARD,
     GPU_MEMORY,
     Cause(
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|MemoryError|std::bad_alloc|Cannot allocate memory",
         "the process could get no more memory",
         "The host's memory is used up, or a limit of the process (ulimit -v). " + LESS_MEMORY,
     ),
-    Cause(r"Too many open files", "too many files are open", "Raise the limit (ulimit -n), or lower num_workers."),
     Cause(
-        r"signal: Bus error|nexpected bus error|(?:out of|insufficient) shared memory|shared memory(?: object|\(shm\))",
-        "shared memory (/dev/shm) ran out",
-        _SHARED_MEMORY,
+        r"Too many open files|received \d+ items of ancdata",
+        "too many files are open",
+        "Raise the limit (ulimit -n), or lower num_workers.",
+    ),
+    SHARED_MEMORY,
+    DISK_FULL,
+    Cause(
+        r"Disk quota exceeded",
+        "the disk quota is used up",
+        "Free some of your files (quota -s shows the limit, nbtools clean removes runs), or keep runs on another disk.",
     ),
     Cause(
-        r"No space left on device|Disk quota exceeded|\[Errno 27\] File too large",
-        "the disk is full",
-        "Free some of it (nbtools clean), or lower keep_last and raise checkpoint_every: checkpoints take most of it.",
+        r"File too large",
+        "the limit of file size was reached",
+        "Raise the limit: ulimit -f unlimited in the shell that launches, or the scheduler's. The disk is not full.",
     ),
     Cause(
         r"Read-only file system",
         "the file system is read-only",
-        "A disk with errors is often made read-only: dmesg says why. Once it can be written again, resume the run.",
+        "A disk with errors is often made read-only: dmesg says why. Once it can be written again, resume the run. If "
+        "it is meant to be read-only, as in a container, write elsewhere.",
     ),
     LOADER_WORKER_DIED,
     Cause(
@@ -142,18 +187,18 @@ CAUSES = (
         "Launch it as a module from the folder above the package: nbtools launch -m package.train.",
     ),
     FILE_MISSING,
-    Cause(
-        r"ModuleNotFoundError: No module named",
-        "a package is missing",
-        "The program runs in {python}: install it there, or name another environment (python=, --python). For a module "
-        "of your own, launch from the folder above it with -m, or set PYTHONPATH.",
-        is_often_handled=True,
-    ),
+    MODULE_MISSING,
     Cause(
         r"Duplicate GPU detected",
         "two ranks use the same GPU",
         "Each rank needs a GPU of its own: lower nproc_per_node to the number of GPUs, or in a script of your own call "
         "torch.cuda.set_device(LOCAL_RANK) before the first collective.",
+    ),
+    Cause(
+        r"port: 0,.*EADDRINUSE",
+        "no network port is free: all local ports are used up",
+        "End processes that hold many connections (ss -s counts them), or widen the range: sysctl "
+        "net.ipv4.ip_local_port_range.",
     ),
     Cause(
         r"Address already in use|EADDRINUSE",
@@ -167,17 +212,16 @@ CAUSES = (
         "What the script has written is complete. End it with dist.barrier() and dist.destroy_process_group(), so that "
         "no collective is at work by then.",
     ),
-    Cause(
-        r"Connection closed by peer|gloo.*(?:Connection reset by peer|Broken pipe)|ncclRemoteError"
-        r"|remote process exited or there was a network error|Connection closed by remote peer"
-        r"|communicator was aborted|recv, got 0 bytes|[Dd]id the remote server shutdown",
-        "another rank was lost",
-        "This rank only noticed it: look at the one that ended first; its output is in the run's ranks folder.",
-        is_echo=True,
-    ),
+    RANK_LOST,
 )
 
 
+_FOLLOWS = re.compile(
+    r"^(?:exited with code \d+(?: at step \d+)?: )?(?:\w+\.)*"
+    r"(?:Dist(?:Backend|Network|Store)Error|Broken(?:Pipe|Barrier)Error|Connection(?:Reset|Aborted|Refused)Error|SystemExit|KeyboardInterrupt|SignalException|SIGTERMException"
+    r"|StopIteration|Empty)(?::|$)|/gloo/|monitoredBarrier"
+)
+"""Errors of communication, requests to end, and exceptions that programs handle, with a collective in the handler."""
 _AFTER_FREE_MEMORY = re.compile(r"(?<= is free)\. .*", re.DOTALL)
 
 
@@ -205,6 +249,12 @@ def is_echo(message: str) -> bool:
     """Whether a rank with this message only noticed that another rank had failed."""
     cause = cause_of(message)
     return cause is not None and cause.is_echo
+
+
+def follows_another(message: str) -> bool:
+    """Whether an error may follow from another rank's: a lost connection, a long wait, a request to end."""
+    cause = cause_of(message)
+    return cause.is_echo or cause in (TIMEOUT, NOT_JOINED) if cause else _FOLLOWS.search(message) is not None
 
 
 def waited(said: str) -> str:

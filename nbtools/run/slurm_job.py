@@ -36,6 +36,8 @@ _ENDED = {
 _SAID = {"PREEMPTION": PREEMPTED, "TIME LIMIT": TIME_LIMIT, "NODE FAILURE": NODE_FAILED, "JOB REQUEUE": REQUEUED}
 _MESSAGE = re.compile(r"^slurmstepd\S*: error: \*\*\* JOB [^\n]*? CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?", re.M)
 _OUT_OF_MEMORY = re.compile(r"^slurmstepd\S*: error: .*oom[-_ ]?kill", re.M | re.I)
+_OF_THE_LAUNCH = re.compile(r"^(?:  (?:ok|warn|problem) .*|\s+-> .*|\S+: attempt \d+ in job .*)(?:\n|\Z)", re.M)
+"""What is printed of an attempt before it starts."""
 _LISTED_WITHIN_S = 60.0
 """Time after its submission in which a job may be missing from another process's answer of squeue."""
 _SILENT_AFTER_S = 180.0
@@ -182,8 +184,9 @@ def end_in_words(records: Records) -> str:
     }
     if not why:
         return f"job {number} is no longer listed by squeue, and its end was not recorded"
-    last = _output(records.files).strip().rpartition("\n")[2][-300:]
-    other = f"ended without a record of the run; {records.files.job_log} ends with: {last or '(nothing)'}"
+    said = _OF_THE_LAUNCH.sub("", _output(records.files)).strip().rpartition("\n")[2][-300:]
+    end = f"ends with: {said}" if said else "does not say why"
+    other = f"ended without a record of the run; {records.files.job_log} {end}"
     return f"job {number} {words.get(why, other)}"
 
 

@@ -168,12 +168,12 @@ class RunDir:
         """The process that runs torchrun on a machine other than the first, and at the end its `returncode`."""
         return self.ranks / f"node{node}.json"
 
-    def rank_logs(self, rank: int) -> list[Path]:
-        """Log files of a rank other than 0 from the newest torchrun agent; each agent makes a folder of its own."""
+    def rank_logs(self, rank: int, name: str = "std*.log") -> list[Path]:
+        """Files of a rank from the newest torchrun agent; each agent makes a folder of its own. Rank 0 has no log."""
         node, local_rank = self._place(rank)
-        logs = sorted(self.node_logs(node).glob(f"*/attempt_*/{local_rank}/std*.log"))
-        newest = max((log.parents[2] for log in logs), key=_written_at, default=None)
-        return [log for log in logs if log.parents[2] == newest]
+        agents = {found.parent for found in self.node_logs(node).glob("*/attempt_*")}
+        newest = max(agents, key=_written_at, default=None)
+        return [] if newest is None else sorted(newest.glob(f"attempt_*/{local_rank}/{name}"))
 
     def _place(self, rank: int) -> tuple[int, int]:
         """Return the machine of a rank and its number there."""
