@@ -62,12 +62,6 @@ _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\", line \d+, in (\w+)")
 _NO_PROGRAM = re.compile(r"^FileNotFoundError: .*No such file or directory: '([^/'\n]+)'$", re.MULTILINE)
 
-_IS_MISSING = re.compile(
-    r"No such file|not (?:find|found|exist|a (?:file|directory|local folder))|n't (?:find|open|exist)|[Mm]issing"
-    r"|(?:[Cc]annot|[Uu]nable to) (?:find|open|read|load)"
-)
-_NAMED = re.compile(r"""(?<!\w)['"]([^'"\n]{1,300})['"]|(?<![\w/.-])([\w-]*[/.][\w/.-]*\w)""")
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -113,8 +107,8 @@ def raised_by(run: RunDir, rank: int, log: str, *, also_caught: bool) -> Iterato
         if message is not None:
             yield message, traceback
             chains.append(traceback or "")
-    printed = log if _is_shared(run, rank) else _rank_log(run, rank)
-    uncaught = "\n".join(line["line"] for line in _UNCAUGHT.finditer(printed) if int(line["rank"]) == rank)
+    lines = _UNCAUGHT.finditer(_raw_output(run, rank, log))
+    uncaught = "\n".join(line["line"] for line in lines if int(line["rank"]) == rank)
     chains += reversed(_chains(uncaught))
     if also_caught and (ended := _chains(printed_by(run, rank, log))[-1:]):
         last = exceptions(ended[0])[-1:]
@@ -131,30 +125,6 @@ def ranks_in(log: str) -> set[int]:
 def collective(traceback: str) -> str | None:
     """Return the name of the collective that the program had called: `all_reduce`."""
     return found[1] if (found := _COLLECTIVE.search(traceback)) else None
-
-
-def found_elsewhere(said: str, run: RunDir) -> tuple[str, Path, Path] | None:
-    """Return a name that an error calls missing, the folder that has it, and the one where it was looked for.
-
-    The folders are those from the script's up to the repository's. A module is looked for beside the script.
-    """
-    plan = read_json(run.launch) or {}
-    if not isinstance(plan.get("cwd"), str) or not isinstance(plan.get("script"), str):
-        return None
-    cwd, script = Path(plan["cwd"]), Path(plan["script"])
-    root = next((folder for folder in script.parents if (folder / ".git").exists()), Path(str(plan.get("root"))))
-    folders = [folder for folder in script.parents if folder == script.parent or folder.is_relative_to(root)]
-    program, missed = plan.get("program"), cwd
-    if names := [module.replace(".", "/") + end for module in _NO_MODULE.findall(said) for end in ("", ".py")]:
-        folders += [folder / "src" for folder in folders]
-        missed = cwd if isinstance(program, dict) and program.get("module") else script.parent
-    elif _IS_MISSING.search(said):
-        names = ["".join(found).removeprefix(f"{cwd}/") for found in _NAMED.findall(said)]
-    for name, folder in itertools.product(names, folders):
-        with suppress(OSError, ValueError):
-            if folder / name != script and (folder / name).exists() and not (missed / name).exists():
-                return name, folder, missed
-    return None
 
 
 def missing_program(traceback: str) -> str | None:
@@ -255,13 +225,7 @@ def error_file(path: Path, inside: Path | None = None) -> tuple[str | None, str 
 
 def printed_by(run: RunDir, rank: int, log: str) -> str:
     """Return the output of a rank; rank 0's is in the run's `log`, before torchrun's own messages."""
-    text = log if _is_shared(run, rank) else _rank_log(run, rank)
-    return _RANK_PREFIX.sub("", _TORCHRUN.split(text)[0])
-
-
-def output_of(run: RunDir, rank: int) -> str:
-    """Return the output of a rank in all attempts."""
-    return printed_by(run, rank, log_end(run.log) if _is_shared(run, rank) else "")
+    return _RANK_PREFIX.sub("", _TORCHRUN.split(_raw_output(run, rank, log))[0])
 
 
 def log_of(run: RunDir, rank: int | None) -> str | None:
@@ -270,12 +234,9 @@ def log_of(run: RunDir, rank: int | None) -> str | None:
     return str(_shown(written[0], run)) if written else None
 
 
-def _is_shared(run: RunDir, rank: int) -> bool:
-    return rank == 0 or starts_its_ranks(run)
-
-
-def _rank_log(run: RunDir, rank: int) -> str:
-    return "\n".join(log_end(path) for path in reversed(run.rank_logs(rank)))
+def _raw_output(run: RunDir, rank: int, log: str) -> str:
+    is_shared = rank == 0 or starts_its_ranks(run)
+    return log if is_shared else "\n".join(log_end(path) for path in reversed(run.rank_logs(rank)))
 
 
 def starts_its_ranks(run: RunDir) -> bool:

@@ -62,10 +62,10 @@ class Failure:
     """The last step of the rank's heartbeat."""
     loss: float | None = None
     """Last recorded training loss."""
-    log: str | None = None
-    """Path of the rank's own output, from the project's folder; None for rank 0, whose output is the run's log."""
     others: list[dict[str, Any]] = field(default_factory=list)
     """The other ranks that failed or were closed: `rank`, `exitcode`, `signal`, `message`, and `host` of several."""
+    log: str | None = None
+    """Path of the output of a rank other than 0, from the project's folder; that of rank 0 is the run's log."""
 
     @classmethod
     def from_json(cls, content: object) -> Self | None:
@@ -110,7 +110,7 @@ class Failure:
         """Headline, frame, progress, advice and path of the rank's output, if known: a line each."""
         where = f"at {self.where}" if self.where else None
         advice = f"what to do: {self.advice}" if self.advice else None
-        log = f"its output: {self.log}" if self.log else None
+        log = f"output: {self.log}" if self.log else None
         return [line for line in (self.headline, where, self.progress, advice, log) if line]
 
     @property
@@ -152,9 +152,7 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     if killed_by is not None:
         return _killed(Failure(rank, host, returncode, killed_by, f"killed by {killed_by}"), run, log)
     found = Failure(rank, host, returncode, None, recorded, traceback)
-    if (only_noticed := _only_noticed(found, run, log)) is not False:
-        found = _raised_elsewhere(found, {}, run, log, only_noticed) or found
-    return explained(found, run)
+    return explained(_raised_elsewhere(found, {}, run, log) or found, run)
 
 
 def lost(run: RunDir, host: str | None, step: int) -> Failure:
@@ -235,51 +233,37 @@ def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | Non
             hosts.setdefault(beat.rank, beat.host)
     by_rank = {end.failure.rank: end.failure for end in ends}
     num_closed = sum(end.was_closed for end in ends) + len(others) - len(by_rank)
-    left = sorted(set(_ranks(run)) - others.keys()) if num_closed == len(closed) else []  # all closed ranks are known
-    if machines.num_machines(read_json(run.launch) or {}) > 1:
+    left = sorted(set(run.world) - others.keys()) if num_closed == len(closed) else []  # all closed ranks are known
+    if not _is_on_one_machine(run):
         others, left = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}, []
-    log, only_noticed = logs[0][0], _only_noticed(first.failure, run, logs[0][0])
-    raised = None if only_noticed is False else _raised_elsewhere(first.failure, by_rank, run, log, only_noticed)
-    if raised is None and first.was_killed:
-        found = _killed(first.failure, run, log)
-    else:
-        found = explained(raised or first.failure, run)
-    if raised is None and only_noticed:
-        found = _without_cause(found, first.failure.message, left, run)
+    raised = _raised_elsewhere(first.failure, by_rank, run, log := logs[0][0])
+    is_signal = first.was_killed and raised is None
+    found = _killed(first.failure, run, log) if is_signal else explained(raised or first.failure, run)
+    found = _of_silent_ranks(found, first.failure.message, left, run)
     others.pop(found.rank, None)
     return replace(found, others=sorted(others.values(), key=lambda other: int(other["rank"])))
 
 
-def _ranks(run: RunDir) -> range:
-    plan = read_json(run.launch) or {}
-    launch = plan.get("launch")
-    return range(
-        machines.num_machines(plan) * ((isinstance(launch, dict) and whole(launch.get("nproc_per_node"))) or 1)
-    )
-
-
 def _only_noticed(failure: Failure, run: RunDir, log: str) -> bool | None:
     """Whether a rank failed because of another one; None if neither its exception nor its output says why."""
-    said = [failure.message, *evidence.exceptions(failure.traceback or "")]
-    if known_errors.cause_of(failure.message) or evidence.lost_loader_worker(failure.traceback or ""):
-        return known_errors.follows_another(failure.message)
-    if failure.traceback is not None or any(map(known_errors.follows_another, said)):
-        return any(map(known_errors.follows_another, said))
-    printed = evidence.printed_by(run, failure.rank or 0, log)[-_OUTPUT_END:]
-    if known_errors.cause_of(printed) is None:
-        return None if failure.signal in _WITHOUT_REASON else False
-    return known_errors.follows_another(printed)
+    texts = [failure.message, *evidence.exceptions(failure.traceback or "")]
+    if failure.traceback is None:
+        texts.append(evidence.printed_by(run, failure.rank or 0, log)[-_OUTPUT_END:])
+    for text in texts:
+        if (follows := known_errors.follows_another(text)) or known_errors.cause_of(text):
+            return follows
+    return None if failure.traceback is None and failure.signal in _WITHOUT_REASON else False
 
 
-def _raised_elsewhere(
-    first: Failure, ends: Mapping[int | None, Failure], run: RunDir, log: str, only_noticed: bool | None
-) -> Failure | None:
-    """Return the exception of a rank that does not follow from another's; None if none printed one.
+def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: RunDir, log: str) -> Failure | None:
+    """Return the exception of the rank because of which the first one may have failed; None if there is none.
 
     A rank that raises may be slow to end: others then fail first, torchrun closes it, and its output alone tells why.
     """
-    ranks = {*_ranks(run), *(rank for rank in ends if rank is not None), *evidence.ranks_in(log)}
-    host = first.host if machines.num_machines(read_json(run.launch) or {}) == 1 else None
+    if (only_noticed := _only_noticed(first, run, log)) is False:
+        return None
+    ranks = {*run.world, *(rank for rank in ends if rank is not None), *evidence.ranks_in(log)}
+    host = first.host if _is_on_one_machine(run) else None
     for rank in sorted(ranks, key=lambda rank: (rank == first.rank, rank)):
         for message, traceback in evidence.raised_by(run, rank, log, also_caught=bool(only_noticed)):
             if not known_errors.follows_another(message):
@@ -288,18 +272,25 @@ def _raised_elsewhere(
     return None
 
 
-def _without_cause(found: Failure, message: str, left: Sequence[int], run: RunDir) -> Failure:
-    """Name the ranks that ended in order while `found` waited for them, else the output of the other ranks."""
-    if left:
-        where = evidence.collective(found.traceback or "") or (found.where or "").partition(": ")[2] or "a collective"
-        more = f" and {plural(len(left) - 1, 'other rank')}" if len(left) > 1 else ""
-        words = f"rank {left[0]}{more} ended first, with exit code 0, while rank {found.rank} was in {where}"
-        return replace(found, message=f"{words} ({message})", advice=known_errors.LEFT_FIRST)
-    if found.advice != known_errors.RANK_LOST.advice:
+def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: RunDir) -> Failure:
+    """Name the ranks that ended in order, or without an exception, while `found` waited for them in a collective."""
+    if found.advice not in (known_errors.RANK_LOST.advice, known_errors.TIMEOUT.advice):
         return found
-    logs = [path for rank in _ranks(run) if rank != found.rank and (path := evidence.log_of(run, rank))]
-    where = f"; look at their output: {', '.join(logs[:4])}" if logs else ""
-    return replace(found, advice=f"This rank only noticed it, and no other rank printed an exception{where}.")
+    silent = left
+    if not left and found.advice == known_errors.RANK_LOST.advice and _is_on_one_machine(run):
+        said = {rank: evidence.printed_by(run, rank, evidence.log_end(run.log)) for rank in run.world}
+        silent = [rank for rank in said if rank != found.rank and not known_errors.follows_another(said[rank])]
+    if not silent:
+        return found
+    where = evidence.collective(found.traceback or "") or (found.where or "").partition(": ")[2] or "a collective"
+    names = f"{'rank' if len(silent) == 1 else 'ranks' if left else 'one of ranks'} {', '.join(map(str, silent[:8]))}"
+    how = "ended first, with exit code 0," if left else "left the process group, or ended, without an exception"
+    message = f"{names} {how} while rank {found.rank} was in {where} ({message})"
+    return replace(found, message=message, advice=known_errors.LEFT_FIRST, log=evidence.log_of(run, silent[0]))
+
+
+def _is_on_one_machine(run: RunDir) -> bool:
+    return machines.num_machines(read_json(run.launch) or {}) == 1
 
 
 def _ends(run: RunDir, log: str, host: str) -> list[_End]:
@@ -387,15 +378,15 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
     if cause in (None, known_errors.LOADER_WORKER_DIED):  # the process that it started printed why
-        output = evidence.output_of(run, failure.rank or 0)
+        output = evidence.printed_by(run, failure.rank or 0, evidence.log_end(run.log))
         cause = known_errors.NO_GUARD if re.search(known_errors.NO_GUARD.pattern, output) else cause
     if cause is known_errors.DISK_FULL and "SemLock(" in (failure.traceback or ""):
         cause = known_errors.SHARED_MEMORY  # that of a semaphore, whose error names no path
     if cause in (None, known_errors.FILE_MISSING, known_errors.MODULE_MISSING):
-        cause = _elsewhere(f"{message}\n{led_to}", run) or cause
+        cause = known_errors.found_elsewhere(f"{message}\n{led_to}", read_json(run.launch) or {}) or cause
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
         cause = known_errors.cause_of(evidence.disk_error(run))
-    if cause is known_errors.NOT_JOINED and machines.num_machines(read_json(run.launch) or {}) == 1:
+    if cause is known_errors.NOT_JOINED and _is_on_one_machine(run):
         cause = known_errors.TIMEOUT
     if cause is None:
         return message, None
@@ -403,19 +394,6 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     if "in DataLoader worker process" in message and said:
         message = said[-1][:500]  # the error in the worker, which the message does not hold
     return f"{words} ({known_errors.without_allocator(message)})", _advice(cause, run)
-
-
-def _elsewhere(said: str, run: RunDir) -> known_errors.Cause | None:
-    """Return the cause of an error about a file or module that another folder of the repository has."""
-    if (found := evidence.found_elsewhere(said, run)) is None:
-        return None
-    name, folder, missed = found
-    if "No module named" in said:
-        words = f"{name} is in {folder}, which Python does not search, and not in {missed}"
-        return replace(known_errors.MODULE_MISSING, words=words, advice=f"Set PYTHONPATH={folder} at the launch.")
-    words = f"{name} is in {folder}, and not in the working directory, {missed}"
-    advice = f"Launch with --cwd {folder} (in a launcher script, cwd of Program), or give the whole path."
-    return replace(known_errors.FILE_MISSING, words=words, advice=advice)
 
 
 def _advice(cause: known_errors.Cause, run: RunDir) -> str:

@@ -4,11 +4,13 @@ Extend the tables freely. Whether the kernel sent a SIGKILL for lack of memory i
 it and by the kernel's count of such kills.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -131,7 +133,7 @@ CAUSES = (
     Cause(
         r"Disk quota exceeded",
         "the disk quota is used up",
-        "Free some of your files (quota -s shows the limit, nbtools clean removes runs), or keep runs on another disk.",
+        "Free some files (nbtools clean); quota -s shows the limit.",
     ),
     Cause(
         r"File too large",
@@ -216,6 +218,12 @@ CAUSES = (
 )
 
 
+_IS_MISSING = re.compile(
+    r"No such file|not (?:find|found|exist|a (?:file|directory|local folder))|n't (?:find|open|exist)|[Mm]issing"
+    r"|(?:[Cc]annot|[Uu]nable to) (?:find|open|read|load)"
+)
+_NAMED = re.compile(r"""(?<!\w)['"]([^'"\n]{1,300})['"]|(?<![\w/.-])([\w-]*[/.][\w/.-]*\w)""")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _FOLLOWS = re.compile(
     r"^(?:exited with code \d+(?: at step \d+)?: )?(?:\w+\.)*"
     r"(?:Dist(?:Backend|Network|Store)Error|Broken(?:Pipe|Barrier)Error|Connection(?:Reset|Aborted|Refused)Error|SystemExit|KeyboardInterrupt|SignalException|SIGTERMException"
@@ -249,6 +257,33 @@ def is_echo(message: str) -> bool:
     """Whether a rank with this message only noticed that another rank had failed."""
     cause = cause_of(message)
     return cause is not None and cause.is_echo
+
+
+def found_elsewhere(said: str, plan: Mapping[str, Any]) -> Cause | None:
+    """Return the cause of an error about a file or module that another folder has: the script's, or one above it.
+
+    Args:
+        said: The error.
+        plan: Content of launch.json.
+    """
+    cwd, script, program = Path(str(plan.get("cwd"))), Path(str(plan.get("script", "/"))), plan.get("program")
+    root = next((folder for folder in script.parents if (folder / ".git").exists()), Path(str(plan.get("root"))))
+    folders = [folder for folder in script.parents if folder == script.parent or folder.is_relative_to(root)]
+    if modules := _NO_MODULE.findall(said):
+        is_module = isinstance(program, dict) and program.get("module")
+        missed = cwd if is_module else script.parent  # where Python looks first
+        names = [module.replace(".", "/") + end for module in modules for end in ("", ".py")]
+        folders += [folder / "src" for folder in folders]
+        words, advice = f"where Python does not look, and not in {missed}", "Set PYTHONPATH={} before the launch."
+    else:
+        names = ["".join(name).removeprefix(f"{cwd}/") for name in _NAMED.findall(said) if _IS_MISSING.search(said)]
+        missed, words = cwd, f"and not in the working directory, {cwd}"
+        advice = "Launch with --cwd {} (in a launcher script, cwd of Program), or give the whole path."
+    for name, folder in itertools.product(names, folders):
+        with suppress(OSError, ValueError):
+            if folder / name != script and (folder / name).exists() and not (missed / name).exists():
+                return Cause("", f"{name} is in {folder}, {words}", advice.replace("{}", str(folder)))
+    return None
 
 
 def follows_another(message: str) -> bool:

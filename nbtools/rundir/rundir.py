@@ -177,10 +177,21 @@ class RunDir:
 
     def _place(self, rank: int) -> tuple[int, int]:
         """Return the machine of a rank and its number there."""
+        num_nodes, num_ranks = self._counts
+        return divmod(rank, num_ranks) if num_nodes > 1 else (0, rank)
+
+    @property
+    def world(self) -> range:
+        """The ranks of the run, as it was launched."""
+        num_nodes, num_ranks = self._counts
+        return range(num_nodes * num_ranks)
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        """Number of machines, and of ranks on each."""
         launch = launch_of(self.path).get("launch")
         counts = [launch.get(name) for name in ("nnodes", "nproc_per_node")] if isinstance(launch, dict) else [1, 1]
-        num_nodes, num_ranks = (whole(count) or 1 for count in counts)
-        return divmod(rank, num_ranks) if num_nodes > 1 else (0, rank)
+        return whole(counts[0]) or 1, whole(counts[1]) or 1
 
 
 def is_run(path: Path) -> bool:
