@@ -169,7 +169,7 @@ def crash_report(printed: str) -> str | None:
 
 def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     """Return the exception and traceback at the end of a program's output (exit code 1), else its last line."""
-    text = _OBJECT_DUMP.sub(r"\n\1\n", text)
+    text = _OBJECT_DUMP.sub(r"\n\1\n", _RANK_PREFIX.sub("", text))
     chain = "".join(_chains(text)[-1:]).split(_TRACEBACK)[1:]
     raised = next((part for part in chain[:-1] if part.rstrip().endswith("\nOriginal")), chain[-1] if chain else "")
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):

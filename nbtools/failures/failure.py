@@ -265,9 +265,10 @@ def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: R
     ranks = {*run.world, *(rank for rank in ends if rank is not None), *evidence.ranks_in(log)}
     host = first.host if _is_on_one_machine(run) else None
     for rank in sorted(ranks, key=lambda rank: (rank == first.rank, rank)):
-        for message, traceback in evidence.raised_by(run, rank, log, also_caught=bool(only_noticed)):
+        known = ends.get(rank, Failure(rank, host, None, None, ""))
+        may_be_caught = only_noticed is True or known.exitcode == 1
+        for message, traceback in evidence.raised_by(run, rank, log, also_caught=may_be_caught):
             if not known_errors.follows_another(message):
-                known = ends.get(rank, Failure(rank, host, None, None, ""))
                 return replace(known, message=message, traceback=traceback)
     return None
 

@@ -141,6 +141,11 @@ CAUSES = (
         "Raise the limit: ulimit -f unlimited in the shell that launches, or the scheduler's. The disk is not full.",
     ),
     Cause(
+        r"requested and \d+ written|inline_container\.cc:\d+\] \. (?:unexpected pos|.*write failed)",
+        "a file could not be written whole",
+        "The disk, its quota or the limit of file size was reached: see df, quota -s and ulimit -f.",
+    ),
+    Cause(
         r"Read-only file system",
         "the file system is read-only",
         "A disk with errors is often made read-only: dmesg says why. Once it can be written again, resume the run. If "

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -232,6 +233,197 @@ def test_the_other_ranks_are_told_in_their_order_those_that_ended_in_order_too(r
     ]
 
 
+# --- the rank that raised, although it ended later ---
+
+LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9"
+ECHOES = {
+    "an exception": (1, LOST),
+    "a stall": (
+        1,
+        "RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete",
+    ),
+    "a store that waits": (
+        1,
+        "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/1",
+    ),
+    "a barrier": (
+        1,
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: ",
+    ),
+    "a pipe": (1, "BrokenPipeError: [Errno 32] Broken pipe"),
+    "an exit after its words": (3, LOST),
+    "an abort after its words": (-6, LOST),
+    "an exit": (1, None),
+    "an exit with another code": (3, None),
+    "SIGSEGV": (-11, None),
+    "SIGABRT": (-6, None),
+    "SIGTERM": (-15, None),
+}
+"""Exit code and error of a rank that fails for the end of another one."""
+RAISED = TRACEBACK.replace("RuntimeError: two lines\nthe second one", "ValueError: bad sample")
+
+
+def in_torch(text: str, rank: int) -> str:
+    """Return a text as torch's hook for uncaught exceptions prints it."""
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def ended(run: RunDir, printed: dict[int, str], codes: dict[int, int], first: int, closed: tuple[int, ...]) -> Failure:
+    """Lay out what torchrun leaves behind when its ranks printed this, and ended with these codes."""
+    write_json(run.launch, {"launch": {"nproc_per_node": len(printed)}})
+    for rank in range(1, len(printed)):
+        log = run.ranks / "x" / "attempt_0" / str(rank) / "stderr.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(printed[rank])
+    closing = "".join(
+        f"W0101 00:00:00.1 9 torch/distributed/elastic/x.py:1] Sending process {100 + rank} closing signal SIGTERM\n"
+        for rank in closed
+    )
+    others = [block(rank, rank, code, 100 + rank) for rank, code in codes.items() if code and rank != first]
+    run.log.write_text(printed[0] + closing + summary(*others, root=block(0, first, codes[first], 100 + first)))
+    return first_failure(run, 1, "here")
+
+
+@pytest.mark.promise("fault-24")
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("how", ["uncaught", "recorded", "caught"])
+@pytest.mark.parametrize("end", [-15, -9, 0, 1])
+@pytest.mark.parametrize("echo", ECHOES)
+def test_the_exception_of_a_rank_that_is_slow_to_end_is_the_first_failure(
+    run: RunDir, victim: int, how: str, end: int, echo: str
+) -> None:
+    code, error = ECHOES[echo]
+    other = 1 - victim
+    shown = {"uncaught": in_torch(RAISED, victim), "caught": f"went on\n{RAISED}bye\n", "recorded": ""}[how]
+    noticed = (
+        in_torch(TRACEBACK.replace("RuntimeError: two lines\nthe second one", error), other) if error else "step 3\n"
+    )
+    if how == "recorded":
+        path = run.ranks / "x" / "attempt_0" / str(victim) / "error.json"
+        path.parent.mkdir(parents=True)
+        content = {"message": "ValueError: bad sample", "extraInfo": {"py_callstack": RAISED}}
+        path.write_text(json.dumps({"message": content}))
+    found = ended(run, {victim: shown, other: noticed}, {victim: end, other: code}, other, (victim,))
+    is_told = how != "caught" or error is not None or end == 1  # what a program printed may have been handled
+    assert (found.rank == victim) == is_told
+    if is_told:
+        assert "ValueError: bad sample" in found.message
+        assert (
+            (found.traceback or "")
+            .rstrip()
+            .endswith("ValueError: bad sample\nbye" if how == "caught" else "ValueError: bad sample")
+        )
+        assert (found.log is not None) == (victim == 1 and how != "recorded")
+        assert [one["rank"] for one in found.others] == [other]
+
+
+@pytest.mark.parametrize(
+    ("code", "noticed", "printed"),
+    [
+        (-9, None, in_torch(RAISED, 1)),  # killed from outside
+        (1, "KeyError: 'x'", in_torch(RAISED, 1)),  # an exception of its own
+        (1, "OSError: [Errno 28] No space left on device", in_torch(RAISED, 1)),
+        (1, LOST, in_torch(RAISED.replace("ValueError: bad sample", "StopIteration"), 1)),  # handled, by a collective
+        (1, LOST, in_torch(RAISED.replace("ValueError: bad sample", "KeyboardInterrupt"), 1)),
+        (1, LOST, in_torch(RAISED.replace("ValueError: bad sample", LOST), 1)),
+        (1, LOST, RAISED + 200 * "step 12 loss 1.5\n"),  # survived
+        (-11, None, RAISED),  # perhaps survived
+        (1, LOST, "all is well\n"),
+    ],
+)
+def test_a_failure_stays_the_first_where_no_other_rank_raised_before(
+    run: RunDir, code: int, noticed: str | None, printed: str
+) -> None:
+    shown = in_torch(TRACEBACK.replace("RuntimeError: two lines\nthe second one", noticed), 0) if noticed else ""
+    found = ended(run, {0: shown, 1: printed}, {0: code, 1: -15}, 0, (1,))
+    assert (found.rank, found.exitcode) == (0, code)
+
+
+@pytest.mark.parametrize("how", ["not torchrun", "a chain"])
+def test_an_exception_before_an_echo_is_found_in_a_shared_log_and_in_a_chain(run: RunDir, how: str) -> None:
+    echo = TRACEBACK.replace("RuntimeError: two lines\nthe second one", LOST)
+    if how == "a chain":
+        chain = f"{RAISED}\nDuring handling of the above exception, another exception occurred:\n\n{echo}"
+        found = ended(run, {0: in_torch(echo, 0), 1: in_torch(chain, 1)}, {0: 1, 1: 1}, 1, ())
+    else:
+        write_json(run.launch, {"launch": {"torchrun": False}})
+        run.log.write_text(in_torch(RAISED, 1) + in_torch(echo, 0))
+        found = first_failure(run, 1, "here")
+    assert (found.rank, found.message) == (1, "ValueError: bad sample")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "codes", "closed", "words"),
+    [
+        (2, {0: 1}, (), "rank 1 ended first, with exit code 0, while rank 0 was in all_reduce ("),
+        (4, {0: 1, 2: -15}, (2,), "ranks 1, 3 ended first, with exit code 0, while rank 0 was in all_reduce ("),
+        (2, {0: 1, 1: -15}, (1,), "rank 1 left the process group, or ended, without an exception while rank 0 was in"),
+        (2, {0: 1}, (1,), "rank 1 left the process group, or ended, without an exception while rank 0 was in all_re"),
+        (3, {0: 1, 1: -15, 2: -15}, (1, 2), "one of ranks 1, 2 left the process group, or ended, without an exc"),
+    ],
+)
+@pytest.mark.parametrize("error", [LOST, ECHOES["a stall"][1]], ids=["lost", "a stall"])
+def test_a_rank_that_ended_in_order_while_another_waited_is_named(
+    run: RunDir, ranks: int, codes: dict[int, int], closed: tuple[int, ...], words: str, error: str
+) -> None:
+    frame = (
+        '  File "/e/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n    work.wait()\n'
+    )
+    raised = TRACEBACK.replace("RuntimeError: two lines\nthe second one", frame + error)
+    found = ended(run, {0: in_torch(raised, 0), **dict.fromkeys(range(1, ranks), "")}, codes, 0, closed)
+    is_told = error == LOST or "ended first" in words  # a rank that others wait for may hang
+    assert found.message.startswith(words if is_told else "waited 8 s for another rank")
+    assert ("batches" in (found.advice or "")) == is_told
+
+
+SLOW = """\
+import atexit, os, signal, sys, time
+import torch
+import torch.distributed as dist
+
+def train(fault):
+    dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 1 and fault == "leaves":
+        os._exit(0)
+    if dist.get_rank() == 1:
+        atexit.register(time.sleep, 30)
+        raise ValueError("bad sample in shard 1")
+    if fault == "leaves":
+        dist.all_reduce(torch.ones(4))
+    time.sleep(3)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+dist.init_process_group("gloo")
+train(sys.argv[1])
+"""
+
+
+@pytest.mark.promise("fault-24")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "rank", "message"),
+    [
+        ("raises", 1, "ValueError: bad sample in shard 1"),
+        (
+            "leaves",
+            0,
+            "rank 1 ended first, with exit code 0, while rank 0 was in all_reduce (exited with code 1: Runtime",
+        ),
+    ],
+)
+def test_torchrun_the_rank_because_of_which_another_one_failed_is_named(
+    project: Project, fault: str, rank: int, message: str
+) -> None:
+    script = project.scripts / "slow.py"
+    script.write_text(SLOW)
+    run = nt.launch(script, nproc_per_node=2, gpus=(), args=[fault])
+    found = failed(run, timeout_s=240)
+    assert (found.rank, found.message[: len(message)]) == (rank, message)
+    assert "scripts/slow.py" in (found.where or "")
+    assert found.log is None or (project.root / found.log).read_text().endswith(f"{message}\n")
+    assert (found.log is None) == (fault == "leaves")
+
+
 # --- how far, and where -------------------------------------------------------------------------------
 
 
@@ -353,6 +545,74 @@ def test_a_loader_workers_death_is_told_also_where_torch_noticed_only_its_connec
     found = first_failure(run, 1, "h")
     assert found.message == f"a DataLoader worker died ({error})"
     assert found.where == "/p/scripts/toy.py:16 in <module>: for batch in loader:"
+
+
+UNGUARDED = """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("{}")) as pool:
+    pool.submit(abs, 1).result()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_script_that_its_own_processes_run_again_lacks_the_guard(run: RunDir, method: str, is_recorded: bool) -> None:
+    script = run.path / "unguarded.py"
+    script.write_text(UNGUARDED.format(method))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    error = "concurrent.futures.process.BrokenProcessPool: A process"
+    told = error_file(run, error) if is_recorded else "<N/A>"
+    run.log.write_text(done.stderr + summary(root=block(0, 0, 1, 100, told)))
+    found = first_failure(run, 1, "h")
+    assert found.message.startswith('the script has no if __name__ == "__main__":, and a process that it started ran')
+
+
+BESIDE = {
+    "Python": ("data/train.csv", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"),
+    "argparse": (
+        "a.yml",
+        "train.py: error: argument -c: can't open 'a.yml': [Errno 2] No such file or directory: 'a.yml'",
+    ),
+    "datasets": ("data/train.csv", "FileNotFoundError: Couldn't find any data file at {cwd}/data/train.csv."),
+    "transformers": ("out/model", "OSError: out/model is not a local folder and is not a valid model identifier"),
+    "numpy": ("x.npy", "FileNotFoundError: x.npy not found."),
+    "its own words": ("conf/a.yaml", "exited with code 1: config conf/a.yaml does not exist"),
+    "a module": ("helpers.py", "ModuleNotFoundError: No module named 'helpers'"),
+    "a package": ("src/toy/nets.py", "ModuleNotFoundError: No module named 'toy.nets'"),
+}
+
+
+@pytest.mark.parametrize("place", ["", "trainer"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_path_that_another_folder_of_the_repository_has_names_both(run: RunDir, name: str, place: str) -> None:
+    path, said = BESIDE[name]
+    project = run.path.parent.parent
+    cwd, script, has = project / "work", project / "trainer" / "jobs" / "train.py", project / place
+    for file in (cwd / "x", script, has / path, project / ".git" / "x"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    write_json(run.launch, {"cwd": str(cwd), "script": str(script)})
+    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, said.format(cwd=cwd)))))
+    found = first_failure(run, 1, "h")
+    folder = has / "src" if name == "a package" else has
+    missed = script.parent if name.startswith("a ") else cwd
+    assert found.message.startswith(f"{path.removeprefix('src/')} is in {folder}, ")
+    assert f"{missed} (" in found.message
+    assert str(folder) in (found.advice or "")
+    (has / path).unlink()
+    assert " is in " not in first_failure(run, 1, "h").message
+
+
+def test_a_semaphore_without_room_is_a_matter_of_shared_memory(run: RunDir) -> None:
+    traceback = TRACEBACK.replace('raise RuntimeError("two lines")', "sl = self._semlock = _multiprocessing.SemLock(")
+    path = error_file(run, "OSError: [Errno 28] No space left on device", traceback)
+    run.log.write_text(summary(root=block(0, 0, 1, 100, path)))
+    assert first_failure(run, 1, "h").message.startswith("shared memory (/dev/shm) ran out (")
+
+
+def test_what_was_killed_is_the_program_where_the_run_directory_is_away(tmp_path: Path) -> None:
+    assert first_failure(RunDir(tmp_path / "gone"), -9, "h").message == "the program was killed by SIGKILL"
 
 
 # --- real faults --------------------------------------------------------------------------------------

@@ -48,17 +48,27 @@ SAID = {
         "MemoryError: Caught MemoryError in DataLoader worker process 0.",
         "terminate called after throwing an instance of 'std::bad_alloc'",
     ],
-    "too many files are open": ["OSError: [Errno 24] Too many open files: '/dev/shm/torch_1'"],
+    "too many files are open": [
+        "OSError: [Errno 24] Too many open files: '/dev/shm/torch_1'",
+        "RuntimeError: received 0 items of ancdata",
+    ],
     "shared memory (/dev/shm) ran out": [
         "RuntimeError: DataLoader worker (pid 8228) is killed by signal: Bus error. It is possible that dataloader's "
         "workers are out of shared memory. Please try to raise your shared memory limit.",
         "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: No space left on device",
+        "RuntimeError: unable to write to file </torch_9895_1984721229_0>: No space left on device (28)",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/pym-9895-x'",
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
     ],
-    "the disk is full": [
-        "OSError: [Errno 28] No space left on device: '/scratch/x'",
-        "OSError: [Errno 122] Disk quota exceeded",
+    "the disk is full": ["OSError: [Errno 28] No space left on device: '/scratch/x'"],
+    "the disk quota is used up": ["OSError: [Errno 122] Disk quota exceeded"],
+    "the limit of file size was reached": [
         "OSError: [Errno 27] File too large",
+        "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)",
+    ],
+    "a file could not be written whole": [
+        "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+        "OSError: 100000 requested and 496 written",
     ],
     "the file system is read-only": ["OSError: [Errno 30] Read-only file system: '/scratch/x'"],
     "a DataLoader worker died": [
@@ -101,6 +111,13 @@ SAID = {
     "a file is missing": ["FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"],
     "a package is missing": ["ModuleNotFoundError: No module named 'flash_attn'"],
     "two ranks use the same GPU": [error_line(DUPLICATE)],
+    "no network port is free: all local ports are used up": [
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 0, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    ],
+    'the script has no if __name__ == "__main__":, and a process that it started ran the script again': [
+        "An attempt has been made to start a new process before the\n        current process has finished its"
+    ],
     "a network port is taken": [
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",

@@ -16,6 +16,10 @@ from nbtools.errors import LaunchError
 from nbtools.machine import slurm
 from nbtools.machine.slurm import Job
 from nbtools.machine.slurm_messages import reason_in_words, refusal
+from nbtools.run.records import Records
+from nbtools.run.slurm_job import end_in_words
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 
 import slurm_cluster as cluster_of_tests
 from slurm_cluster import SlurmCluster
@@ -313,6 +317,31 @@ def test_an_answer_from_before_a_submission_does_not_count(fake_squeue: Path, mo
     assert old is not None
     old.join()
     assert list(slurm.own_jobs() or {}) == [2]
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("", "does not say why"),
+        (
+            "say: attempt 1 in job 12 on n1\n  ok       torch        2.13.0\n  warn     disk  few\n{:22}-> free some\n",
+            "does not say",
+        ),
+        (
+            "say: attempt 1 in job 12 on n1\n  ok       torch        2.13.0\nbash: line 3: module: not found\n",
+            "ends with: bash: l",
+        ),
+    ],
+)
+def test_a_line_of_the_preflight_is_no_reason_of_a_jobs_end(
+    fake_squeue: Path, tmp_path: Path, printed: str, words: str
+) -> None:
+    run = RunDir(tmp_path / "2026-01-31_142233_mlm")
+    run.ranks.mkdir(parents=True)
+    write_json(run.slurm, {"job_id": 12})
+    run.job_log.write_text(printed.format(""))
+    fake_squeue.write_text(LINE.format(number=12).replace("RUNNING", "FAILED"))
+    assert f"{run.job_log} {words}" in end_in_words(Records(run))
 
 
 RECORDED = """\
