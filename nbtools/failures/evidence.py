@@ -92,27 +92,17 @@ def exceptions(traceback: str) -> list[str]:
     return [line[0].strip() for line in found if line is not None]
 
 
-def raised_by(run: RunDir, rank: int, log: str, *, also_caught: bool) -> Iterator[tuple[str, str | None]]:
+def raised_by(run: RunDir, rank: int, log: str, *, also_caught: bool) -> Iterator[tuple[str, str]]:
     """Yield the exceptions of a rank with their tracebacks, the last first: recorded ones, then printed ones.
 
-    Args:
-        run: The run.
-        rank: The rank.
-        log: Output of rank 0.
-        also_caught: Whether those count that are not marked as uncaught, at the end of the output.
+    With `also_caught`, the one at the end of the output counts although it is not marked as uncaught.
     """
-    chains = []
-    for path in run.rank_logs(rank, "error.json"):
-        message, traceback = error_file(path)
-        if message is not None:
-            yield message, traceback
-            chains.append(traceback or "")
+    chains = [traceback for path in run.rank_logs(rank, "error.json") if (traceback := error_file(path)[1])]
     lines = _UNCAUGHT.finditer(_raw_output(run, rank, log))
-    uncaught = "\n".join(line["line"] for line in lines if int(line["rank"]) == rank)
-    chains += reversed(_chains(uncaught))
-    if also_caught and (ended := _chains(printed_by(run, rank, log))[-1:]):
-        last = exceptions(ended[0])[-1:]
-        chains += ended if last and len(ended[0]) - ended[0].rfind(last[0]) <= _AFTER_EXCEPTION else []
+    chains += reversed(_chains("\n".join(line["line"] for line in lines if int(line["rank"]) == rank)))
+    for ended in _chains(printed_by(run, rank, log))[-1:] if also_caught else ():
+        last = exceptions(ended)[-1:]
+        chains += [ended] if last and len(ended) - ended.rfind(last[0]) <= _AFTER_EXCEPTION else []
     for chain in chains:
         yield from ((one[:_MAX_MESSAGE], chain.rstrip()[:_MAX_TRACEBACK]) for one in reversed(exceptions(chain)))
 

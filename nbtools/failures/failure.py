@@ -235,11 +235,11 @@ def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | Non
     num_closed = sum(end.was_closed for end in ends) + len(others) - len(by_rank)
     left = sorted(set(run.world) - others.keys()) if num_closed == len(closed) else []  # all closed ranks are known
     if not _is_on_one_machine(run):
-        others, left = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}, []
+        others = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}
     raised = _raised_elsewhere(first.failure, by_rank, run, log := logs[0][0])
     is_signal = first.was_killed and raised is None
     found = _killed(first.failure, run, log) if is_signal else explained(raised or first.failure, run)
-    found = _of_silent_ranks(found, first.failure.message, left, run)
+    found = _of_silent_ranks(found, first.failure.message, left, run, log)
     others.pop(found.rank, None)
     return replace(found, others=sorted(others.values(), key=lambda other: int(other["rank"])))
 
@@ -273,14 +273,13 @@ def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: R
     return None
 
 
-def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: RunDir) -> Failure:
+def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: RunDir, log: str) -> Failure:
     """Name the ranks that ended in order, or without an exception, while `found` waited for them in a collective."""
-    if found.advice not in (known_errors.RANK_LOST.advice, known_errors.TIMEOUT.advice):
+    is_lost, is_late = (found.advice == cause.advice for cause in (known_errors.RANK_LOST, known_errors.TIMEOUT))
+    if not _is_on_one_machine(run) or not (is_lost or (left and is_late)):
         return found
-    silent = left
-    if not left and found.advice == known_errors.RANK_LOST.advice and _is_on_one_machine(run):
-        said = {rank: evidence.printed_by(run, rank, evidence.log_end(run.log)) for rank in run.world}
-        silent = [rank for rank in said if rank != found.rank and not known_errors.follows_another(said[rank])]
+    said = {rank: evidence.printed_by(run, rank, log) for rank in run.world if rank != found.rank}
+    silent = left or [rank for rank in said if not known_errors.follows_another(said[rank])]
     if not silent:
         return found
     where = evidence.collective(found.traceback or "") or (found.where or "").partition(": ")[2] or "a collective"

@@ -27,8 +27,6 @@ class Cause:
     words: str
     advice: str
     """The setting to change; {cwd} and {python} stand for the run's working directory and interpreter."""
-    is_echo: bool = False
-    """Whether a rank with this error only noticed that another rank had failed."""
     is_often_handled: bool = False
     """Whether programs often handle this error; once handled, it is not the cause of a later exception."""
 
@@ -108,7 +106,6 @@ RANK_LOST = Cause(
     r"|communicator was aborted|recv, got 0 bytes|[Dd]id the remote server shutdown",
     "another rank was lost",
     "This rank only noticed it: look at the one that ended first; its output is in the run's ranks folder.",
-    is_echo=True,
 )
 LEFT_FIRST = (
     "All ranks must call each collective equally often: give them the same number of batches (drop_last=True in the "
@@ -123,11 +120,7 @@ CAUSES = (
         "the process could get no more memory",
         "The host's memory is used up, or a limit of the process (ulimit -v). " + LESS_MEMORY,
     ),
-    Cause(
-        r"Too many open files|received \d+ items of ancdata",
-        "too many files are open",
-        "Raise the limit (ulimit -n), or lower num_workers.",
-    ),
+    Cause(r"Too many open files|items of ancdata", "too many files are open", "Raise ulimit -n, or lower num_workers."),
     SHARED_MEMORY,
     DISK_FULL,
     Cause(
@@ -135,11 +128,7 @@ CAUSES = (
         "the disk quota is used up",
         "Free some files (nbtools clean); quota -s shows the limit.",
     ),
-    Cause(
-        r"File too large",
-        "the limit of file size was reached",
-        "Raise the limit: ulimit -f unlimited in the shell that launches, or the scheduler's. The disk is not full.",
-    ),
+    Cause(r"File too large", "the limit of file size was reached", "Raise it (ulimit -f); the disk is not full."),
     Cause(
         r"requested and \d+ written|inline_container\.cc:\d+\] \. (?:unexpected pos|.*write failed)",
         "a file could not be written whole",
@@ -204,8 +193,7 @@ CAUSES = (
     Cause(
         r"port: 0,.*EADDRINUSE",
         "no network port is free: all local ports are used up",
-        "End processes that hold many connections (ss -s counts them), or widen the range: sysctl "
-        "net.ipv4.ip_local_port_range.",
+        "End processes with many connections (ss -s), or widen the range (sysctl net.ipv4.ip_local_port_range).",
     ),
     Cause(
         r"Address already in use|EADDRINUSE",
@@ -252,7 +240,7 @@ def cause_of(message: str, said: str = "", led_to: str = "") -> Cause | None:
         led_to: Those that were not handled.
     """
     for cause in CAUSES:
-        others = "" if cause.is_echo else led_to if cause.is_often_handled else said
+        others = "" if cause is RANK_LOST else led_to if cause.is_often_handled else said
         if re.search(cause.pattern, f"{message}\n{others}"):
             return cause
     return None
@@ -260,12 +248,11 @@ def cause_of(message: str, said: str = "", led_to: str = "") -> Cause | None:
 
 def is_echo(message: str) -> bool:
     """Whether a rank with this message only noticed that another rank had failed."""
-    cause = cause_of(message)
-    return cause is not None and cause.is_echo
+    return cause_of(message) is RANK_LOST
 
 
 def found_elsewhere(said: str, plan: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of an error about a file or module that another folder has: the script's, or one above it.
+    """Return the cause of an error about a file or module that the script's folder has, or one above it.
 
     Args:
         said: The error.
@@ -274,27 +261,26 @@ def found_elsewhere(said: str, plan: Mapping[str, Any]) -> Cause | None:
     cwd, script, program = Path(str(plan.get("cwd"))), Path(str(plan.get("script", "/"))), plan.get("program")
     root = next((folder for folder in script.parents if (folder / ".git").exists()), Path(str(plan.get("root"))))
     folders = [folder for folder in script.parents if folder == script.parent or folder.is_relative_to(root)]
+    names = ["".join(name).removeprefix(f"{cwd}/") for name in _NAMED.findall(said) if _IS_MISSING.search(said)]
+    missed, where = cwd, "the working directory, "
+    advice = "Launch with --cwd {} (in a launcher script, cwd of Program), or give the whole path."
     if modules := _NO_MODULE.findall(said):
-        is_module = isinstance(program, dict) and program.get("module")
-        missed = cwd if is_module else script.parent  # where Python looks first
         names = [module.replace(".", "/") + end for module in modules for end in ("", ".py")]
         folders += [folder / "src" for folder in folders]
-        words, advice = f"where Python does not look, and not in {missed}", "Set PYTHONPATH={} before the launch."
-    else:
-        names = ["".join(name).removeprefix(f"{cwd}/") for name in _NAMED.findall(said) if _IS_MISSING.search(said)]
-        missed, words = cwd, f"and not in the working directory, {cwd}"
-        advice = "Launch with --cwd {} (in a launcher script, cwd of Program), or give the whole path."
+        missed = cwd if isinstance(program, dict) and program.get("module") else script.parent
+        where, advice = "sys.path, which begins with ", "Set PYTHONPATH={} before the launch."
     for name, folder in itertools.product(names, folders):
         with suppress(OSError, ValueError):
             if folder / name != script and (folder / name).exists() and not (missed / name).exists():
-                return Cause("", f"{name} is in {folder}, {words}", advice.replace("{}", str(folder)))
+                words = f"{name} is in {folder}, and not in {where}{missed}"
+                return Cause("", words, advice.replace("{}", str(folder)))
     return None
 
 
 def follows_another(message: str) -> bool:
     """Whether an error may follow from another rank's: a lost connection, a long wait, a request to end."""
     cause = cause_of(message)
-    return cause.is_echo or cause in (TIMEOUT, NOT_JOINED) if cause else _FOLLOWS.search(message) is not None
+    return cause in (RANK_LOST, TIMEOUT, NOT_JOINED) if cause else _FOLLOWS.search(message) is not None
 
 
 def waited(said: str) -> str:
