@@ -186,6 +186,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "the supervisor fails: at once, before the training, or beside it",
         "the launch is refused with the cause, the run is FAILED with the cause, or the training continues; a LOST run quotes what the supervisor printed",
     ),
+    "safety-echo": (
+        "a rank raises and is slow to end, or ends in order too early; another one that only lost it fails first",
+        "the exception is the first failure, with rank, traceback and path of its output, in any order of exits; the rank that ended in order is named, with the collective",
+    ),
     "safety-interrupt": (
         "the kernel is interrupted while a launch starts",
         "the processes end before the run directory is removed",

@@ -209,6 +209,7 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div style='{MONO}'>at {literal(found.where[:500])}</div>" if found.where else "")
         + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
+        + (f"<div style='{MONO}'>output: {literal(found.log[:500])}</div>" if found.log else "")
         + _folded("traceback", trace)
         + _folded(plural(len(others), "other rank"), others)
         + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
