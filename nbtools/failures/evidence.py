@@ -218,7 +218,7 @@ def printed_by(run: RunDir, rank: int, log: str) -> str:
     return _RANK_PREFIX.sub("", _TORCHRUN.split(_raw_output(run, rank, log))[0])
 
 
-def log_of(run: RunDir, rank: int | None) -> str | None:
+def output_path(run: RunDir, rank: int | None) -> str | None:
     """Return the path of a rank's own log from the folder of the project; None if it has none, or an empty one."""
     written = [path for path in run.rank_logs(rank or 0) if end_of(path, num_bytes=1)] if rank else []
     return str(_shown(written[0], run)) if written else None

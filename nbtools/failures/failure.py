@@ -286,7 +286,7 @@ def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: Run
     names = f"{'rank' if len(silent) == 1 else 'ranks' if left else 'one of ranks'} {', '.join(map(str, silent[:8]))}"
     how = "ended first, with exit code 0," if left else "left the process group, or ended, without an exception"
     message = f"{names} {how} while rank {found.rank} was in {where} ({message})"
-    return replace(found, message=message, advice=known_errors.LEFT_FIRST, log=evidence.log_of(run, silent[0]))
+    return replace(found, message=message, advice=known_errors.LEFT_FIRST, log=evidence.output_path(run, silent[0]))
 
 
 def _is_on_one_machine(run: RunDir) -> bool:
@@ -441,7 +441,7 @@ def _with_progress(failure: Failure, run: RunDir) -> Failure:
     losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
     loss = next((loss for loss in losses if loss is not None), None)
     step = max(known, default=None) if step is None else step
-    return replace(failure, step=step, loss=loss, log=evidence.log_of(run, failure.rank))
+    return replace(failure, step=step, loss=loss, log=evidence.output_path(run, failure.rank))
 
 
 def _at_step(run: RunDir, rank: int) -> str:

@@ -37,7 +37,7 @@ _SAID = {"PREEMPTION": PREEMPTED, "TIME LIMIT": TIME_LIMIT, "NODE FAILURE": NODE
 _MESSAGE = re.compile(r"^slurmstepd\S*: error: \*\*\* JOB [^\n]*? CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?", re.M)
 _OUT_OF_MEMORY = re.compile(r"^slurmstepd\S*: error: .*oom[-_ ]?kill", re.M | re.I)
 _OF_THE_LAUNCH = re.compile(r"^(?:  (?:ok|warn|problem) .*|\s+-> .*|\S+: attempt \d+ in job .*)(?:\n|\Z)", re.M)
-"""What is printed of an attempt before it starts."""
+"""Lines of the launch in the output of a job, before an attempt starts."""
 _LISTED_WITHIN_S = 60.0
 """Time after its submission in which a job may be missing from another process's answer of squeue."""
 _SILENT_AFTER_S = 180.0
