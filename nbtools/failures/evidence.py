@@ -97,7 +97,7 @@ def raised_by(run: RunDir, rank: int, log: str, *, also_caught: bool) -> Iterato
 
     With `also_caught`, the one at the end of the output counts although it is not marked as uncaught.
     """
-    chains = [traceback for path in run.rank_logs(rank, "error.json") if (traceback := error_file(path)[1])]
+    chains = [traceback for path in run.rank_logs(rank, "error.json") if (traceback := error_file(path, run.ranks)[1])]
     lines = _UNCAUGHT.finditer(_raw_output(run, rank, log))
     chains += reversed(_chains("\n".join(line["line"] for line in lines if int(line["rank"]) == rank)))
     for ended in _chains(printed_by(run, rank, log))[-1:] if also_caught else ():
