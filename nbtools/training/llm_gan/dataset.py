@@ -24,9 +24,8 @@ from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.gan_data import GANData, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
-from nbtools.training.text import tokenizers
+from nbtools.training.text import pretrained_models, tokenizers
 from nbtools.training.text.disk_buffer import Counts, unknown_note
-from nbtools.training.text import pretrained_models
 from nbtools.training.text.tokenizers import encode_all, separator_of
 from nbtools.training.text.vocabulary import Alphabet, Tokens
 

@@ -74,11 +74,9 @@ def load_model(
             return sharded
         read = functools.partial(_read, auto_class, model_name, trust_remote_code=trust_remote_code, **settings)
         model, report = read()
-        if report.unexpected and (lacking := report.lacking(model)):
-            fitting = Renaming.between(report.unexpected, lacking)
-            if len(fitting) == 1 and any(fitting[0].patterns(report.unexpected)):
-                del model
-                model, report = read(renaming=fitting[0], key_mapping=fitting[0].patterns(report.unexpected))
+        if (renaming := report.fitting_names(model)) is not None:
+            del model
+            model, report = read(renaming=renaming, stored=report.unexpected)
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"{option}={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
@@ -94,10 +92,12 @@ def load_model(
 
 
 def _read(
-    auto_class: Any, model_name: str, renaming: Renaming = Renaming(), key_mapping: Any = None, **settings: Any
+    auto_class: Any, model_name: str, *, renaming: Renaming | None = None, stored: tuple[str, ...] = (), **settings: Any
 ) -> tuple[PreTrainedModel, WeightsReport]:
     """Load the weights that fit, under other names in the files if a renaming is given."""
     settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
+    renaming = renaming or Renaming()
+    key_mapping = renaming.patterns(stored) or None
     settings |= {"ignore_mismatched_sizes": True, "key_mapping": key_mapping}  # `check` refuses other shapes
     model, found = auto_class.from_pretrained(model_name, **settings)
     used = getattr(model, "_weight_conversions", None) or ()  # which saving would revert
@@ -132,6 +132,8 @@ def _to_be_sharded(
         for part in {name.rpartition(".")[0] for name in lacking}:
             model.get_submodule(part).to_empty(device="cpu", recurse=False)
             model._init_weights(model.get_submodule(part))  # type: ignore[no-untyped-call]
+        if lacking:
+            model.tie_weights()  # `to_empty` makes new tensors of tied ones
     info = {"missing_keys": lacking, "unexpected_keys": unexpected, "mismatched_keys": ()}
     model.weights_report = WeightsReport.of(model, model_name, info)  # type: ignore[assignment]
     with contextlib.suppress(OSError):

@@ -100,8 +100,19 @@ class WeightsReport:
         return cls(source, len([*model.parameters()]), tuple(missing), tuple(unexpected), tuple(shapes), **more)
 
     def lacking(self, model: PreTrainedModel) -> list[str]:
-        """Return the missing weights of the pretrained part of a model, which cannot be new as heads and poolers can."""
+        """Return the missing weights of the pretrained part of a model; heads and poolers can be new."""
         return [name for name in self.missing if not _is_new_part(model, name)]
+
+    def fitting_names(self, model: PreTrainedModel) -> Renaming | None:
+        """Return what gives the files the names of the pretrained part of a model; None if it has them, or nothing does.
+
+        A prefix of a part alone is none: it may be the name of another part.
+        """
+        lacking = self.lacking(model)
+        has_none = len(lacking) == sum(not _is_new_part(model, name) for name, _ in model.named_parameters())
+        fitting = Renaming.between(self.unexpected, lacking) if lacking else ()
+        fits = len(fitting) == 1 and (has_none or not (fitting[0].old or fitting[0].new))
+        return fitting[0] if fits else None
 
     def check(self, model: PreTrainedModel, option: str, *, has_new_head: bool) -> None:
         """Raise ConfigError unless the files hold the pretrained part of a model.
