@@ -41,7 +41,7 @@ class InitialState:
     """Weights from a file, instead of a checkpoint."""
     weights_file: Path | None = None
     report: WeightsReport | None = None
-    """What the models have loaded of the weights."""
+    """Weights that the models have loaded; None before."""
     is_loaded: bool = False
     """Whether a model has loaded the weights."""
 

@@ -133,7 +133,7 @@ class Worker:
         self.bases: dict[str, dict[str, Any]] | None = None
         """Frozen model under the adapter, by field of the config; None without an adapter."""
         self._weights: dict[str, WeightsReport] = {}
-        """What the models took from files, by field of the config."""
+        """Weights that the models took from files, by field of the config."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._clock = StepClock(self.device)
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.

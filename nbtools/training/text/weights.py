@@ -77,7 +77,7 @@ def _cuts(name: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What a model took from files; weights that are missing or of another shape there start at random."""
+    """The weights that a model took from files; those that are missing or of another shape there start at random."""
 
     source: str
     """A folder, a file or a hub id."""
@@ -104,7 +104,7 @@ class WeightsReport:
         return [name for name in self.missing if not _is_new_part(model, name)]
 
     def fitting_names(self, model: PreTrainedModel) -> Renaming | None:
-        """Return what gives the files the names of the pretrained part of a model; None if it has them, or nothing does.
+        """Return what gives files the names of a model's pretrained part; None if they have them, or nothing does.
 
         A prefix of a part alone is none: it may be the name of another part.
         """

@@ -24,15 +24,15 @@ def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew
     tiny_training: Callable[..., RunDir], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = tiny_training()
-    content = {f"module.{name}": weight for name, weight in weights_of(first, 4).items()}
+    content = {f"_orig_mod.module.{name}": weight for name, weight in weights_of(first, 4).items()}
     old = tmp_path / "checkpoint_epoch_5.pt"
     torch.save({"epoch": 5, "model_state_dict": content, "optimizer_state_dict": {}, "vocab_size": 45}, old)
-    capfd.readouterr()
+    assert "weights          random, since model_name is None; --model-name NAME starts from" in capfd.readouterr().out
     # A rate that changes nothing: what is saved is what was loaded.
     second = tiny_training(resume_from=old, learning_rate=1e-12, weight_decay=0.0, max_steps=2)
     said = capfd.readouterr().out
     assert f"note: weights only, from {old}: optimizer and place in the data start from the beginning" in said
-    assert "resumed from" in said
+    assert "resumed from" in said and f"from {old}; names in the files are read without '_orig_mod.', 'module.'" in said
     for name, weight in weights_of(second, 2).items():
         torch.testing.assert_close(weight, weights_of(first, 4)[name], rtol=0, atol=1e-6)
     assert (read_json(second.finished) or {})["step"] == 2
