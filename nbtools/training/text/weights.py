@@ -1,4 +1,4 @@
-"""Which weights of a model come from its files: one report for every load, and names that a wrapper changed."""
+"""The weights of a model that come from its files: one report of every load, and names that a wrapper changed."""
 
 import re
 from collections import Counter
