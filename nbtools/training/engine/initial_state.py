@@ -72,8 +72,9 @@ class InitialState:
             report = checkpoint.load_weights(model, self.model / part)
         else:
             return
-        report = replace(report, source=str(self.weights_file or self.model))
-        self.report = report if self.report is None else self.report + report
+        source, before = str(self.weights_file or self.model), self.report or WeightsReport("", 0)
+        unexpected, count = before.unexpected + report.unexpected, before.num_weights + report.num_weights
+        self.report = replace(report, source=source, num_weights=count, unexpected=unexpected)
 
 
 def open_initial_state(

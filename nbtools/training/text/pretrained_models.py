@@ -100,6 +100,7 @@ def _read(
     key_mapping = renaming.patterns(stored) or None
     settings |= {"ignore_mismatched_sizes": True, "key_mapping": key_mapping}  # `check` refuses other shapes
     model, found = auto_class.from_pretrained(model_name, **settings)
+    model.loading_info = found
     used = getattr(model, "_weight_conversions", None) or ()  # which saving would revert
     model._weight_conversions = [each for each in used if {*each.source_patterns}.isdisjoint(key_mapping or ())]
     return model, WeightsReport.of(model, model_name, found, renaming=renaming)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -57,10 +57,8 @@ class Renaming:
         return found | ({f"^{re.escape(self.old)}": self.new} if self.old or self.new else {})
 
     def __str__(self) -> str:
-        taken = [*(f"{part}." for part in self.wrappers), *([self.old] if self.old else [])]
-        words = [f"without {', '.join(map(repr, taken))}"] * bool(taken) + [f"with {self.new!r} before them"] * bool(
-            self.new
-        )
+        taken = ", ".join(repr(part) for part in (*(f"{each}." for each in self.wrappers), self.old) if part)
+        words = [f"without {taken}"] * bool(taken) + [f"with {self.new!r} before them"] * bool(self.new)
         return f"names in the files are read {' and '.join(words)}" if words else ""
 
 
@@ -129,30 +127,21 @@ class WeightsReport:
                 )
         if lacking := self.lacking(model):
             others = f"; the files have {_named(self.unexpected, 'other')}" if self.unexpected else ""
-            fitting = Renaming.between(self.unexpected, lacking)
-            several = ", ".join(repr(each.old) for each in fitting)
-            choice = f"; they fit without each of the prefixes {several}: save those of one alone"
+            several = [each.old for each in Renaming.between(self.unexpected, lacking)]
+            choice = f"; they fit without each of the prefixes {several}: save those of one alone" * (len(several) > 1)
             raise ConfigError(
                 f"{option}={self.source!r}: {len(lacking)} missing weights, such as {', '.join(lacking[:_NUM_NAMED])}, "
-                f"of {self.num_weights}{others}{choice if len(fitting) > 1 else ''}; give a folder or hub id with a "
+                f"of {self.num_weights}{others}{choice}; give a folder or hub id with a "
                 f"whole {type(model).__name__}, under the names that its save_pretrained writes"
             )
 
-    def __add__(self, other: "WeightsReport") -> "WeightsReport":
-        """Return the report on two models from one source."""
-        count, unexpected = self.num_weights + other.num_weights, self.unexpected + other.unexpected
-        both = replace(self, num_weights=count, unexpected=unexpected, missing=self.missing + other.missing)
-        return replace(both, other_shapes=self.other_shapes + other.other_shapes)
-
     def __str__(self) -> str:
         new = (*self.missing, *(name for name, _, _ in self.other_shapes))
-        fitting = self.num_weights - len(new)
-        parts = [f"{'all' if not new else f'{fitting} of'} {self.num_weights} weights are from {self.source}"]
-        if new:
-            parts.append(f"{_named(new, 'weight')} of a new part, not in the files: started at random")
-        if self.unexpected:
-            parts.append(f"left out of the files: {_named(self.unexpected, 'weight')}")
-        return "; ".join([*parts, *filter(None, [str(self.renaming)])])
+        fitting = f"{self.num_weights - len(new)} of" if new else "all"
+        parts = [f"{fitting} {self.num_weights} weights are from {self.source}"]
+        parts += [f"{_named(new, 'weight')} of a new part, not in the files: started at random"] * bool(new)
+        parts += [f"left out of the files: {_named(self.unexpected, 'weight')}"] * bool(self.unexpected)
+        return "; ".join(filter(None, [*parts, str(self.renaming)]))
 
     def to_json(self) -> dict[str, Any]:
         """Return numbers and first names for config.json; `note` has the same in words."""
@@ -160,8 +149,7 @@ class WeightsReport:
         lists["other_shapes"] = tuple(name for name, _, _ in self.other_shapes)
         named = {key: {"count": len(names), "names": list(names[:_NUM_NAMED])} for key, names in lists.items() if names}
         fitting = self.num_weights - len(self.missing) - len(self.other_shapes)
-        renamed = {"renamed": str(self.renaming)} if str(self.renaming) else {}
-        return {"source": self.source, "fitting": fitting, **named, **renamed, "note": str(self)}
+        return {"source": self.source, "fitting": fitting, **named, "renamed": str(self.renaming), "note": str(self)}
 
 
 def _is_new_part(model: PreTrainedModel, name: str) -> bool:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -23,17 +22,22 @@ from transformers import (
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
 )
 
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.recipes import AlgorithmDistillationConfig, LLMGANConfig, TextClassificationConfig
+from nbtools.recipes import (
+    AlgorithmDistillationConfig,
+    LLMGANConfig,
+    MaskedDiffusionConfig,
+    MLMPretrainingConfig,
+    TextClassificationConfig,
+)
 from nbtools.training.algorithm_distillation.model import build_action_transformer
 from nbtools.training.engine.checkpoint import fill, open_model
+from nbtools.training.llm_gan.dataset import alphabet_of
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
-from nbtools.training.masked_diffusion.model import load_pretrained
+from nbtools.training.masked_diffusion.model import build_denoiser, load_pretrained
 from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.pretrained_models import load_model
@@ -56,10 +60,6 @@ def saved(make: Callable[[], PreTrainedModel], folder: Path) -> Path:
 
 def bert(folder: Path) -> Path:
     return saved(lambda: BertForMaskedLM(BERT), folder)
-
-
-def roberta(folder: Path) -> Path:
-    return saved(lambda: RobertaForMaskedLM(RobertaConfig(vocab_size=40, max_position_embeddings=32, **SIZE)), folder)
 
 
 def modernbert(folder: Path) -> Path:
@@ -86,12 +86,9 @@ def gan(folder: Path) -> LLMGANConfig:
     return LLMGANConfig(dataset="data.csv", sequence_length=8, prompt_length=24, **names)
 
 
-def masked_lm(folder: Path, name: str = "") -> PreTrainedModel:
-    text = SimpleNamespace(tokenizer=range(40))
-    values = {**TINY["mlm_pretraining"], "model_name": name or str(folder)}
-    from nbtools.recipes import MLMPretrainingConfig
-
-    return build_model(MLMPretrainingConfig(**values), text)  # type: ignore[arg-type]
+def masked_lm(folder: Path) -> PreTrainedModel:
+    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(folder)})
+    return build_model(config, SimpleNamespace(tokenizer=range(40)))  # type: ignore[arg-type]
 
 
 def denoiser(folder: Path) -> PreTrainedModel:
@@ -106,7 +103,6 @@ def classifier(folder: Path) -> PreTrainedModel:
 
 RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], PreTrainedModel]]] = {
     "mlm_pretraining-bert": (bert, masked_lm),
-    "mlm_pretraining-roberta": (roberta, masked_lm),
     "masked_diffusion-modernbert": (modernbert, denoiser),
     "masked_diffusion-llada": (llada, denoiser),
     "text_classification-canine": (canine, classifier),
@@ -244,7 +240,6 @@ def test_weights_that_fit_under_two_prefixes_are_refused(tmp_path: Path) -> None
 
 def test_a_checkpoint_without_some_of_its_weights_is_not_used(tmp_path: Path) -> None:
     folder = saved(lambda: BertModel(BERT), tmp_path / "bert")
-    BertForMaskedLM(BERT).config.save_pretrained(folder)
     config = BertConfig(**{**BERT.to_dict(), "architectures": ["BertForMaskedLM"]})
     config.save_pretrained(folder)
     with pytest.raises(CheckpointError, match=r"lacks 5 of the model's weights, such as cls\."):
@@ -283,11 +278,21 @@ def test_a_renaming_is_the_shortest_change_that_fits(
     assert Renaming.between(stored, own) == (Renaming(old=old, new=new),)
 
 
-def test_a_tokenizer_longer_than_its_model_says_how_to_add_rows(tmp_path: Path) -> None:
-    folder = bert(tmp_path / "bert")
-    text: Any = SimpleNamespace(tokenizer=range(42))
-    from nbtools.recipes import MLMPretrainingConfig
+def longer_mlm(folder: Path) -> object:
+    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(bert(folder))})
+    return build_model(config, SimpleNamespace(tokenizer=range(42)))  # type: ignore[arg-type]
 
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(folder)})
-    with pytest.raises(ConfigError, match=r"42 words, .* 40 rows; .*resize_token_embeddings\(len\(tokenizer\)\)"):
-        build_model(config, text)
+
+def longer_denoiser(folder: Path) -> object:
+    config = MaskedDiffusionConfig(**{**TINY["masked_diffusion"], "model_name": str(bert(folder))})
+    return build_denoiser(config, type("Words", (list,), {"mask_token_id": 4})(range(42)))
+
+
+def longer_generator(folder: Path) -> object:
+    return alphabet_of(gan(folder), save_pair(folder), 5, {41}, {3})
+
+
+@pytest.mark.parametrize("load", [longer_mlm, longer_denoiser, longer_generator])
+def test_a_tokenizer_longer_than_its_model_says_how_to_add_rows(tmp_path: Path, load: Callable[[Path], object]) -> None:
+    with pytest.raises(ConfigError, match=r"4[12].*; .*resize_token_embeddings\(len\(tokenizer\)\); .*save_pretrained"):
+        load(tmp_path / "m")
