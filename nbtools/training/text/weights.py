@@ -127,11 +127,11 @@ class WeightsReport:
                 )
         if lacking := self.lacking(model):
             others = f"; the files have {_named(self.unexpected, 'other')}" if self.unexpected else ""
-            several = [each.old for each in Renaming.between(self.unexpected, lacking)]
-            choice = f"; they fit without each of the prefixes {several}: save those of one alone" * (len(several) > 1)
+            several = [repr(each.old) for each in Renaming.between(self.unexpected, lacking)]
+            choice = f"; they fit without each of the prefixes {', '.join(several)}: save those of one alone"
             raise ConfigError(
                 f"{option}={self.source!r}: {len(lacking)} missing weights, such as {', '.join(lacking[:_NUM_NAMED])}, "
-                f"of {self.num_weights}{others}{choice}; give a folder or hub id with a "
+                f"of {self.num_weights}{others}{choice * (len(several) > 1)}; give a folder or hub id with a "
                 f"whole {type(model).__name__}, under the names that its save_pretrained writes"
             )
 
