@@ -138,6 +138,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a file for `nbtools predict` has rows that cannot be read",
         "the others are predicted; every column is kept, each such row says why, and the report names the first; an existing result is not replaced",
     ),
+    "safety-weights": (
+        "a pretrained model whose names of weights a wrapper changed, or whose files lack weights",
+        "a prefix that makes the names fit is taken off, and that is said; a model without weights of its pretrained part is refused",
+    ),
     "safety-llada": (
         "a LLaDA whose own code does not run with today's transformers, or comes without its code",
         "no code from the hub runs; logits are those of its own code, and checkpoints keep its names of weights and settings",

@@ -167,6 +167,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),
         ("origin", summary["origin"]),
+        *((f"weights ({field})", note) for field, note in summary["weights"].items()),
         ("step", _steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),

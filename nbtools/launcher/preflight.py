@@ -23,6 +23,7 @@ from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
 from nbtools.project import Project, expanded, find_project, plain_name
 from nbtools.recipes import Source, recipe_of
+from nbtools.recipes.named_model import weights_notes
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.command_line import parse_words
@@ -260,7 +261,7 @@ def _check_recipe(
             recipe_of(config).refuse(config)
         with _noted(found, "dataset"):
             _source_of(path, config, project)
-        found += _check_lacks(plain, config)
+        found += [*_check_lacks(plain, config), *(ok("weights", note) for note in weights_notes(config))]
     placement = _placed(wanted, interpreter, on, found)
     cores = check_cores(placement, project.runs)
     found += [*placement.findings, *cores, check_disk(project.runs, config)] if not on else placement.findings

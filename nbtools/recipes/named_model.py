@@ -3,6 +3,7 @@
 What is in a local folder or in the hub's cache is read; nothing is downloaded.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -42,6 +43,8 @@ _GATED_TYPES = ("modernbert", "gemma", "gemma2", "gemma3_text")  # whose activat
 _BLOCK = re.compile(r"(?:\w+\.)*?\d+\.")
 _TABLE = re.compile(r"emb|wte|wpe|shared")
 _LONGEST_HEADER = 2**27
+_WRAPPERS = ("_orig_mod", "module")
+"""Parts of names that torch.compile and DistributedDataParallel add."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,34 @@ def num_parameters(config: TrainConfig) -> int | None:
     return None if models is None else sum(model.num_parameters for model in models)
 
 
+def weights_notes(config: TrainConfig) -> list[str]:
+    """Return what the files of the pretrained models that a config names show of their weights before they are loaded.
+
+    Whether they fit is known only then.
+    """
+    notes = []
+    for field in ("model_name", "judge_name"):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+            if (name := getattr(config, field, None)) is None or (path := _config_path(name)) is None:
+                continue
+            (saved,) = json.loads(path.read_bytes())["architectures"]
+            begins = {name.partition(".")[0] for name, _ in _stored(path.parent)}
+            if len(begins) == 1 and (prefix := begins.pop()) in _WRAPPERS:
+                notes.append(f"{field}: the names of its weights begin with {prefix + '.'!r}, which is left out")
+            if saved.endswith("Model") and not saved.endswith("HeadModel"):
+                notes.append(f"{field}: holds a {saved} without a head; a new one starts at random, unless it is tied")
+    return notes
+
+
+def _config_path(name: str) -> Path | None:
+    path = located(name) / "config.json"
+    return path if path.is_file() else cached_file(name, "config.json")
+
+
 def named_model(name: str) -> NamedModel | None:
     """Return the sizes of a model in a local folder or in the hub's cache; None if they cannot be read."""
-    path = located(name) / "config.json"
     try:
-        found = path if path.is_file() else cached_file(name, "config.json")
-        if found is not None:
+        if (found := _config_path(name)) is not None:
             return _read(found, found.stat().st_mtime_ns)
     except OSError:
         return None

@@ -90,6 +90,14 @@ def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def weights_in_words(config: dict[str, Any] | None) -> dict[str, str]:
+    """Return what each model of a config.json took from files, by the field that names them."""
+    weights = mapping_at(config or {}, "weights")
+    return {
+        field: str(report["note"]) for field, report in weights.items() if isinstance(report, dict) and "note" in report
+    }
+
+
 def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the script in a launch.json."""
     args = launch.get("args")

@@ -25,7 +25,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, mapping_at, started_as
+from nbtools.run.records import Records, mapping_at, started_as, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
@@ -388,6 +388,7 @@ class Run:
             "parent": parent.id if (parent := self.parent) else None,
             "code": source_in_words(self.info),
             "origin": origin_in_words(self.info.get("resumed_from")),
+            "weights": weights_in_words(self.config),
         }
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
 from nbtools.recipes import recipe_of
+from nbtools.recipes.named_model import weights_notes
 
 
 class Summary:
@@ -64,13 +65,14 @@ class Summary:
         self.counts = _counts(config, outcome)
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
+        memory = _memory(config, num_processes, precision, gpus)
         tiles = [
             _tile(f"{batch:,}", "effective batch", product),
             *_data_tiles(config, outcome),
             _tile(
                 f"{'about ' if getattr(config, 'model_name', None) else ''}{parameters:,}",
                 "parameters",
-                f"trained in {precision}{_memory(config, num_processes, precision, gpus)}",
+                "; ".join([f"trained in {precision}{memory}", *weights_notes(config)]),
             )
             if parameters is not None
             else _tile("?", "parameters", "known after the model is loaded"),

@@ -10,7 +10,7 @@ from nbtools.launcher.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, literal, sparkline
 from nbtools.recipes import RECIPES
 from nbtools.run.disk_usage import num_bytes_in
-from nbtools.run.records import local_time, mapping_at, started_as
+from nbtools.run.records import local_time, mapping_at, started_as, weights_in_words
 from nbtools.run.run import Run
 from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole
@@ -40,7 +40,9 @@ def config(run: Run) -> str:
     launched += [(name, str(started[key] or "")) for name, key in (("folder", "cwd"), ("python", "python"))]
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
-    parts = [head, _table(own, ("field", "value", "default", ""))] if own else []
+    notes = [(f"weights ({field})", note) for field, note in weights_in_words(run.config).items()]
+    parts = [_table(notes)] * bool(notes)
+    parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
         parts.append(_folded(f"As by default ({len(usual)})", _table(usual)))
     parts += [_folded("Launch", _table(launched), is_open=not values), uncommitted(run)]

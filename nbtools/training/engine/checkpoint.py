@@ -32,6 +32,7 @@ from nbtools.training.sharding.fsdp import own_part, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
 from nbtools.training.text import adapter, pretrained_models
 from nbtools.training.text.adapter import save_model, saved_weights
+from nbtools.training.text.weights import Renaming, WeightsReport
 
 State = dict[str, Any]
 """Plain values and tensors, which `torch.load(weights_only=True)` loads."""
@@ -271,6 +272,9 @@ def open_model(folder: Path, load: Callable[[str], PreTrainedModel] | None = Non
             raise CheckpointError(f"{folder}: config.json names no model of transformers ({named[:80]!r})")
         labels: dict[str, Any] = {"num_labels": 1} if named.endswith("TokenClassification") else {}
         model = pretrained_models.load_model(known, name, named, **labels)
+    report = getattr(model, "weights_report", None)
+    if base is None and report is not None and (lost := (*report.missing, *report.other_shapes)):
+        raise CheckpointError(f"{folder}: lacks {len(lost)} of the model's weights, such as {lost[0]}; it is damaged")
     if base is not None:
         adapter.open_adapter(model, folder)
         load_weights(model, folder)
@@ -298,34 +302,53 @@ def load_state(checkpoint: Path, name: str = "state.pt") -> State:
     return state
 
 
-def load_weights(model: torch.nn.Module, folder: Path) -> None:
+def load_weights(model: torch.nn.Module, folder: Path) -> WeightsReport:
     """Load saved weights into a model; CheckpointError if they are missing, unknown or of another shape."""
-    fill(model, stored_tensors(folder.glob("*.safetensors")), folder)
+    return fill(model, stored_tensors(folder.glob("*.safetensors")), folder)
 
 
-def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor | StoredTensor], where: Path | None) -> None:
+def fill(
+    model: torch.nn.Module, weights: Mapping[str, torch.Tensor | StoredTensor], where: Path | None
+) -> WeightsReport:
     """Copy weights into a model, of a sharded one this rank's rows, one tensor at a time.
+
+    A wrapper's prefix in all names is left out, and so are constants that older versions of `transformers` stored.
 
     Raises:
         CheckpointError: some are missing, unknown, not finite or of another shape; the message names `where`.
     """
     own = saved_weights(model)
+    fitting = () if weights.keys() <= own.keys() else Renaming.between(weights, own)
+    renaming = fitting[0] if len(fitting) == 1 else Renaming()
+    weights = {renaming(name): weight for name, weight in weights.items()}
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    left_out = [name for name in weights if name not in own and _is_constant(name, weights[name], buffers)]
     present = {id(own[name]) for name in weights if name in own}
-    problems = [f"{name} is missing" for name in own if name not in weights and id(own[name]) not in present]
-    problems += [f"{name} is not part of this model" for name in weights if name not in own]
+    missing = [name for name in own if name not in weights and id(own[name]) not in present]
+    unknown = [name for name in weights if name not in own and name not in left_out]
+    problems = [f"{name} is missing" for name in missing] + [f"{name} is not part of this model" for name in unknown]
     problems += [
         f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
         for name, tensor in weights.items()
         if name in own and tuple(tensor.shape) != tuple(own[name].shape)
     ]
     if problems:
+        both = [*(f"; {unknown[0]} is not part of this model" for _ in missing[:1] if unknown)]
         raise CheckpointError(
-            f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}); "
+            f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}{''.join(both)}); "
             "resume with the config and dataset that it was trained with"
         )
-    for name, weight in weights.items():
-        part = own_rows_of(own[name], weight)
+    for name in (name for name in weights if name in own):
+        part = own_rows_of(own[name], weights[name])
         if not torch.isfinite(part).all():
             raise CheckpointError(f"{where}: weights are not finite ({name}); resume from an earlier checkpoint")
         with torch.no_grad():
             own_part(own[name]).copy_(part)
+    num_weights = len({id(weight) for weight in own.values()})
+    return WeightsReport(str(where), num_weights, unexpected=tuple(left_out), renaming=renaming)
+
+
+def _is_constant(name: str, value: torch.Tensor | StoredTensor, buffers: Collection[str]) -> bool:
+    """Whether a tensor that a model lacks is no weight, but positions or a mask that older versions stored."""
+    is_number = isinstance(value, torch.Tensor) and not (value.is_floating_point() and value.ndim)
+    return is_number or name.rpartition(".")[2] in buffers

@@ -1,7 +1,7 @@
 """The initial state of a training: from scratch, from a checkpoint, or from a file of weights of an older program."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from nbtools.training.process.ranks import Ranks
 from nbtools.training.sharding.sharded_checkpoint import insert_stored
 from nbtools.training.text.adapter import check_bases
 from nbtools.training.text.tokenizers import check_vocabulary
+from nbtools.training.text.weights import WeightsReport
 
 _WEIGHTS_KEYS = ("model_state_dict", "state_dict", "model")
 """Keys under which older programs store the weights, beside optimizer and epoch."""
-_DDP_PREFIX = "module."
 
 
 @dataclass
@@ -40,6 +40,8 @@ class InitialState:
     weights: Mapping[str, torch.Tensor] | None = None
     """Weights from a file, instead of a checkpoint."""
     weights_file: Path | None = None
+    report: WeightsReport | None = None
+    """Weights that the models have loaded; None before."""
     is_loaded: bool = False
     """Whether a model has loaded the weights."""
 
@@ -63,11 +65,16 @@ class InitialState:
         """
         self.is_loaded = True
         if self.weights is not None:
-            checkpoint.fill(model, self.weights, self.weights_file)
+            report = checkpoint.fill(model, self.weights, self.weights_file)
         elif self.model is not None:
             if tokenizer is not None:
                 check_vocabulary(tokenizer, self.model / part)
-            checkpoint.load_weights(model, self.model / part)
+            report = checkpoint.load_weights(model, self.model / part)
+        else:
+            return
+        source, before = str(self.weights_file or self.model), self.report or WeightsReport("", 0)
+        unexpected, count = before.unexpected + report.unexpected, before.num_weights + report.num_weights
+        self.report = replace(report, source=source, num_weights=count, unexpected=unexpected)
 
 
 def open_initial_state(
@@ -112,7 +119,7 @@ def open_initial_state(
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read the weights in a file that `torch.save` wrote: a state dict, or one under `model_state_dict`.
 
-    A pickle that would run code is refused. The prefix that DistributedDataParallel adds is taken off.
+    A pickle that would run code is refused.
 
     Raises:
         CheckpointError: the file cannot be read, or holds no weights.
@@ -126,5 +133,4 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
             f"{path}: holds no weights ({what}); give a file with model_state_dict or a bare state dict, or a "
             "checkpoint folder such as runs/ID/checkpoints/step-000200"
         )
-    prefix = _DDP_PREFIX if all(str(name).startswith(_DDP_PREFIX) for name in content) else ""
-    return {str(name).removeprefix(prefix): weight for name, weight in content.items()}
+    return {str(name): weight for name, weight in content.items()}

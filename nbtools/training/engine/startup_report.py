@@ -20,6 +20,7 @@ from nbtools.training.process import launchers
 from nbtools.training.process.ranks import Ranks
 
 _RULE = "=" * 60
+_WEIGHTS = {"model_name": "weights", "judge_name": "judge's weights", "resume_from": "resumed weights"}
 
 
 def write_startup_report(
@@ -53,11 +54,16 @@ def write_startup_report(
     derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
     derived.pop("hub_commits", None)
     derived |= {"hub_commits": commits} if commits else {}
+    weights = {field: report.to_json() for field, report in derived.pop("weights", {}).items()}
+    if "resume_from" not in weights and getattr(config, "model_name", "") is None:
+        note = "random, since model_name is None; --model-name NAME starts from a pretrained model instead"
+        weights["model_name"] = {"note": note}
     content = {
         "recipe": recipe.key,
         "config": config.model_dump(mode="json"),
         "overridden": list(flags.overridden),
         "derived": derived,
+        "weights": weights,
         "environment": environment,
     }
     write_json(files.config, content)
@@ -78,6 +84,7 @@ def write_startup_report(
         "steps": f"{derived['total_steps']:,} ({derived['steps_per_epoch']:,} per epoch)",
         "parameters": f"{derived['num_parameters']:,}"
         + (f", of which {derived['num_trained_parameters']:,} train" if "num_trained_parameters" in derived else ""),
+        **{_WEIGHTS[field]: str(report["note"]) for field, report in weights.items()},
         "vocabulary": f"{derived['vocab_size']:,}" if "vocab_size" in derived else "",
         "dataset": f"{source.name}: {derived['num_train_samples']:,} training samples, {plan.schedule.held_out}",
         "run": str(files.path),

@@ -66,6 +66,7 @@ from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import bases_of, cast_frozen, saved_weights
 from nbtools.training.text.pretrained_models import be_quiet
+from nbtools.training.text.weights import WeightsReport
 
 C = TypeVar("C", bound=TrainConfig)
 T = TypeVar("T")
@@ -131,6 +132,8 @@ class Worker:
         self.stopped = False
         self.bases: dict[str, dict[str, Any]] | None = None
         """Frozen model under the adapter, by field of the config; None without an adapter."""
+        self._weights: dict[str, WeightsReport] = {}
+        """Weights that the models took from files, by field of the config."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._clock = StepClock(self.device)
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
@@ -216,6 +219,9 @@ class Worker:
         Raises:
             ConfigError: the config asks for gradient checkpointing or sharding, which the model does not support.
         """
+        for part in module.modules():
+            if (report := getattr(part, "weights_report", None)) is not None:
+                self._weights["judge_name" if "model_name" in self._weights else "model_name"] = report
         if self.config.gradient_checkpointing:
             enable_gradient_checkpointing(module)
         has_unused = self.world_size > 1 and self.config.strategy == "ddp" and find_unused_parameters()
@@ -271,8 +277,10 @@ class Worker:
         trained = sum(weight.numel() for optimizer in self._optimizers for weight in optimizer.weights)
         if trained < derived["num_parameters"]:
             derived["num_trained_parameters"] = trained
+        if initial.report is not None:
+            self._weights["resume_from"] = initial.report
         if self.is_main:
-            root = self.project.root
+            derived["weights"], root = self._weights, self.project.root
             asked, precision = self.flags, self.config.precision
             self.say(write_startup_report(self.files, asked, precision, self.ranks, plan, derived, root, self.attempt))
         if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own

@@ -24,7 +24,7 @@ from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.gan_data import GANData, Texts
 from nbtools.training.llm_gan.ngrams import NGrams
 from nbtools.training.llm_gan.pretrained import num_rows, pretrained_tokenizer
-from nbtools.training.text import tokenizers
+from nbtools.training.text import pretrained_models, tokenizers
 from nbtools.training.text.disk_buffer import Counts, unknown_note
 from nbtools.training.text.tokenizers import encode_all, separator_of
 from nbtools.training.text.vocabulary import Alphabet, Tokens
@@ -176,7 +176,8 @@ def alphabet_of(
     elif (largest := max(used)) >= vocab_size:
         raise ConfigError(
             f"model_name={config.model_name!r}: its tokenizer gives {shown(tokenizer.decode([largest]))} the "
-            f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own"
+            f"number {largest:,}, but the model has {vocab_size:,} tokens; choose one with a tokenizer of its own, or "
+            f"{pretrained_models.ADD_ROWS}"
         )
     pad_id: int | None = tokenizer.pad_token_id
     if pad_id is None or pad_id in used or pad_id >= vocab_size:

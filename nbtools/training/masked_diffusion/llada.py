@@ -36,7 +36,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "scale_logits": (False,),
 }
 """Settings of the format with their only values here, which are those of the published models; the first is assumed."""
-_FOUND = ("mismatched_keys", "missing_keys", "unexpected_keys")
 _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """Files of the published models that are kept byte for byte, besides their Python code, which is never run."""
 
@@ -245,21 +244,13 @@ def load_llada(model_name: str, *, dropout: float | None = None) -> LLaDAModelLM
     for whole, part in ((config.d_model, config.n_heads), (config.n_heads, config.num_kv_heads)):
         if whole % part:
             raise ConfigError(f"model_name={model_name!r}: {whole} cannot be divided by {part} in its config.json")
-    model: Any = pretrained_models.load_model(
-        LLaDAModelLM, model_name, "LLaDA", config=config, ignore_mismatched_sizes=True
-    )
-    found = getattr(model, "loading_info", dict.fromkeys(_FOUND, ()))
-    for name, stored, expected in sorted(found["mismatched_keys"]):
+    model: Any = pretrained_models.load_model(LLaDAModelLM, model_name, "LLaDA", config=config)
+    report = getattr(model, "weights_report", None)
+    if report is not None and (names := report.unexpected):
         raise ConfigError(
-            f"model_name={model_name!r}: {name} has the shape {tuple(stored)}, not {tuple(expected)} as its "
-            "config.json says; give a folder or hub id whose files belong together"
+            f"model_name={model_name!r}: {len(names)} unexpected weights, such as {names[0]}; give a folder or hub id "
+            "with a whole LLaDA"
         )
-    for problem in ("missing", "unexpected"):
-        if names := sorted(found[f"{problem}_keys"]):
-            raise ConfigError(
-                f"model_name={model_name!r}: {len(names)} {problem} weights, such as {names[0]}; give a folder or hub "
-                "id with a whole LLaDA"
-            )
     model.companions = _companions(model_name, config)
     llada: LLaDAModelLM = model
     return llada

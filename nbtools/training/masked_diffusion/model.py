@@ -184,10 +184,11 @@ def _pretrained_denoiser(model: PreTrainedModel, name: str, tokenizer: PreTraine
             f"model_name={name!r}: its tokenizer has no mask token; choose a masked language model, or "
             "one trained by masked diffusion"
         )
-    if max(mask_id, len(tokenizer) - 1) >= rows:
+    pretrained_models.check_vocabulary_size(name, len(tokenizer), rows)
+    if mask_id >= rows:
         raise ConfigError(
-            f"model_name={name!r}: has {rows:,} tokens, but its tokenizer {len(tokenizer):,} and the "
-            f"mask is number {mask_id:,}; choose a model and a tokenizer that belong together"
+            f"model_name={name!r}: has {rows:,} tokens, and the mask is number {mask_id:,}; choose a model and a "
+            "tokenizer that belong together"
         )
     num_tokens = max(getattr(model.config, "vocab_size", rows), len(tokenizer), mask_id + 1)
     return Denoiser(model, mask_id, num_tokens)

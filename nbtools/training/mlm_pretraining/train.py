@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 
-from nbtools.errors import ConfigError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
@@ -199,7 +198,6 @@ def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrained
         dropout=None if config.keep_model_dropout else config.dropout,
     )
     pretrained_models.check_length(model, config.model_name, config.sequence_length)
-    if len(text.tokenizer) > model.config.vocab_size:
-        raise ConfigError(f"model_name={config.model_name!r}: its tokenizer has more words than the model")
+    pretrained_models.check_vocabulary_size(config.model_name, len(text.tokenizer), model.config.vocab_size)
     add_adapter(model, config)
     return model

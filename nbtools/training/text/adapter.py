@@ -52,8 +52,9 @@ def add_adapter(model: PreTrainedModel, config: Any, *, option: str = "model_nam
     name, encoder = getattr(config, option), model.base_model
     parts = model.named_children() if has_heads else ()
     heads = [head for head, part in parts if part is not encoder and any(True for _ in part.parameters())]
-    loaded = getattr(model, "loading_info", None) or getattr(encoder, "loading_info", {})
-    lacking = [weight for weight in sorted(loaded.get("missing_keys", ())) if weight.partition(".")[0] not in heads]
+    reports: list[Any] = [getattr(part, "weights_report", None) for part in (model, encoder)]
+    missing = next((report.missing for report in reports if report is not None), ())
+    lacking = [weight for weight in missing if weight.partition(".")[0] not in heads]
     if lacking:
         raise ConfigError(
             f"{option}={name!r}: lacks {len(lacking)} weights, such as {lacking[0]}, and an adapter trains none of the "

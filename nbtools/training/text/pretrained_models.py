@@ -4,6 +4,7 @@ Python code that comes with a model runs only if the user allowed it for that mo
 """
 
 import contextlib
+import functools
 import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ from nbtools.errors import ConfigError
 from nbtools.project import expanded
 from nbtools.training.sharding.fsdp import is_building, leaves_out_weights, without_weights
 from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
+from nbtools.training.text.weights import Renaming, WeightsReport
 
 _DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT, RoBERTa, ESM and models derived from them
@@ -27,6 +29,11 @@ _DROPOUTS = (
     *("residual_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),  # LLaDA, GPT-2
 )
 """Names of the dropout of an encoder in the configs of `transformers`; not those of heads for other tasks."""
+ADD_ROWS = (
+    "add the rows of new tokens in Python, with the model's own class: model.resize_token_embeddings(len(tokenizer)); "
+    "model.save_pretrained(FOLDER); tokenizer.save_pretrained(FOLDER); then give that folder"
+)
+"""The next step for a tokenizer with more tokens than its model."""
 
 
 def load_model(
@@ -47,11 +54,11 @@ def load_model(
         **settings: changes to the model's own config, such as `num_labels=1`.
 
     Returns:
-        The model; its `loading_info` names weights that are missing, unexpected or of another shape, unless another
-        rank reads them.
+        The model; its `weights_report` says which weights its files have, unless another rank reads them.
 
     Raises:
-        ConfigError: it cannot be loaded, its weights are a pickle that could run code, or it is an adapter alone.
+        ConfigError: it cannot be loaded, its files lack weights of the pretrained part, its weights are a pickle that
+            could run code, or it is an adapter alone.
     """
     an_adapter = ConfigError(
         f"{option}={model_name!r}: holds an adapter without its model; nbtools export RUN -o DIR merges the two into a "
@@ -65,9 +72,11 @@ def load_model(
             settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
         if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
             return sharded
-        settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
-        model, found = auto_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **settings)
-        model.loading_info = found
+        read = functools.partial(_read, auto_class, model_name, trust_remote_code=trust_remote_code, **settings)
+        model, report = read()
+        if (renaming := report.fitting_names(model)) is not None:
+            del model
+            model, report = read(renaming=renaming, stored=report.unexpected)
     except pickle.UnpicklingError as error:
         raise ConfigError(
             f"{option}={model_name!r}: its weights are a pickle that holds more than tensors, which could run "
@@ -77,8 +86,24 @@ def load_model(
         raise ConfigError(f"{option}={model_name!r}: cannot be loaded as {kind} ({first_line(error)})") from error
     if hasattr(model, "peft_config"):  # of the hub
         raise an_adapter
-    loaded: PreTrainedModel = model
-    return loaded
+    report.check(model, option, has_new_head="num_labels" in settings)
+    model.weights_report = report  # type: ignore[assignment]
+    return model
+
+
+def _read(
+    auto_class: Any, model_name: str, *, renaming: Renaming | None = None, stored: tuple[str, ...] = (), **settings: Any
+) -> tuple[PreTrainedModel, WeightsReport]:
+    """Load the weights that fit, under other names in the files if a renaming is given."""
+    settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
+    renaming = renaming or Renaming()
+    key_mapping = renaming.patterns(stored) or None
+    settings |= {"ignore_mismatched_sizes": True, "key_mapping": key_mapping}  # `check` refuses other shapes
+    model, found = auto_class.from_pretrained(model_name, **settings)
+    model.loading_info = found
+    used = getattr(model, "_weight_conversions", None) or ()  # which saving would revert
+    model._weight_conversions = [each for each in used if {*each.source_patterns}.isdisjoint(key_mapping or ())]
+    return model, WeightsReport.of(model, model_name, found, renaming=renaming)
 
 
 def _to_be_sharded(
@@ -108,8 +133,10 @@ def _to_be_sharded(
         for part in {name.rpartition(".")[0] for name in lacking}:
             model.get_submodule(part).to_empty(device="cpu", recurse=False)
             model._init_weights(model.get_submodule(part))  # type: ignore[no-untyped-call]
+        if lacking:
+            model.tie_weights()  # `to_empty` makes new tensors of tied ones
     info = {"missing_keys": lacking, "unexpected_keys": unexpected, "mismatched_keys": ()}
-    model.loading_info = info  # type: ignore[assignment]
+    model.weights_report = WeightsReport.of(model, model_name, info)  # type: ignore[assignment]
     with contextlib.suppress(OSError):
         if model.can_generate():
             model.generation_config = GenerationConfig.from_pretrained(model_name)
@@ -150,6 +177,15 @@ def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, 
 def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:
     is_head = model.base_model is not model and part != model.base_model_prefix
     return is_head and not any(name.startswith(f"{part}.") for name in found)
+
+
+def check_vocabulary_size(model_name: str, num_tokens: int, num_rows: int) -> None:
+    """Raise ConfigError if a tokenizer has tokens without a row in the model's table."""
+    if num_tokens > num_rows:
+        raise ConfigError(
+            f"model_name={model_name!r}: its tokenizer has {num_tokens:,} words, more than the model, whose table has "
+            f"{num_rows:,} rows; {ADD_ROWS}"
+        )
 
 
 def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) -> None:

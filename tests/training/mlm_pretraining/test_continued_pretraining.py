@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -17,6 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertModel,
     BertTokenizerFast,
     DistilBertConfig,
     DistilBertForMaskedLM,
@@ -30,9 +32,13 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from nbtools.cli.output import print_run
 from nbtools.data import corpus
+from nbtools.notebook.panel import tab_html
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes.named_model import weights_notes
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.mlm_pretraining import main
@@ -126,6 +132,32 @@ def test_bert_trains_with_its_template_and_a_config_from_before_without(
     assert samples[0] > samples[1], "two tokens of each sequence are the template's"
     old = MLMPretrainingConfig.recorded({"model_name": model_name})
     assert (old.add_special_tokens, old.keep_model_dropout) == (False, True)
+
+
+@pytest.mark.promise("safety-weights")
+def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
+    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(bert(texts.root / "bert"))
+    BertModel(BertConfig.from_pretrained(folder)).save_pretrained(folder)
+    path = folder / "model.safetensors"
+    save_file(
+        {f"_orig_mod.{name}": weight for name, weight in load_file(path).items()}, path, metadata={"format": "pt"}
+    )
+    config = tiny(model_name=str(folder))
+    files = trained(config)
+    kept = (read_json(files.config) or {})["weights"]["model_name"]
+    assert kept["missing"]["count"] == 5 and kept["missing"]["names"][0] == "cls.predictions.bias"
+    assert kept["fitting"] == 21 and kept["unexpected"]["count"] == 2, "the pooler is left out"
+    told = "5 weights (cls.predictions.bias, cls.predictions.transform.LayerNorm.bias, "
+    assert f"weights          {kept['note']}" in capfd.readouterr().out and told in kept["note"]
+    run = Run(files.path)
+    print_run(run.summary())
+    assert told in capfd.readouterr().out and told in tab_html.config(run)
+    assert weights_notes(config) == [
+        "model_name: the names of its weights begin with '_orig_mod.', which is left out",
+        "model_name: holds a BertModel without a head; a new one starts at random, unless it is tied",
+    ]
 
 
 # --- length and dropout ---------------------------------------------------------------------------
