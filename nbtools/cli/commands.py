@@ -195,7 +195,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     if arguments.try_steps and not arguments.dry_run:
         return complain("--try: goes with --dry-run, since a launch takes all steps")
     if arguments.on is not None and (not arguments.dry_run or arguments.try_steps):
-        return complain("--on: goes with --dry-run and without --try: it asks about GPUs that are not used")
+        return complain(f"--on {shown(arguments.on)}: goes with --dry-run and without --try: it asks about other GPUs")
     script: str | Program = Program(module=arguments.script) if arguments.module else arguments.script
     if not arguments.module and (flags := help_text(arguments.script, options["args"])) is not None:
         print(flags, end="")
