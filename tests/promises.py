@@ -138,6 +138,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a file for `nbtools predict` has rows that cannot be read",
         "the others are predicted; every column is kept, each such row says why, and the report names the first; an existing result is not replaced",
     ),
+    "safety-alone": (
+        "`nbtools predict` samples for a row among others, or alone, or in smaller batches",
+        "the random numbers depend on the row's text and the seed alone: the answer is the same; equal rows have equal answers",
+    ),
     "safety-llada": (
         "a LLaDA whose own code does not run with today's transformers, or comes without its code",
         "no code from the hub runs; logits are those of its own code, and checkpoints keep its names of weights and settings",
@@ -169,6 +173,10 @@ SAFETY: dict[str, tuple[str, str]] = {
     "safety-dropout": (
         "`dropout` has no effect on a pretrained model",
         "it replaces every dropout of the encoder, unless `keep_model_dropout` keeps the model's own",
+    ),
+    "safety-policy": (
+        "`dropout` acts on texts and verdicts that a model of `llm_gan` has written itself",
+        "their loss is computed without dropout, as they were sampled: the gradient is that of the policy that wrote them",
     ),
     "safety-unused": (
         "a model has weights that the loss does not depend on, such as ESM's contact head",

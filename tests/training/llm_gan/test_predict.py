@@ -46,7 +46,7 @@ def test_sequences_of_the_chain_are_those_that_the_training_would_write(
     assert texts == [" ".join(str(token - NUM_SPECIAL_TOKENS) for token in row) for row in fakes_BT.tolist()]
 
 
-@pytest.mark.promise("predict-alone")
+@pytest.mark.promise("safety-alone")
 def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_of_its_row(
     cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

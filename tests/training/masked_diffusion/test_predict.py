@@ -49,7 +49,7 @@ def test_texts_are_what_unmask_writes_behind_each_prompt_alone(
         assert row["frames"][2] == written.replace("[EOS]", "¶")
 
 
-@pytest.mark.promise("predict-alone")
+@pytest.mark.promise("safety-alone")
 @pytest.mark.parametrize("remasking", ["low_confidence", "random"])
 def test_a_sampled_answer_depends_on_its_prompt_and_the_seed_alone(
     cpu_project: Project, monkeypatch: pytest.MonkeyPatch, remasking: Any
