@@ -44,7 +44,7 @@ class TextClassificationPredict(PredictSettings):
 
     input_help = "A text to assign codes to."
     example = "smed og husmand"
-    columns = ("codes", "probability")
+    columns = ("codes", "probability", "note")
     lang: str | None = setting(
         None, "Language of texts that name none, as in the training data; None if it is unknown.", basic=True
     )

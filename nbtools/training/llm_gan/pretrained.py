@@ -57,7 +57,8 @@ def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     assert config.model_name is not None
     _check_positions("model_name", config.model_name, config)
     kind = "a causal language model"
-    model = pretrained_models.load_model(AutoModelForCausalLM, config.model_name, kind, dropout=_dropout(config))
+    dropout = None if config.keep_model_dropout else config.dropout
+    model = pretrained_models.load_model(AutoModelForCausalLM, config.model_name, kind, dropout=dropout)
     add_adapter(model, config)
     return model
 
@@ -81,22 +82,18 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
             f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
             f"{sizes[0]:,}: it cannot read all of the generator's tokens; choose a judge of the same family"
         )
-    options: dict[str, Any] = {"option": option, "dropout": _dropout(config)}
+    dropout = None if config.keep_model_dropout else config.dropout
+    options: dict[str, Any] = {"option": option, "dropout": dropout}
     if config.judging == "verdicts":
         model = pretrained_models.load_model(AutoModelForCausalLM, name, "a causal language model", **options)
     else:
         kind = "a model with one score per token"
         model = pretrained_models.load_model(AutoModelForTokenClassification, name, kind, num_labels=1, **options)
         for part in model.children():
-            if isinstance(part, nn.Dropout) and options["dropout"] is not None:  # the head's own
-                part.p = options["dropout"]
+            if isinstance(part, nn.Dropout) and dropout is not None:  # the head's own
+                part.p = dropout
     add_adapter(model, config, option=option, has_heads=config.judging == "scores")
     return model
-
-
-def _dropout(config: LLMGANConfig) -> float | None:
-    """Return the dropout of both models; None for that of the models' own configs."""
-    return None if config.keep_model_dropout else config.dropout
 
 
 def num_rows(option: str, name: str) -> int:

@@ -36,7 +36,7 @@ class Predictor:
 
     def __init__(self, folder: Path, config: MaskedDiffusionConfig, device: torch.device) -> None:
         self.config, self.device = config, device
-        self.tokenizer = load_tokenizer(str(folder))
+        self.tokenizer = load_tokenizer(str(folder), trust_remote_code=config.trust_remote_code)
         self.denoiser = open_denoiser(folder, config, self.tokenizer).to(device)
         self.denoiser.eval()
         self.num_parameters = self.denoiser.model.num_parameters()

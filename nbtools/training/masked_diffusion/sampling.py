@@ -78,12 +78,7 @@ class Unmasking:
 
 @torch.no_grad()
 def unmask(
-    predict: Predict,
-    prompt_BP: torch.Tensor,
-    unmasking: Unmasking,
-    *,
-    mask_id: int,
-    generator: Generators = None,
+    predict: Predict, prompt_BP: torch.Tensor, unmasking: Unmasking, *, mask_id: int, generator: Generators = None
 ) -> Iterator[torch.Tensor]:
     """Sample the tokens that follow a prompt, and yield every intermediate state.
 

@@ -40,7 +40,9 @@ def train_mode(module: nn.Module, *, has_dropout: bool) -> None:
     """
     module.train(has_dropout)
     for part in module.modules():
-        part.training |= getattr(part, "gradient_checkpointing", False) and not isinstance(getattr(part, "dropout", 0), float)
+        part.training |= getattr(part, "gradient_checkpointing", False) and not isinstance(
+            getattr(part, "dropout", 0), float
+        )
 
 
 def write(

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.data.corpus import Clean
-from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows, clean_text
+from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows
 from nbtools.training.engine.sampler import Order, SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001
@@ -42,6 +41,11 @@ def encode(text: str, lang: str, longest: int) -> npt.NDArray[np.uint32]:
 def input_widths(lengths_N: Order, lang_lengths_N: Order) -> Order:
     """Return the lengths of inputs before `encode` cuts them, from those of texts and languages. Shape (N,)."""
     return lengths_N + lang_lengths_N + len(_BETWEEN) + 2
+
+
+def num_marks(lang: str) -> int:
+    """Return the number of characters of an input beside its text."""
+    return len(lang) + len(_BETWEEN) + 2
 
 
 def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
@@ -202,13 +206,10 @@ def equal_widths(widths_N: Order, batch_size: int) -> list[tuple[Rows, int]]:
 
 
 def encoded_batches(
-    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int, clean: Clean = "none"
+    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """Yield batches of texts of equal width: their indices, and inputs_BT."""
-    encoded = [
-        encode(clean_text(text) if clean == "light" else text, lang, longest)
-        for text, lang in zip(texts, langs, strict=True)
-    ]
+    encoded = [encode(text, lang, longest) for text, lang in zip(texts, langs, strict=True)]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
     for members, widest in equal_widths(widths_N, batch_size):
         yield members, padded([encoded[place] for place in members], widest)
