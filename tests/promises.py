@@ -174,6 +174,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "`dropout` has no effect on a pretrained model",
         "it replaces every dropout of the encoder, unless `keep_model_dropout` keeps the model's own",
     ),
+    "safety-code": (
+        "a run directory, of this user or another, says `trust_remote_code=True`",
+        "`predict`, `export` and the Playground run code of its model only if this call allows it; so does a resume of another user's run",
+    ),
     "safety-policy": (
         "`dropout` acts on texts and verdicts that a model of `llm_gan` has written itself",
         "their loss is computed without dropout, as they were sampled: the gradient is that of the policy that wrote them",

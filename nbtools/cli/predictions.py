@@ -96,18 +96,15 @@ def predict(
     elif source == "-":
         items = read_lines(sys.stdin.buffer, "stdin")
 
-    delimiter = delimiter_for(path, target)
     with ModelProcess(run, checkpoint, device=device, trust_remote_code=trust_remote_code) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
-        if target is not None:
-            rows = _counted(results(process, items, settings), total)
-            return _write_file(target, lambda file: write_results(rows, form, file, settings, delimiter=delimiter))
-        if source != "-" and path is None and form == "text":
-            return _print_one(results(process, items, settings), settings)
-        # On a terminal the rows themselves show the progress.
         rows = results(process, items, settings)
-        rows = rows if sys.stdout.isatty() else _counted(rows, total)
-        return write_results(rows, form, sys.stdout, settings, delimiter=delimiter)
+        if target is None and source != "-" and path is None and form == "text":
+            return _print_one(rows, settings)
+        # On a terminal the rows themselves show the progress.
+        rows = rows if target is None and sys.stdout.isatty() else _counted(rows, total)
+        write = partial(write_results, rows, form, settings=settings, delimiter=delimiter_for(path, target))
+        return write(sys.stdout) if target is None else _write_file(target, write)
 
 
 def _write_file(target: Path, write: Callable[[IO[str]], Report]) -> Report:

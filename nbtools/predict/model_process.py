@@ -37,7 +37,7 @@ class ModelProcess:
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or its model has code that may not run.
-        ConfigError: the recipe has no predictions, or the model cannot be loaded.
+        ConfigError: the device is none, or the run's config cannot be read.
         LaunchError: the run has no checkpoint, no GPU is free, or the process ended.
     """
 
@@ -103,8 +103,7 @@ class ModelProcess:
         assert self._process.stdin and self._process.stdout
         self._process.kill()  # it keeps no results, so it needs no graceful stop
         if self._exit_code() is None:
-            pid = self._process.pid
-            warnings.warn(f"process {pid} of the model was killed but still holds {self.device}", stacklevel=2)
+            warnings.warn(f"process {self._process.pid} of the model was killed and has not ended yet", stacklevel=2)
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()

@@ -57,7 +57,7 @@ class Playground:
             settings: values of the settings by name; the others have the run's values.
 
         Raises:
-            ConfigError: a setting does not exist or has a wrong value, or the recipe has no predictions.
+            ConfigError: a setting does not exist or has a wrong value.
             CheckpointError: there is no such checkpoint.
         """
         self.run = run if isinstance(run, Run) else Run(run)
@@ -229,8 +229,8 @@ class Playground:
                 earlier._end()
             _of_runs[self.run.id] = weakref.ref(self)
             self._say(f"Loading {wanted or 'the model'}")
-            checkpoint = self._checkpoint.value or None
-            self._process = ModelProcess(self.run, checkpoint, trust_remote_code=trust_remote_code)
+            chosen = self._checkpoint.value or None
+            self._process = ModelProcess(self.run, chosen, trust_remote_code=trust_remote_code)
             self._loaded = wanted, trust_remote_code
         return self._process
 

@@ -59,10 +59,6 @@ class Unmasking:
             )
         if steps > length:
             raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
-        if self.temperature < 0:
-            raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the most likely token")
-        if self.remasking not in ("low_confidence", "random"):
-            raise ConfigError(f"remasking={self.remasking!r}: choose low_confidence or random")
 
     @property
     def num_blocks(self) -> int:

@@ -43,11 +43,6 @@ def input_widths(lengths_N: Order, lang_lengths_N: Order) -> Order:
     return lengths_N + lang_lengths_N + len(_BETWEEN) + 2
 
 
-def num_marks(lang: str) -> int:
-    """Return the number of characters of an input beside its text."""
-    return len(lang) + len(_BETWEEN) + 2
-
-
 def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
     """Return inputs as one tensor, padded with zeros. Shape (B, `width`)."""
     inputs_BT = np.zeros((len(encoded), width), dtype=np.int64)

@@ -16,7 +16,7 @@ from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_tex
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import Input, TextClassificationPredict
 from nbtools.training.engine import checkpoint
-from nbtools.training.text_classification.dataset import encoded_batches, num_marks
+from nbtools.training.text_classification.dataset import encode, encoded_batches
 from nbtools.training.text_classification.model import open_classifier
 
 _AT_ONCE = 2048
@@ -91,6 +91,6 @@ class Predictor:
                         ],
                     }
         for row, text, lang in zip(found, texts, langs, strict=True):
-            if (room := longest - num_marks(lang)) < len(text):
-                row["note"] = f"the text is cut to {max(room, 0):,} of {len(text):,} characters"
+            if (room := longest - len(encode("", lang, longest))) < len(text):
+                row["note"] = f"the text is cut to {room:,} of {len(text):,} characters"
         return found

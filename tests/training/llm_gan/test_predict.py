@@ -60,6 +60,11 @@ def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_
     assert [next(predictor.predict([prompt], LLMGANPredict(seed=1))) for prompt in prompts] == rows
     (more,) = predictor.predict(prompts[1:2], LLMGANPredict(seed=1, num_texts=3))
     assert more["texts"][0] == rows[1]["text"] and len({*more["texts"]}) > 1
+    assert predictor.tokenizer is not None
+    predictor.tokenizer.pad_token = None  # as many pretrained ones: a token that the prompt does not use pads
+    settings, last = LLMGANPredict(seed=1, num_texts=20), predictor.tokenizer.decode([len(predictor.tokenizer) - 1])
+    alone, beside = (next(predictor.predict(some, settings)) for some in (["the"], ["the", str(last)]))
+    assert alone == beside
     assert next(predictor.predict(prompts[:1], LLMGANPredict(seed=2))) != rows[0]
 
 
