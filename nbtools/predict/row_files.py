@@ -17,14 +17,8 @@ from nbtools.recipes.predict_settings import Input, PredictSettings
 from nbtools.rundir.tail import printable
 
 Form = Literal["csv", "jsonl", "text"]
-_FORMS: Mapping[str, Form] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-    "": "text",
-}
+_FORMS: Mapping[str, Form]
+_FORMS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", "": "text"}
 _PREFIX = "prediction_"
 """Prefix of the columns with results, which follow the columns of the file."""
 _AT_ONCE = 4096

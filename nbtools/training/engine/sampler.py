@@ -51,7 +51,7 @@ def uniforms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int
 
 
 def numbers_of(texts: Iterable[str]) -> Samples:
-    """Return for each text a number that depends on it alone, and takes the place of a sample in `randoms`."""
+    """Return for each text a number that depends on it alone: a seed, or a sample of `randoms`."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), dtype="<i8")
 

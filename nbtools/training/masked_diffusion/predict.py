@@ -20,7 +20,7 @@ from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.predict_settings import Input, MaskedDiffusionPredict
 from nbtools.training.engine.optimizer import autocast
-from nbtools.training.engine.sampler import numbers_of, randoms
+from nbtools.training.engine.sampler import numbers_of
 from nbtools.training.masked_diffusion.chat_template import render_pair
 from nbtools.training.masked_diffusion.model import open_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, end_ids, rendered, unmask, unmasking_of
@@ -57,8 +57,7 @@ class Predictor:
                 unmasking, places = self._unmasking(length, settings), list(group)
                 for first in range(0, len(places), settings.predict_batch_size):
                     some = places[first : first + settings.predict_batch_size]
-                    numbers_B = numbers_of(str(inputs[start + place]) for place in some)
-                    seeds = (randoms(settings.seed, "predict", 0, numbers_B, 1)[:, 0] >> np.uint64(1)).tolist()
+                    seeds = numbers_of(f"{settings.seed} {inputs[start + place]}" for place in some).tolist()
                     generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
                     written = self._written([prompts[place] for place in some], unmasking, settings, generators)
                     rows |= dict(zip(some, written, strict=True))

@@ -111,9 +111,9 @@ def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
             {"text": "a <i> c", "masks": [candidates]},
             {
                 "codes": ["83110"],
-                "note": "cut <",
+                "note": "<",
                 "probability": 0.9,
-                "candidates": [{"code": "1", "probability": 0.9}],
+                "candidates": [{"code": "83110", "probability": 0.9}],
             },
             {"text": "", "goal": "7:2", "best": 12, "returns": [0.0, 3.5, 12.0], "is_unseen": True},
             {"text": "one\n\ntwo", "texts": ["one", "two"]},
@@ -122,7 +122,7 @@ def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
     )
     assert "a <b style='border-bottom:2px solid #3f90da'>&lt;i&gt;</b> c" in drawn
     assert "width:90px" in drawn  # 0.75 of 120
-    assert "83110" in drawn and "cut &lt;" in drawn
+    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn
     assert "Goal 7:2" in drawn
     assert "0 at first, 12 at last" in drawn
     assert "no &amp; never" in drawn
