@@ -38,7 +38,7 @@ from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
 from nbtools.training.llm_gan.rollouts import GANRollouts, generating, texts_at_once
 from nbtools.training.llm_gan.stages import Stage, Stages
-from nbtools.training.text.causal_sampling import at_rest, train_mode
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.vocabulary import Floats, Tokens
 
 _NUM_SHOWN = 8
@@ -81,9 +81,6 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         for draw in stages.discriminator_draws(stage):
             worker.phase("forward")
             pairs = rollouts.discriminator_inputs(passes, draw, supervised=stage is Stage.DISCRIMINATOR)
-            # Sampled verdicts and texts: the gradient is that of the policy that wrote them, which has no dropout.
-            is_policy = stage is Stage.ADVERSARIAL and config.judging == "verdicts"
-            train_mode(discriminator, has_dropout=not is_policy)
             for number, inputs in enumerate(pairs, start=1):
                 with accumulating(wrapped_discriminator, is_last=number == len(passes)):
                     worker.phase("forward")
@@ -97,7 +94,6 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         if stages.trains_generator(stage):
             worker.phase("forward")
             texts = rollouts.rollout_inputs(passes) if stage is Stage.ADVERSARIAL else rollouts.warmup_inputs(passes)
-            train_mode(generator, has_dropout=stage is not Stage.ADVERSARIAL)
             for number, text in enumerate(texts, start=1):
                 with accumulating(wrapped_generator, is_last=number == len(passes)):
                     worker.phase("forward")
