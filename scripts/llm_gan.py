@@ -83,6 +83,7 @@ config = LLMGANConfig(
     num_heads=4,
     hidden_size=64,  # dimensions
     dropout=0.0,
+    keep_model_dropout=False,
     sequence_length=12,  # tokens
     prompt_length=32,  # tokens
     temperature=1.0,

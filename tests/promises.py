@@ -142,6 +142,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a pretrained model whose names of weights a wrapper changed, or whose files lack weights",
         "a prefix that makes the names fit is taken off, and that is said; a model without weights of its pretrained part is refused",
     ),
+    "safety-alone": (
+        "`nbtools predict` samples for a row among others, or alone, or in smaller batches",
+        "the random numbers depend on the row's text and the seed alone: the answer is the same; equal rows have equal answers",
+    ),
     "safety-llada": (
         "a LLaDA whose own code does not run with today's transformers, or comes without its code",
         "no code from the hub runs; logits are those of its own code, and checkpoints keep its names of weights and settings",
@@ -173,6 +177,14 @@ SAFETY: dict[str, tuple[str, str]] = {
     "safety-dropout": (
         "`dropout` has no effect on a pretrained model",
         "it replaces every dropout of the encoder, unless `keep_model_dropout` keeps the model's own",
+    ),
+    "safety-code": (
+        "a run directory, of this user or another, says `trust_remote_code=True`",
+        "`predict`, `export` and the Playground run code of its model only if this call allows it; so does a resume of another user's run",
+    ),
+    "safety-policy": (
+        "`dropout` acts on texts and verdicts that a model of `llm_gan` has written itself",
+        "their loss is computed without dropout, as they were sampled: the gradient is that of the policy that wrote them",
     ),
     "safety-unused": (
         "a model has weights that the loss does not depend on, such as ESM's contact head",

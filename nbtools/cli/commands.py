@@ -265,10 +265,10 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from nbtools.cli.export import export
 
-    def merge(*checkpoint: Any) -> None:
+    def merge(run: Any, *checkpoint: Any) -> None:
         from nbtools.training.merge_checkpoint import merge_parts  # imports torch
 
-        merge_parts(*checkpoint)
+        merge_parts(run, arguments.trust_remote_code, *checkpoint)
 
     print(shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
     return DONE
@@ -285,13 +285,16 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     prefix = "setting:"
     given = {name: value for name, value in vars(arguments).items() if name.startswith(prefix) and value is not None}
-    options = {name: getattr(arguments, name) for name in ("out", "checkpoint", "device", "column", "overwrite")}
+    names = ("out", "checkpoint", "device", "column", "overwrite", "trust_remote_code")
+    options = {name: getattr(arguments, name) for name in names}
     values = [f"{name.removeprefix(prefix)}={value}" for name, value in given.items()]
     report = predict(_named(arguments), arguments.source, values, as_json=arguments.json, **options)
     if report.num_failed:
         complain(f"{report.num_failed:,} of {plural(report.num_rows, 'row')} could not be read:")
         for problem in report.problems:
             complain(f"  {problem}")
+    if report.num_noted:
+        complain(f"note: {report.num_noted:,} of {plural(report.num_rows, 'row')} cut to what the model reads")
     return FAILED if report.num_rows and report.num_failed == report.num_rows else DONE
 
 

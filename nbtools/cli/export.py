@@ -1,16 +1,32 @@
 """Exports the model of a run as a folder that `from_pretrained` loads."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from nbtools.errors import ConfigError, LaunchError, shown
-from nbtools.launcher.resume import checkpoint_for
+from nbtools.launcher.resume import checkpoint_for, config_of
 from nbtools.project import expanded
+from nbtools.recipes import TextClassificationConfig
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.rundir import has_recipe
+
+_LOADER = """# A text classifier
+
+`from_pretrained` loads its encoder alone. With nbtools installed, these lines load it whole:
+
+```python
+from nbtools.recipes.predict_settings import TextClassificationPredict
+from nbtools.training.text_classification.predict import Predictor
+
+texts = ["smed og husmand", {{"text": "farmer", "lang": "en"}}]
+for row in Predictor({folder!r}).predict(texts, TextClassificationPredict()):
+    print(row["codes"], row["probability"], row.get("note", ""))
+```
+"""
 
 
 def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[Run, Checkpoint, Path], None]) -> Path:
@@ -39,6 +55,9 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
                 merge(run, found, built)
             else:
                 shutil.copytree(saved, built, dirs_exist_ok=True)
+            if isinstance(config_of(run), TextClassificationConfig):
+                (built / "README.md").write_text(_LOADER.format(folder=str(folder)), encoding="utf-8")
+                warnings.warn("from_pretrained loads its encoder alone: see README.md there for the rest", stacklevel=2)
     except (OSError, ValueError) as error:  # a null character is a ValueError
         raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error
     return folder

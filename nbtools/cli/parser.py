@@ -214,6 +214,8 @@ def parser(
     export = command("export", text, run)
     export.add_argument("-o", dest="out", metavar="DIR", help="a new folder; default: in the run's outputs/")
     export.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
+    trust = "run the Python code that comes with the model, where it has some; the run's own setting does not count"
+    export.add_argument("--trust-remote-code", action="store_true", help=trust)
 
     text = "Use the model of a run, also while it trains: fill masks, assign codes, write."
     predict = command("predict", text, run, as_json)
@@ -226,6 +228,7 @@ def parser(
     predict.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
     text = "default: a GPU that no process holds, else the CPU"
     predict.add_argument("--device", choices=("cpu", "cuda"), help=text)
+    predict.add_argument("--trust-remote-code", action="store_true", help=trust)
     for recipes, fields in prediction_fields.items():
         group = predict.add_argument_group(f"settings of {recipes}")
         for name, text in fields.items():

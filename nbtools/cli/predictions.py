@@ -1,5 +1,6 @@
 """`nbtools predict`: rows of a file, lines of stdin or one text through a trained model."""
 
+import contextlib
 import io
 import os
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO
 
 from nbtools.data import tables
 from nbtools.errors import ConfigError, shown
@@ -18,6 +20,7 @@ from nbtools.predict.row_files import (
     InputRow,
     Report,
     Result,
+    delimiter_for,
     form_of,
     read_file,
     read_lines,
@@ -60,11 +63,13 @@ def predict(
     column: str | None = None,
     as_json: bool = False,
     overwrite: bool = False,
+    trust_remote_code: bool = False,
 ) -> Report:
     """Predict for a text, a file's rows or the lines of stdin (`-`), and print or write the results.
 
     Args:
         values: settings, such as `top_k=3`.
+        trust_remote_code: as for `ModelProcess`.
 
     Raises:
         ConfigError: there is no input, a setting is wrong, or `out` exists or cannot be written.
@@ -91,25 +96,25 @@ def predict(
     elif source == "-":
         items = read_lines(sys.stdin.buffer, "stdin")
 
-    with ModelProcess(run, checkpoint, device=device) as process:
+    with ModelProcess(run, checkpoint, device=device, trust_remote_code=trust_remote_code) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
-        if target is not None:
-            return _write_file(target, form, settings, lambda: _counted(results(process, items, settings), total))
-        if source != "-" and path is None and form == "text":
-            return _print_one(results(process, items, settings), settings)
-        # On a terminal the rows themselves show the progress.
         rows = results(process, items, settings)
-        return write_results(rows if sys.stdout.isatty() else _counted(rows, total), form, sys.stdout, settings)
+        if target is None and source != "-" and path is None and form == "text":
+            return _print_one(rows, settings)
+        # On a terminal the rows themselves show the progress.
+        rows = rows if target is None and sys.stdout.isatty() else _counted(rows, total)
+        write = partial(write_results, rows, form, settings=settings, delimiter=delimiter_for(path, target))
+        return write(sys.stdout) if target is None else _write_file(target, write)
 
 
-def _write_file(target: Path, form: Form, settings: PredictSettings, rows: Callable[[], Iterator[Result]]) -> Report:
+def _write_file(target: Path, write: Callable[[IO[str]], Report]) -> Report:
     report = Report()
 
     def fill(hidden: Path) -> None:
         nonlocal report
-        newline = "" if form == "csv" else "\n"
+        newline = "" if form_of(target, is_output=True) == "csv" else "\n"
         with hidden.open("w", encoding="utf-8", errors="backslashreplace", newline=newline) as file:
-            report = write_results(rows(), form, file, settings, tabs=target.suffix.lower() == ".tsv")
+            report = write(file)
 
     try:
         write_file(target, fill)
@@ -137,8 +142,9 @@ def _num_lines(path: Path) -> int | None:
     """Return the lines of a file for a progress bar; None where there is none."""
     if not sys.stderr.isatty() or tables.suffix_of(path) == ".parquet":
         return None
-    with tables.open_bytes(path) as file:
+    with contextlib.suppress(*tables.UNREADABLE), tables.open_bytes(path) as file:  # `read_file` reports it
         return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
+    return None
 
 
 def _counted(rows: Iterator[Result], total: int | None) -> Iterator[Result]:

@@ -376,6 +376,12 @@ def _delimiter(path: Path, header: str) -> str:
     return "\t" if suffix_of(path) == ".tsv" else max(_DELIMITERS, key=header.count)
 
 
+def delimiter_of(path: Path) -> str:
+    """Return what separates the cells of a CSV file."""
+    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace") as file:
+        return _delimiter(path, file.readline())
+
+
 def _full_rows(rows: Iterable[tuple[str, list[str]]], header: list[str]) -> Iterator[tuple[str, list[str]]]:
     for place, cells in rows:
         if len(cells) != len(header):

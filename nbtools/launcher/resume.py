@@ -103,7 +103,9 @@ def resume(
         forked, more = _forked(parent, found, changes or {}, settings)
         settings["name"] = own if name is None else name
         try:
-            return _started(parent, found, forked, args, settings, notes + more)
+            words = {*(changes or ()), *(arg.lstrip("-").replace("-", "_") for arg in args)}
+            owner = None if "trust_remote_code" in words else foreign_owner(parent.dir)
+            return _started(parent, found, forked, args, settings, notes + more, owner)
         except BaseException:
             if forked is not None:
                 forked.unlink(missing_ok=True)
@@ -149,12 +151,21 @@ def _started(
     args: Sequence[str],
     settings: Mapping[str, Any],
     notes: Sequence[str],
+    owner: str | None,
 ) -> Run:
-    """Start the new run with the fork's script or the old one, and issue the notes as warnings."""
+    """Start the new run with the fork's script or the old one, and issue the notes as warnings.
+
+    LaunchError if the code of a model would run because a run of another `owner` says so.
+    """
     own = resuming([] if forked else _args_of(parent), found.path)
     has_copy = parent.info.get("recipe") and parent.files.script.is_file()  # of a plain script
     script = forked or (parent.files.script if has_copy else Path(str(parent.info.get("script"))))
     checked = check_launch(script, [*own, *args], settings)
+    if owner and getattr(checked.config, "trust_remote_code", False):
+        raise LaunchError(
+            f"{parent.id}: belongs to {owner}, and would run Python code that comes with its model; if you trust it, "
+            "say so in this call: --set trust_remote_code=true (changes={'trust_remote_code': True})"
+        )
     before = None
     with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
         before = config_of(parent)

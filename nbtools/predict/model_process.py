@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -31,14 +32,23 @@ class ModelProcess:
         run: the run, or what names it; it may still train.
         checkpoint: a name such as `step-000200`, or its step; None for the latest verified one.
         device: `cpu` or `cuda`; None for a GPU that no process holds, else the CPU.
+        trust_remote_code: run the Python code that comes with the model, where it has some; what the run's directory
+            says does not count.
 
     Raises:
-        CheckpointError: the checkpoint is missing or damaged.
-        ConfigError: the recipe has no predictions, or the model cannot be loaded.
+        CheckpointError: the checkpoint is missing or damaged, or its model has code that may not run.
+        ConfigError: the device is none, or the run's config cannot be read.
         LaunchError: the run has no checkpoint, no GPU is free, or the process ended.
     """
 
-    def __init__(self, run: Run | str, checkpoint: str | int | None = None, *, device: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Run | str,
+        checkpoint: str | int | None = None,
+        *,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         self.run = run if isinstance(run, Run) else Run(run)
         self.config = config_of(self.run)
         self.recipe = recipe_of(self.config).key
@@ -50,7 +60,7 @@ class ModelProcess:
         while True:
             self.checkpoint = _chosen(self.run, checkpoint)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-            self._process = _started(self.checkpoint, selector, self._log)
+            self._process = _started(self.checkpoint, selector, self._log, trust_remote_code)
             try:
                 answer = self._answer()
             except BaseException:  # also an interrupt while the model is loaded
@@ -92,12 +102,11 @@ class ModelProcess:
         """End the process; closing twice is the same as once."""
         assert self._process.stdin and self._process.stdout
         self._process.kill()  # it keeps no results, so it needs no graceful stop
-        self._process.wait(_PATIENCE_S)
+        if self._exit_code() is None:
+            warnings.warn(f"process {self._process.pid} of the model was killed and has not ended yet", stacklevel=2)
         for stream in (self._process.stdin, self._process.stdout, self._log):
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                continue
 
     def __enter__(self) -> Self:
         return self
@@ -121,13 +130,20 @@ class ModelProcess:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def _exit_code(self) -> int | None:
+        """Wait some seconds for the process's end; None if it has not ended, as on a loaded machine, or in a driver."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE_S)
+        return self._process.returncode
+
     def _ended(self) -> LaunchError:
         if self._log.closed:
             return LaunchError("the process of the model has ended: it was closed")
-        code = self._process.wait(_PATIENCE_S)
+        code = self._exit_code()
         self._log.seek(0)
         told = self._log.read()[-_LONGEST_TRACE:].decode(errors="replace").strip().splitlines()
-        return LaunchError(f"the process of the model ended (exit code {code}): {told[-1] if told else 'no output'}")
+        how = "closed its output, but has not ended" if code is None else f"ended (exit code {code})"
+        return LaunchError(f"the process of the model {how}: {told[-1] if told else 'no output'}")
 
 
 def _chosen(run: Run, checkpoint: str | int | None) -> Checkpoint:
@@ -154,14 +170,14 @@ def _free_device(asked: str | None) -> tuple[str, str]:
     return "the CPU: other processes hold all GPUs", ""
 
 
-def _started(checkpoint: Checkpoint, selector: str, log: Any) -> "subprocess.Popen[bytes]":
+def _started(checkpoint: Checkpoint, selector: str, log: Any, trust_remote_code: bool) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-P", "-m", "nbtools.training.prediction_server", str(checkpoint.path.resolve())]
     run = checkpoint.path.resolve().parent.parent
     folder = run.parent
     with contextlib.suppress(ProjectError):
         folder = project_of(run / "script.py").root  # relative names of models are meant from here
     return subprocess.Popen(
-        [*words, "--device", "cuda" if selector else "cpu"],
+        [*words, "--device", "cuda" if selector else "cpu", *["--trust-remote-code"][:trust_remote_code]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -17,14 +17,8 @@ from nbtools.recipes.predict_settings import Input, PredictSettings
 from nbtools.rundir.tail import printable
 
 Form = Literal["csv", "jsonl", "text"]
-_FORMS: Mapping[str, Form] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-    "": "text",
-}
+_FORMS: Mapping[str, Form]
+_FORMS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", "": "text"}
 _PREFIX = "prediction_"
 """Prefix of the columns with results, which follow the columns of the file."""
 _AT_ONCE = 4096
@@ -52,6 +46,7 @@ class Report:
 
     num_rows: int = 0
     num_failed: int = 0
+    num_noted: int = 0
     problems: list[str] = field(default_factory=list)
     """The first problems, with their positions."""
 
@@ -66,6 +61,13 @@ def form_of(path: Path, *, is_output: bool = False) -> Form:
     if is_output and suffix not in _FORMS:
         raise ConfigError(f"{shown(path.name)}: results are written as .csv, .tsv, .jsonl or .txt")
     return _FORMS.get(suffix, "jsonl" if suffix in tables.SUFFIXES else "text")
+
+
+def delimiter_for(source: Path | None, target: Path | None) -> str:
+    """Return the delimiter of a table of results: a tab for .tsv, else that of the table which was read."""
+    if tables.suffix_of(target or source or Path()) == ".tsv":
+        return "\t"
+    return tables.delimiter_of(source) if source and tables.suffix_of(source) == ".csv" else ","
 
 
 def read_lines(lines: Iterable[bytes], name: str) -> Iterator[InputRow]:
@@ -98,10 +100,11 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
                 tables.check_names(path, header)
                 name = _column(path, header, config, column)
                 for where, cells in rows:
-                    if len(cells) == len(header):
-                        yield _item(where, dict(zip(header, cells, strict=True)), name, config)
+                    given = dict(zip(header, cells, strict=False))
+                    if len(cells) <= len(header) and name in given:  # the last cells may be missing, not the text
+                        yield _item(where, given, name, config)
                     else:
-                        yield InputRow(where, dict(zip(header, cells)), problem=tables.ragged(cells, header))  # noqa: B905
+                        yield InputRow(where, given, problem=tables.ragged(cells, header))
             return
         if form_of(path) == "text":
             with tables.open_bytes(path) as file:
@@ -161,7 +164,7 @@ def results(process: ModelProcess, items: Iterable[InputRow], settings: PredictS
 
 
 def write_results(
-    rows: Iterable[Result], form: Form, file: IO[str], settings: PredictSettings, *, tabs: bool = False
+    rows: Iterable[Result], form: Form, file: IO[str], settings: PredictSettings, *, delimiter: str = ","
 ) -> Report:
     """Write rows of results behind the values that each was made from, and return the report.
 
@@ -179,6 +182,7 @@ def write_results(
             report.num_failed += 1
             if len(report.problems) < 5:
                 report.problems.append(f"{item.where}: {why}")
+        report.num_noted += "note" in row
         if form == "text":
             line = "" if why else result_line(row, settings).replace("\n", "\\n")
             print(printable(line) if file.isatty() else line, file=file)
@@ -188,7 +192,7 @@ def write_results(
         else:
             if table is None:
                 columns = [*item.given, *(_PREFIX + name for name in (*settings.columns, "error"))]
-                table = csv.DictWriter(file, columns, delimiter="\t" if tabs else ",", extrasaction="ignore")
+                table = csv.DictWriter(file, columns, delimiter=delimiter, extrasaction="ignore")
                 table.writeheader()
             if other := item.given.keys() - columns:
                 raise ConfigError(f"{item.where}: has a column {min(other)!r} that the first row lacks; write .jsonl")

@@ -21,7 +21,7 @@ from nbtools.data.llm_gan.stories import (
     usual_text,
 )
 from nbtools.errors import shown
-from nbtools.recipes import activations, gpt2, lora, named_model
+from nbtools.recipes import activations, gpt2, lora, modernbert, named_model
 from nbtools.recipes.recipe import Preset, Recipe, Source
 from nbtools.settings import setting
 
@@ -87,6 +87,7 @@ class LLMGANConfig(TrainConfig):
     )
     adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
     dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
+    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(
         12, "Longest text, with its end token.", "tokens", ge=2, le=8192, basic=True, shapes=True
     )

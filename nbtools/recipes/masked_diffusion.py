@@ -156,14 +156,33 @@ def refuse_remote_code(config: MaskedDiffusionConfig) -> None:
     Raises:
         ConfigError: the user has not allowed the code.
     """
-    if config.model_name is None or config.trust_remote_code:
-        return
-    try:
-        settings = json.loads((Path(config.model_name) / "config.json").read_bytes())
-    except (OSError, ValueError):  # a hub id, or damaged: the training reports it
-        return
-    if isinstance(settings, dict) and settings.get("auto_map") and not is_llada(settings):
+    if config.model_name is not None and not config.trust_remote_code and _needs_code(Path(config.model_name)):
         raise ConfigError(remote_code_refused(config.model_name))
+
+
+def with_consent(config: TrainConfig, folder: Path, trust_remote_code: bool) -> TrainConfig:
+    """Return a run's config for opening its model: the model's code runs if this call says so, whatever the run says.
+
+    Raises:
+        ConfigError: the training ran the code of the model in `folder`, and this call does not allow it.
+    """
+    if not isinstance(config, MaskedDiffusionConfig):
+        return config
+    if config.trust_remote_code and not trust_remote_code and _needs_code(folder):
+        raise ConfigError(
+            "the model comes with Python code of its own, which would run on this machine, and a run directory cannot "
+            "allow that: if you trust it, pass --trust-remote-code (trust_remote_code=True in Python)"
+        )
+    return config.replace(trust_remote_code=trust_remote_code)
+
+
+def _needs_code(folder: Path) -> bool:
+    """Whether a model's config.json names Python code and it is no LLaDA; False for a hub id or a damaged file."""
+    try:
+        settings = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):  # whatever loads the model reports it
+        return False
+    return isinstance(settings, dict) and bool(settings.get("auto_map")) and not is_llada(settings)
 
 
 def remote_code_refused(model_name: str) -> str:

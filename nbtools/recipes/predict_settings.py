@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.recipes import RecipeKey, recipe_of
+from nbtools.recipes import recipe_of
 from nbtools.settings import Settings, setting
 
 Input = str | dict[str, str]
@@ -44,7 +44,7 @@ class TextClassificationPredict(PredictSettings):
 
     input_help = "A text to assign codes to."
     example = "smed og husmand"
-    columns = ("codes", "probability")
+    columns = ("codes", "probability", "note")
     lang: str | None = setting(
         None, "Language of texts that name none, as in the training data; None if it is unknown.", basic=True
     )
@@ -106,7 +106,7 @@ class LLMGANPredict(PredictSettings):
     predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
 
 
-PREDICT_SETTINGS: Mapping[RecipeKey, type[PredictSettings]] = {
+PREDICT_SETTINGS: Mapping[str, type[PredictSettings]] = {
     "mlm_pretraining": MLMPretrainingPredict,
     "masked_diffusion": MaskedDiffusionPredict,
     "text_classification": TextClassificationPredict,
@@ -116,11 +116,8 @@ PREDICT_SETTINGS: Mapping[RecipeKey, type[PredictSettings]] = {
 
 
 def settings_of(config: TrainConfig) -> PredictSettings:
-    """Return the settings for a run, with its config's values; ConfigError if its models predict nothing."""
-    recipe = recipe_of(config)
-    cls = next((each for key, each in PREDICT_SETTINGS.items() if key == recipe.key), None)
-    if cls is None:
-        raise ConfigError(f"{recipe.key}: has no predictions; {', '.join(PREDICT_SETTINGS)} have")
+    """Return the settings for a run, with its config's values."""
+    cls = PREDICT_SETTINGS[recipe_of(config).key]
     values: dict[str, Any] = {}
     for name in cls.model_fields:
         if (value := getattr(config, name, None)) is not None:

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from nbtools.config import TrainConfig
 from nbtools.launcher.resume import config_of
 from nbtools.recipes import MaskedDiffusionConfig, TextClassificationConfig
+from nbtools.recipes.masked_diffusion import with_consent
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.training.engine.checkpoint import open_model
@@ -17,15 +18,19 @@ from nbtools.training.text import adapter, pretrained_models
 from nbtools.training.text_classification.model import open_classifier
 
 
-def merge_parts(run: Run, checkpoint: Checkpoint, folder: Path) -> None:
+def merge_parts(run: Run, trust_remote_code: bool, checkpoint: Checkpoint, folder: Path) -> None:
     """Write the models of a run's checkpoint into the empty `folder`: whole, with adapters as part of their weights.
+
+    Args:
+        trust_remote_code: run the Python code that comes with the base of an adapter, where it has some.
 
     Raises:
         CheckpointError: an adapter is damaged, or its base is no longer the one that it was trained on.
-        ConfigError: the base cannot be loaded.
+        ConfigError: the base cannot be loaded, or has code that may not run.
     """
     pretrained_models.be_quiet()
-    config, saved = config_of(run), checkpoint.path / "model"
+    saved = checkpoint.path / "model"
+    config = with_consent(config_of(run), saved, trust_remote_code)
     folder.rmdir()
     consolidate(saved, folder)
     for path in folder.rglob("adapter_*"):

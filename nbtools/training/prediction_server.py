@@ -26,6 +26,7 @@ from nbtools.config import TrainConfig
 from nbtools.errors import NbtoolsError
 from nbtools.launcher.resume import config_of
 from nbtools.recipes import recipe_of
+from nbtools.recipes.masked_diffusion import with_consent
 from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
@@ -39,6 +40,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("checkpoint", type=Path)
     arguments.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    arguments.add_argument("--trust-remote-code", action="store_true")
     asked = arguments.parse_args()
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -52,6 +54,7 @@ def main() -> None:
             checkpoint = Checkpoint.read(asked.checkpoint.resolve())
             config = config_of(Run(checkpoint.path.parent.parent))
             defaults = settings_of(config)
+            config = with_consent(config, checkpoint.path / "model", asked.trust_remote_code)
             with model_folder_of(config, checkpoint) as folder:
                 predictor = importlib.import_module(f"{recipe_of(config).module}.predict").Predictor(
                     folder, config, device

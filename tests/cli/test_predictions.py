@@ -9,6 +9,7 @@ import pytest
 
 from nbtools.cli import predictions
 from nbtools.cli.commands import main
+from nbtools.predict.row_files import delimiter_for
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -20,7 +21,7 @@ from trainings import TINY, train_here, write_inputs
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, delimiter=";"))
 
 
 @pytest.fixture
@@ -29,6 +30,25 @@ def classifier(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     config = TextClassificationConfig(**TINY["text_classification"])
     monkeypatch.chdir(cpu_project.root)
     return train_here(cpu_project, config, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "delimiter"),
+    [
+        ("a;b.csv", "out.csv", ";"),
+        ("a;b.csv", "out.tsv", "\t"),
+        ("a\tb.tsv", "out.csv", ","),
+        ("a\tb.tsv", None, "\t"),
+        (None, "out.TSV", "\t"),
+    ],
+)
+def test_results_have_the_delimiter_of_the_table_that_was_read(
+    tmp_path: Path, source: str | None, target: str | None, delimiter: str
+) -> None:
+    path = None if source is None else tmp_path / source
+    if path is not None:
+        path.write_text(f"{path.stem}\n1,2\n", encoding="utf-8")
+    assert delimiter_for(path, None if target is None else tmp_path / target) == delimiter
 
 
 @pytest.mark.promise("safety-predict")
@@ -41,20 +61,29 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
         ("  ", "da"),
         ("tjenestepige", ""),
         ("snedker og husmand", "da"),
+        ("no language", None),
+        ("smed " * 60, "en"),
     ]
     table = tmp_path / "new.csv"
     with table.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("id", "occ1", "lang"), *((n, *each) for n, each in enumerate(texts))])
-        file.write("5,cut\n")
+        rows = [("id", "occ1", "lang"), *((n, *each) for n, each in enumerate(texts))]
+        csv.writer(file, delimiter=";").writerows([cell for cell in row if cell is not None] for row in rows)
+        file.write("7;a;b;c\n")
     out = tmp_path / "coded.csv"
     assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 0
-    rows = read_csv(out)
-    assert [(row["id"], row["occ1"], row["lang"]) for row in rows[:5]] == [(str(n), *t) for n, t in enumerate(texts)]
-    assert [bool(row["prediction_error"]) for row in rows] == [False, False, True, False, False, True]
+    found = read_csv(out)
+    expected_cells = [(str(n), text, lang or "") for n, (text, lang) in enumerate(texts)]
+    assert [(row["id"], row["occ1"], row["lang"]) for row in found[:7]] == expected_cells
+    assert [place for place, row in enumerate(found) if row["prediction_error"]] == [2, 7]
+    room = TextClassificationConfig(**TINY["text_classification"]).sequence_length - len("en[SEP]") - 2
+    notes = {place: row["prediction_note"] for place, row in enumerate(found) if row["prediction_note"]}
+    assert notes == {6: f"the text is cut to {room} of 300 characters"}
     told = capsys.readouterr().err
-    assert "2 of 6 rows could not be read" in told
+    assert "2 of 8 rows could not be read" in told
     assert "new.csv, line 4: holds no text" in told
-    assert "new.csv, line 7: column 'lang': is missing in this row" in told
+    assert "new.csv, line 9: column 4: 'c' is beyond the last one, 'lang'" in told
+    assert "note: 1 of 8 rows cut to what the model reads" in told
+    rows = found
     read = [row for row in rows if not row["prediction_error"]]
     inputs = [{"text": row["occ1"], "lang": row["lang"]} for row in read]
     expected = list(Predictor(classifier.path).predict(inputs, TextClassificationPredict()))

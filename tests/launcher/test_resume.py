@@ -23,7 +23,7 @@ from nbtools.launcher import launch as launching
 from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig
+from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.lineage import origin_in_words, resumed_step
 from nbtools.run.run import Run
@@ -307,6 +307,28 @@ def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
     with pytest.raises(LaunchError, match="name='a b': give at most 64 letters"):
         resume(parent, 4, changes={"seed": 8}, name="a b")
     assert len([*project.scripts.iterdir()]) == 3
+
+
+@pytest.mark.promise("safety-code")
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("changes", [{}, {"seed": 7}], ids=["resume", "fork"])
+def test_code_of_a_model_is_allowed_by_the_caller_not_by_a_foreign_run(
+    parent: Run, shown: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    values = CONFIG.model_dump(include={"dataset", "batch_size", "sequence_length", "test_fraction"})
+    config = MaskedDiffusionConfig(**values, max_steps=6, epochs=2, trust_remote_code=True)
+    parent.files.script.write_text(render(config, "tiny", Launch(gpus=())))
+    for path, more in ((parent.files.config, {"config": config.model_dump()}), (parent.files.launch, {})):
+        change(path, recipe="masked_diffusion", **more)
+    before = shown()
+    with monkeypatch.context() as patch:
+        patch.setattr("nbtools.launcher.resume.foreign_owner", lambda path: "ann")
+        with pytest.raises(LaunchError, match=r"belongs to ann, and .*--set trust_remote_code=true"):
+            resume(Run(parent.dir), 4, changes=changes)
+        assert shown() == before
+        assert resume(Run(parent.dir), 4, changes={**changes, "trust_remote_code": True}).id
+        assert resume(Run(parent.dir), 4, changes={**changes, "trust_remote_code": False}).id
+    assert resume(Run(parent.dir), 4, changes=changes).id, "a run of the caller's own is resumed as it was launched"
 
 
 @pytest.mark.usefixtures("unstarted")

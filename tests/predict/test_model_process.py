@@ -82,6 +82,15 @@ def test_a_process_that_ends_while_it_loads_is_told_with_its_last_line(
         ModelProcess(Run(trained))
 
 
+def test_a_process_that_closes_its_output_and_stays_is_told(trained: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(trained.path / "python"))
+    monkeypatch.setattr(model_process, "_PATIENCE_S", 0.5)
+    (trained.path / "python").write_text("#!/bin/sh\necho no room >&2\nexec >&-\nexec sleep 600 2>&-\n")
+    (trained.path / "python").chmod(0o755)
+    with pytest.raises(LaunchError, match="closed its output, but has not ended: no room"):
+        ModelProcess(Run(trained))
+
+
 def test_a_device_that_is_not_there_is_refused(trained: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_process, "devices", list)
     with pytest.raises(ConfigError, match="must be cpu or cuda"):

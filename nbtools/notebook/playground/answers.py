@@ -86,8 +86,9 @@ def _codes(row: dict[str, Any]) -> str:
         for code in row["codes"]
     )
     chance = f"<span style='{MUTED}'>probability {row['probability']:.2f}</span>"
+    note = f"<div class='nbtools-error'>{literal(row['note'])}</div>" if "note" in row else ""
     table = _table([(str(each["code"]), each["probability"]) for each in row["candidates"]])
-    return f"<div style='margin:4px 0'>{codes or 'no code'} {chance}</div>{table}"
+    return f"<div style='margin:4px 0'>{codes or 'no code'} {chance}</div>{note}{table}"
 
 
 def _episodes(row: dict[str, Any]) -> str:

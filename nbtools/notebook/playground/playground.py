@@ -27,6 +27,7 @@ from nbtools.settings import errors_by_field
 
 _LATEST = ""
 _NUM_FRAMES = 65
+_ASKS_CONSENT = "I trust the Python code that comes with this model: run it on this machine"
 _of_runs: dict[str, "weakref.ref[Playground]"] = {}
 """The playground of each run whose process may be open: a run has one process, however often its cell is run."""
 
@@ -38,23 +39,34 @@ class Playground:
     `close`, with the kernel, or when another playground of the run computes.
     """
 
-    def __init__(self, run: Run | str, *inputs: str, checkpoint: str | int | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        run: Run | str,
+        *inputs: str,
+        checkpoint: str | int | None = None,
+        trust_remote_code: bool = False,
+        **settings: object,
+    ) -> None:
         """Make a playground; `inputs` that are given here are answered when it is displayed.
 
         Args:
             run: the run, or its id, a prefix of it, or `latest`.
             checkpoint: a name such as `step-000200`, or its step; None for the latest verified one.
+            trust_remote_code: run the Python code that comes with the model, where it has some. A run that was trained
+                with such code shows this as a question.
             settings: values of the settings by name; the others have the run's values.
 
         Raises:
-            ConfigError: a setting does not exist or has a wrong value, or the recipe has no predictions.
+            ConfigError: a setting does not exist or has a wrong value.
             CheckpointError: there is no such checkpoint.
         """
         self.run = run if isinstance(run, Run) else Run(run)
         self.results: list[dict[str, Any]] = []
         """The last answers, one for each input."""
-        recipe = recipe_of(config_of(self.run))
-        self._defaults = settings_of(config_of(self.run))
+        config = config_of(self.run)
+        recipe, self._defaults = recipe_of(config), settings_of(config)
+        shape = {"width": "auto", "display": "" if getattr(config, "trust_remote_code", False) else "none"}
+        self._consent = widgets.Checkbox(trust_remote_code, description=_ASKS_CONSENT, indent=False, layout=shape)
         chosen = self._defaults.replace(**settings)
         self._lock = threading.RLock()
         self._process: ModelProcess | None = None
@@ -98,7 +110,7 @@ class Playground:
         self._frames = FramesPart()
         hint = note_widget()
         hint.value = f"{escape(kind.input_help)} A blank line separates several inputs."
-        basic = [field.widget for name, field in self._fields.items() if kind.is_basic(name)]
+        basic = [self._consent, *(field.widget for name, field in self._fields.items() if kind.is_basic(name))]
         heading = f"{STYLE}<h3>{escape(title)}</h3><p>{escape(self.run.id)}</p>"
         buttons = row(self._go, self._stop, self._copy)
         buttons.layout.margin = "12px 0 4px"
@@ -209,15 +221,17 @@ class Playground:
         self._offer_checkpoints()
         saved = self.run.checkpoints
         wanted = self._checkpoint.value or (saved[-1].name if saved else "")
-        if self._process is None or self._loaded != wanted:
+        trust_remote_code = self._consent.value
+        if self._process is None or self._loaded != (wanted, trust_remote_code):
             self._end()
             earlier = _of_runs.get(self.run.id, lambda: None)()
             if earlier is not None and earlier is not self:
                 earlier._end()
             _of_runs[self.run.id] = weakref.ref(self)
             self._say(f"Loading {wanted or 'the model'}")
-            self._process = ModelProcess(self.run, self._checkpoint.value or None)
-            self._loaded = wanted
+            chosen = self._checkpoint.value or None
+            self._process = ModelProcess(self.run, chosen, trust_remote_code=trust_remote_code)
+            self._loaded = wanted, trust_remote_code
         return self._process
 
     # --- what is shown ------------------------------------------------------------------------------
@@ -240,6 +254,7 @@ class Playground:
             *(inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []),
         ]
         words += ["--checkpoint", name] if name else []
+        words += ["--trust-remote-code"][: self._consent.value]
         for field, value in values.items():
             if value != getattr(self._defaults, field):
                 words += [f"--{field.replace('_', '-')}", str(value)]

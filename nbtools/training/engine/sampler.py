@@ -7,7 +7,7 @@ Shape suffixes: N samples, B batch.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -48,6 +48,12 @@ def randoms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int)
 def uniforms(seed: int, purpose: str, epoch: int, samples_B: Samples, count: int) -> npt.NDArray[np.float64]:
     """Return random numbers in [0, 1) of shape (B, count) that depend only on the arguments of `randoms`."""
     return (randoms(seed, purpose, epoch, samples_B, count) >> np.uint64(11)) / 2.0**53
+
+
+def numbers_of(texts: Iterable[str]) -> Samples:
+    """Return for each text a number that depends on it alone: a seed, or a sample of `randoms`."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), dtype="<i8")
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -15,7 +15,7 @@ from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.predict_settings import Input, LLMGANPredict
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.engine.optimizer import autocast
-from nbtools.training.engine.sampler import uniforms
+from nbtools.training.engine.sampler import numbers_of, uniforms
 from nbtools.training.llm_gan.dataset import alphabet_of, prompt_rows, prompt_template
 from nbtools.training.llm_gan.gan_data import as_text, markov_alphabet, markov_prompts
 from nbtools.training.text.causal_sampling import write
@@ -37,7 +37,8 @@ class Predictor:
     def predict(self, inputs: Sequence[Input], settings: LLMGANPredict) -> Iterator[dict[str, Any]]:
         """Yield for each prompt its texts, `texts`, and all of them in one, `text`.
 
-        The random numbers of a text depend on the seed and the place of its prompt alone.
+        The random numbers of a text depend on the seed, its prompt and its number among the texts of the prompt alone:
+        equal prompts have equal texts, whatever the batch.
         """
         num_texts = settings.num_texts
         at_once = max(settings.predict_batch_size // num_texts, 1)
@@ -46,9 +47,9 @@ class Predictor:
             encoded = self._encoded(prompts)
             rows = [{"error": self._too_long(tokens)} for tokens in encoded]
             readable = [place for place, row in enumerate(rows) if not row["error"]]
-            places_N = np.repeat(np.array(readable, dtype=np.int64) + start, num_texts)
-            numbers_N = places_N * num_texts + np.tile(np.arange(num_texts), len(readable))
-            written = self._written([encoded[place - start] for place in places_N], numbers_N, settings)
+            drafts = [(place, number) for place in readable for number in range(num_texts)]
+            numbers_N = numbers_of(f"{number} {prompts[place]}" for place, number in drafts)
+            written = self._written([encoded[place] for place, _ in drafts], numbers_N, settings)
             for index, place in enumerate(readable):
                 texts = written[index * num_texts : (index + 1) * num_texts]
                 rows[place] = {"text": "\n\n".join(texts), "texts": texts}  # type: ignore[dict-item]
@@ -74,22 +75,25 @@ class Predictor:
     ) -> list[str]:
         """Return one text for each prompt, from the random numbers with its number."""
         config, tokenizer = self.config, self.tokenizer
-        if not prompts:
-            return []
+        uniforms_NT = uniforms(settings.seed, "predict", 0, numbers_N, config.sequence_length)
         if tokenizer is None:
-            alphabet, prompts_NP = markov_alphabet(config), markov_prompts(len(prompts))
+            whole: list[Sequence[int]] = [row.tolist() for row in markov_prompts(len(prompts))]
+            alphabets = [markov_alphabet(config)] * len(whole)
         else:
             whole = [self.template.around(prompt, config.prompt_length) for prompt in prompts]
-            prompted = {token for tokens in whole for token in tokens}
             unknown = {tokenizer.unk_token_id} if config.model_name is None else set()  # texts may have held it
-            alphabet = alphabet_of(config, tokenizer, self.model.config.vocab_size, prompted, unknown)
-            prompts_NP = prompt_rows(whole, max(map(len, whole)), alphabet.pad_id)
-        uniforms_NT = uniforms(settings.seed, "predict", 0, numbers_N, config.sequence_length)
-        prompts_BP = torch.from_numpy(prompts_NP.astype(np.int64)).to(self.device)
-        uniforms_BT = torch.from_numpy(uniforms_NT).to(self.device)
-        with autocast(self.device, config.precision):
-            texts_BT = write(self.model, prompts_BP, uniforms_BT, alphabet, temperature=settings.temperature)
-        return [
-            as_text(tokens[is_token].tolist(), tokenizer)
-            for tokens, is_token in zip(texts_BT.cpu(), alphabet.mask(texts_BT).cpu(), strict=True)
-        ]
+            of_all = config, tokenizer, self.model.config.vocab_size
+            alphabets = [alphabet_of(*of_all, {*tokens}, unknown) for tokens in whole]  # of each prompt alone
+        texts = [""] * len(whole)
+        for alphabet in dict.fromkeys(alphabets):
+            some = [row for row, own in enumerate(alphabets) if own == alphabet]
+            prompts_NP = prompt_rows(
+                [whole[row] for row in some], max(len(whole[row]) for row in some), alphabet.pad_id
+            )
+            prompts_BP = torch.from_numpy(prompts_NP.astype(np.int64)).to(self.device)
+            uniforms_BT = torch.from_numpy(uniforms_NT[some]).to(self.device)
+            with autocast(self.device, config.precision):
+                texts_BT = write(self.model, prompts_BP, uniforms_BT, alphabet, temperature=settings.temperature)
+            for row, tokens, is_token in zip(some, texts_BT.cpu(), alphabet.mask(texts_BT).cpu(), strict=True):
+                texts[row] = as_text(tokens[is_token].tolist(), tokenizer)
+        return texts

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -55,7 +56,9 @@ def load_generator(config: LLMGANConfig) -> PreTrainedModel:
     """Load the pretrained generator, on rank 0 first; ConfigError if it cannot be loaded or is too short."""
     assert config.model_name is not None
     _check_positions("model_name", config.model_name, config)
-    model = pretrained_models.load_model(AutoModelForCausalLM, config.model_name, "a causal language model")
+    kind = "a causal language model"
+    dropout = None if config.keep_model_dropout else config.dropout
+    model = pretrained_models.load_model(AutoModelForCausalLM, config.model_name, kind, dropout=dropout)
     add_adapter(model, config)
     return model
 
@@ -79,11 +82,16 @@ def load_discriminator(config: LLMGANConfig, longest_input: int | None = None) -
             f"{option}={name!r}: its embedding has {sizes[1]:,} rows, that of the generator {config.model_name!r} "
             f"{sizes[0]:,}: it cannot read all of the generator's tokens; choose a judge of the same family"
         )
+    dropout = None if config.keep_model_dropout else config.dropout
+    options: dict[str, Any] = {"option": option, "dropout": dropout}
     if config.judging == "verdicts":
-        model = pretrained_models.load_model(AutoModelForCausalLM, name, "a causal language model", option=option)
+        model = pretrained_models.load_model(AutoModelForCausalLM, name, "a causal language model", **options)
     else:
         kind = "a model with one score per token"
-        model = pretrained_models.load_model(AutoModelForTokenClassification, name, kind, option=option, num_labels=1)
+        model = pretrained_models.load_model(AutoModelForTokenClassification, name, kind, num_labels=1, **options)
+        for part in model.children():
+            if isinstance(part, nn.Dropout) and dropout is not None:  # the head's own
+                part.p = dropout
     add_adapter(model, config, option=option, has_heads=config.judging == "scores")
     return model
 

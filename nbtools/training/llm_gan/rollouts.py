@@ -18,6 +18,7 @@ from nbtools.training.engine.tally import Tally
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
+from nbtools.training.text.causal_sampling import train_mode
 
 Batch = tuple[torch.Tensor, ...]
 """Prompts (B, K, P), texts (B, K, T) and uniforms (B, K, U)."""
@@ -55,15 +56,20 @@ class GANRollouts:
     def discriminator_inputs(
         self, passes: Sequence[Batch], draw: int, *, supervised: bool
     ) -> list[tuple[torch.Tensor, ...]]:
-        """Generate a text per prompt of a draw, and return the discriminator's inputs of each pass."""
+        """Generate a text per prompt of a draw, and return the discriminator's inputs of each pass.
+
+        The loss of sampled verdicts or texts is that of the policy that wrote them, which has no dropout.
+        """
         with generating(self._config, self._device):
             prepared = [
                 self._discriminator.prepare(pairs, supervised=supervised) for pairs in self._pairs(passes, draw)
             ]
+        train_mode(self._discriminator, has_dropout=supervised or self._config.judging == "scores")
         return _divided([torch.cat(part) for part in zip(*prepared, strict=True)], passes)
 
     def warmup_inputs(self, passes: Sequence[Batch]) -> list[GeneratorInputs]:
         """Return the human texts of each pass, every token with the same weight."""
+        train_mode(self._generator, has_dropout=True)
         texts = [(batch[0][:, 0], batch[1][:, 0]) for batch in passes]
         return [
             (prompts_BP, reals_BT, self._alphabet.mask(reals_BT) / reals_BT.shape[1], None, 1.0)
@@ -93,6 +99,7 @@ class GANRollouts:
             texts=len(decided_B),
             written=mask_BT.sum(),
         )
+        train_mode(self._generator, has_dropout=False)
         bonus_BT = mask_BT * (config.entropy_weight / length)
         return [
             (prompts, fakes, weights, bonus if config.entropy_weight else None, config.temperature)

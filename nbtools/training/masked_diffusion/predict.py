@@ -1,7 +1,8 @@
 """Writes with a trained masked diffusion model: texts and their continuations, or answers to prompts.
 
-Prompts of equal length are unmasked together. The random numbers depend on the seed and on the other prompts of a
-request.
+Prompts of equal length are unmasked together. The random numbers of an answer depend on the seed and its prompt alone:
+equal prompts have equal answers, whatever the batch. (Batches of other sizes differ in the rounding of the arithmetic,
+which can decide between two tokens that are equally likely.)
 
 Shape suffixes: B batch, P prompt, T positions.
 """
@@ -19,6 +20,7 @@ from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.predict_settings import Input, MaskedDiffusionPredict
 from nbtools.training.engine.optimizer import autocast
+from nbtools.training.engine.sampler import numbers_of
 from nbtools.training.masked_diffusion.chat_template import render_pair
 from nbtools.training.masked_diffusion.model import open_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, end_ids, rendered, unmask, unmasking_of
@@ -34,7 +36,7 @@ class Predictor:
 
     def __init__(self, folder: Path, config: MaskedDiffusionConfig, device: torch.device) -> None:
         self.config, self.device = config, device
-        self.tokenizer = load_tokenizer(str(folder))
+        self.tokenizer = load_tokenizer(str(folder), trust_remote_code=config.trust_remote_code)
         self.denoiser = open_denoiser(folder, config, self.tokenizer).to(device)
         self.denoiser.eval()
         self.num_parameters = self.denoiser.model.num_parameters()
@@ -55,8 +57,9 @@ class Predictor:
                 unmasking, places = self._unmasking(length, settings), list(group)
                 for first in range(0, len(places), settings.predict_batch_size):
                     some = places[first : first + settings.predict_batch_size]
-                    generator = torch.Generator(self.device).manual_seed(settings.seed + start + some[0])
-                    written = self._written([prompts[place] for place in some], unmasking, settings, generator)
+                    seeds = numbers_of(f"{settings.seed} {inputs[start + place]}" for place in some).tolist()
+                    generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
+                    written = self._written([prompts[place] for place in some], unmasking, settings, generators)
                     rows |= dict(zip(some, written, strict=True))
             yield from (rows[place] for place in sorted(rows))
 
@@ -89,7 +92,7 @@ class Predictor:
         prompts: Sequence[Sequence[int]],
         unmasking: Unmasking,
         settings: MaskedDiffusionPredict,
-        generator: torch.Generator,
+        generators: Sequence[torch.Generator],
     ) -> Iterator[dict[str, Any]]:
         """Yield the rows of prompts of equal length."""
         tokenizer, mask_id = self.tokenizer, self.denoiser.mask_id
@@ -98,7 +101,7 @@ class Predictor:
         kept = []
         with autocast(self.device, self.config.precision):
             for step, tokens_BT in enumerate(
-                unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generator)
+                unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generators)
             ):
                 if step in wanted or step == unmasking.steps:
                     kept.append(tokens_BT[:, prompts_BP.shape[1] :].cpu())

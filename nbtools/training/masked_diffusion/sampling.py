@@ -7,7 +7,7 @@ See Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992, sectio
 Shape suffixes: B batch, P prompt, L sampled positions, T = P + L positions, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -22,6 +22,8 @@ from nbtools.training.text.tokenizers import separator_of
 
 Predict = Callable[[torch.Tensor], torch.Tensor]
 """Token ids of shape (B, T) in, logits of shape (B, T, V) out."""
+Generators = torch.Generator | Sequence[torch.Generator] | None
+"""Source of random numbers, on the device of the tensors: one for all rows, or one for each."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,6 @@ class Unmasking:
             )
         if steps > length:
             raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
-        if self.temperature < 0:
-            raise ConfigError(f"temperature={self.temperature}: must be >= 0; 0 takes the most likely token")
-        if self.remasking not in ("low_confidence", "random"):
-            raise ConfigError(f"remasking={self.remasking!r}: choose low_confidence or random")
 
     @property
     def num_blocks(self) -> int:
@@ -76,18 +74,13 @@ class Unmasking:
 
 @torch.no_grad()
 def unmask(
-    predict: Predict,
-    prompt_BP: torch.Tensor,
-    unmasking: Unmasking,
-    *,
-    mask_id: int,
-    generator: torch.Generator | None = None,
+    predict: Predict, prompt_BP: torch.Tensor, unmasking: Unmasking, *, mask_id: int, generator: Generators = None
 ) -> Iterator[torch.Tensor]:
     """Sample the tokens that follow a prompt, and yield every intermediate state.
 
     Args:
         prompt_BP: token ids that do not change; P may be 0.
-        generator: source of random numbers, on the prompt's device.
+        generator: with one for each row, a row's random numbers do not depend on the other rows.
 
     Yields:
         tokens_BT, first with all L positions masked, then after each step: `unmasking.steps` + 1 states.
@@ -105,8 +98,7 @@ def unmask(
             logits_BLV[..., [mask_id, *unmasking.suppressed_ids]] = -torch.inf
             sampled_BL = sample(logits_BLV, unmasking.temperature, generator)
             if unmasking.remasking == "random":
-                like = logits_BLV[..., 0]
-                confidence_BL = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+                confidence_BL = _uniforms(logits_BLV[..., 0], generator)
             else:
                 confidence_BL = logits_BLV.softmax(-1).gather(-1, sampled_BL[..., None])[..., 0]
             is_last_BL = torch.isin(sampled_BL, sampled_BL.new_tensor(unmasking.last_ids))
@@ -118,7 +110,7 @@ def unmask(
             yield tokens_BT.clone()
 
 
-def sample(logits_V: torch.Tensor, temperature: float, generator: torch.Generator | None = None) -> torch.Tensor:
+def sample(logits_V: torch.Tensor, temperature: float, generator: Generators = None) -> torch.Tensor:
     """Draw from softmax(logits / temperature) along the last dimension by the Gumbel-max trick, in double precision.
 
     In lower precision the noise is truncated, which acts as a lower temperature (Zheng et al. 2024, "Masked
@@ -126,9 +118,15 @@ def sample(logits_V: torch.Tensor, temperature: float, generator: torch.Generato
     """
     if temperature == 0:
         return logits_V.argmax(-1)
-    uniform_V = torch.rand(logits_V.shape, dtype=torch.float64, device=logits_V.device, generator=generator)
-    gumbel_V = -torch.log(-torch.log(uniform_V.clamp_min(1e-300)))
+    gumbel_V = -torch.log(-torch.log(_uniforms(logits_V, generator).clamp_min(1e-300)))
     return (logits_V.double() + temperature * gumbel_V).argmax(-1)
+
+
+def _uniforms(like: torch.Tensor, generator: Generators) -> torch.Tensor:
+    """Return random numbers in [0, 1) in the shape of a tensor, whose rows may have generators of their own."""
+    if isinstance(generator, Sequence):
+        return torch.stack([_uniforms(row, own) for row, own in zip(like, generator, strict=True)])
+    return torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
 
 
 def _logits(

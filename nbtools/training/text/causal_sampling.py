@@ -33,6 +33,18 @@ def at_rest(module: nn.Module) -> Iterator[None]:
     module.train(was_training)
 
 
+def train_mode(module: nn.Module, *, has_dropout: bool) -> None:
+    """Put a module into training mode; without dropout it gives the probabilities that `write` samples from.
+
+    Layers that recompute their activations do so in training mode only; theirs is the dropout of their parts.
+    """
+    module.train(has_dropout)
+    for part in module.modules():
+        part.training |= getattr(part, "gradient_checkpointing", False) and not isinstance(
+            getattr(part, "dropout", 0), float
+        )
+
+
 def write(
     model: PreTrainedModel,
     prompts_BP: torch.Tensor,

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from nbtools.data.corpus import Clean
-from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows, clean_text
+from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows
 from nbtools.training.engine.sampler import Order, SampleOrder, epoch_order, randoms, uniforms
 
 BEGIN, END = 0xE000, 0xE001
@@ -202,13 +201,10 @@ def equal_widths(widths_N: Order, batch_size: int) -> list[tuple[Rows, int]]:
 
 
 def encoded_batches(
-    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int, clean: Clean = "none"
+    texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
 ) -> Iterator[tuple[Rows, torch.Tensor]]:
     """Yield batches of texts of equal width: their indices, and inputs_BT."""
-    encoded = [
-        encode(clean_text(text) if clean == "light" else text, lang, longest)
-        for text, lang in zip(texts, langs, strict=True)
-    ]
+    encoded = [encode(text, lang, longest) for text, lang in zip(texts, langs, strict=True)]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)
     for members, widest in equal_widths(widths_N, batch_size):
         yield members, padded([encoded[place] for place in members], widest)

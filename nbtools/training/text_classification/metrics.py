@@ -2,7 +2,8 @@
 
 With a row's true set T and predicted set P: accuracy |T ∩ P| / max(|T|, |P|), precision |T ∩ P| / |P|, recall
 |T ∩ P| / |T|, F1 2 |T ∩ P| / (|T| + |P|), exact [T = P]. These are OccCANINE's, which also looks at the first digits of
-HISCO's codes: "83110" (blacksmith) for "83120" (hammersmith) is right to three digits.
+HISCO's codes: "83110" (blacksmith) for "83120" (hammersmith) is right to three digits. One exception: OccCANINE's first
+digit of the special codes "-1", "-2", "-3" is "-" for all of them, and here each stays a code of its own.
 
 Shape suffixes: B batch, C codes, D prefixes of codes, P parts of the texts, S scores, U codes that no training row has.
 """

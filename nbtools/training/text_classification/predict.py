@@ -16,7 +16,7 @@ from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_tex
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import Input, TextClassificationPredict
 from nbtools.training.engine import checkpoint
-from nbtools.training.text_classification.dataset import encoded_batches
+from nbtools.training.text_classification.dataset import encode, encoded_batches
 from nbtools.training.text_classification.model import open_classifier
 
 _AT_ONCE = 2048
@@ -41,7 +41,8 @@ class Predictor:
     def predict(self, inputs: Sequence[Input], settings: TextClassificationPredict) -> Iterator[dict[str, Any]]:
         """Yield for each text its `codes`, their joint `probability`, and `candidates`: codes, each by itself.
 
-        An input is a text, or has `text` and `lang`.
+        An input is a text, or has `text` and `lang`. A text that is longer than the model reads is cut, as in the
+        training, and its `note` says so. Other texts of a batch change the last digits of probabilities only.
         """
         given = [{"text": each} if isinstance(each, str) else each for each in inputs]
         for start in range(0, len(given), _AT_ONCE):
@@ -74,8 +75,9 @@ class Predictor:
         found: list[Any] = [None] * len(texts)
         codes, top_k = self.classifier.system.codes, settings.top_k
         longest = self.classifier.config.sequence_length
+        texts = [clean_text(text) if self._clean == "light" else text for text in texts]
         with torch.inference_mode():
-            for places, inputs_BT in encoded_batches(texts, langs, longest, settings.predict_batch_size, self._clean):
+            for places, inputs_BT in encoded_batches(texts, langs, longest, settings.predict_batch_size):
                 memory_BTH, mask_BT, pooled_BH = self.classifier.encode(inputs_BT.to(self.classifier.device))
                 classes_BK, probability_B = self.classifier.decode(memory_BTH, mask_BT)
                 best = self.classifier.flat(pooled_BH).float().sigmoid().topk(min(top_k, len(codes)))
@@ -88,4 +90,7 @@ class Predictor:
                             {"code": codes[number], "probability": p} for number, p in zip(numbers_N, p_N, strict=True)
                         ],
                     }
+        for row, text, lang in zip(found, texts, langs, strict=True):
+            if (room := longest - len(encode("", lang, longest))) < len(text):
+                row["note"] = f"the text is cut to {room:,} of {len(text):,} characters"
         return found

@@ -1,6 +1,7 @@
 """The playground: inputs answered by a real process, settings, the command that does the same, words for errors."""
 
 import html
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -88,13 +89,32 @@ def test_what_does_not_exist_is_refused_when_the_playground_is_made(run: Run) ->
     assert nt.Playground(run)._fields["temperature"].value == 0.4
 
 
+@pytest.mark.promise("safety-code")
+def test_a_run_that_was_trained_with_code_of_its_model_asks_about_it(playground: Playground) -> None:
+    assert playground._consent.layout.display == "none"
+    content = json.loads(playground.run.files.config.read_text())
+    content["config"]["trust_remote_code"] = True
+    playground.run.files.config.write_text(json.dumps(content))
+    for is_trusted in (False, True):
+        asking = nt.Playground(Run(playground.run.dir), "w1", trust_remote_code=is_trusted)
+        assert (asking._consent.layout.display, asking._consent.value) == ("", is_trusted)
+        asking._copy.click()
+        assert ("--trust-remote-code" in asking._command.value) == is_trusted
+        asking.close()
+
+
 def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
     candidates = [{"token": "<i>", "probability": 0.75}, {"token": "b", "probability": 0.25}]
     drawn = answers_html(
         ["a [MASK] c", "smed", "", "", "x"],
         [
             {"text": "a <i> c", "masks": [candidates]},
-            {"codes": ["83110"], "probability": 0.9, "candidates": [{"code": "83110", "probability": 0.9}]},
+            {
+                "codes": ["83110"],
+                "note": "<",
+                "probability": 0.9,
+                "candidates": [{"code": "83110", "probability": 0.9}],
+            },
             {"text": "", "goal": "7:2", "best": 12, "returns": [0.0, 3.5, 12.0], "is_unseen": True},
             {"text": "one\n\ntwo", "texts": ["one", "two"]},
             {"error": "no & never"},
@@ -102,7 +122,7 @@ def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
     )
     assert "a <b style='border-bottom:2px solid #3f90da'>&lt;i&gt;</b> c" in drawn
     assert "width:90px" in drawn  # 0.75 of 120
-    assert "83110" in drawn
+    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn
     assert "Goal 7:2" in drawn
     assert "0 at first, 12 at last" in drawn
     assert "no &amp; never" in drawn

@@ -31,6 +31,20 @@ def test_generator_and_judge_are_loaded_with_the_heads_that_their_parts_need(tmp
     assert type(same).__name__ == "GPT2ForTokenClassification"
 
 
+@pytest.mark.promise("safety-dropout")
+@pytest.mark.parametrize("judging", ["scores", "verdicts"])
+def test_dropout_replaces_that_of_both_models_unless_theirs_is_kept(tmp_path: Path, judging: Any) -> None:
+    save_pair(tmp_path)
+    for changes, expected in (({}, 0.3), ({"dropout": 0.0}, 0.0), ({"keep_model_dropout": True}, 0.1)):
+        config = pair(tmp_path, judging=judging, judge_name=None, **{"dropout": 0.3, **changes})
+        models = load_generator(config), load_discriminator(config, 90 if judging == "verdicts" else None)
+        rates = {part.p for model in models for part in model.modules() if isinstance(part, torch.nn.Dropout)}
+        assert rates == {expected}
+    llama = load_discriminator(pair(tmp_path, dropout=0.3, judging=judging), 90 if judging == "verdicts" else None)
+    assert llama.config.attention_dropout == 0.3
+    assert {part.p for part in llama.modules() if isinstance(part, torch.nn.Dropout)} <= {0.3}
+
+
 def test_different_vocabularies_are_refused_and_both_models_named(tmp_path: Path) -> None:
     tokenizer = save_pair(tmp_path)
     config = pair(tmp_path)

@@ -1,5 +1,6 @@
 """Generator against judge: the same gradients however the batch is divided, bit-exact resume, real learning."""
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import uniforms
 from nbtools.training.llm_gan.dataset import tokenize_stories
 from nbtools.training.llm_gan.gan_data import TextDataset, markov_data
+from nbtools.training.llm_gan.generator import Generator
+from nbtools.training.llm_gan.llm_judge import LLMJudge
 from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.rewards import Baseline
 from nbtools.training.llm_gan.rollouts import GANRollouts
@@ -279,6 +282,35 @@ def test_a_judge_that_is_never_good_enough_is_said_so_and_there_is_no_game(
 def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
     files = trained(tiny(**changes, max_steps=6))
     assert all(math.isfinite(rows(files)[-1][name]) for name in ("eval/loss", "eval/oracle_loss", "train/reward"))
+
+
+@pytest.mark.promise("safety-policy")
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_sampled_texts_and_verdicts_are_learnt_as_they_were_sampled(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, recomputes: bool
+) -> None:
+    """The loss of what a model wrote is that of the policy that wrote it, which has no dropout: the ratio is 1."""
+    found: dict[tuple[type, bool], list[bool]] = {}
+    is_sampled = {Generator: lambda inputs: inputs[4] == 0.9, LLMJudge: lambda inputs: bool((inputs[2] >= 0).all())}
+    for kind in is_sampled:
+
+        def both(self: torch.nn.Module, *inputs: Any, forward: Any = kind.forward, kind: type = kind) -> torch.Tensor:
+            with torch.no_grad():
+                at_rest = forward(copy.deepcopy(self).eval(), *inputs)[0]
+            loss: torch.Tensor = forward(self, *inputs)
+            is_same = bool(loss[0].detach().isclose(at_rest, rtol=1e-4, atol=1e-6))
+            found.setdefault((kind, is_sampled[kind](inputs)), []).append(is_same)
+            assert recomputes == any(
+                getattr(part, "gradient_checkpointing", 0) * part.training for part in self.modules()
+            )
+            return loss
+
+        monkeypatch.setattr(kind, "forward", both)
+    texts = {"dataset": "topics", "judging": "verdicts", "prompt_length": 8, "max_judge_tokens": 4}
+    trained(tiny(**texts, dropout=0.4, temperature=0.9, gradient_checkpointing=recomputes, max_steps=6))
+    assert {key: all(same) if key[1] else any(same) for key, same in found.items()} == {
+        (kind, is_own): is_own for kind in is_sampled for is_own in (False, True)
+    }
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -47,9 +47,23 @@ def test_texts_are_what_unmask_writes_behind_each_prompt_alone(
         assert row["frames"][0] == "░" * 8
         assert row["frames"][1].count("░") == 4  # the first block is done
         assert row["frames"][2] == written.replace("[EOS]", "¶")
-    drawn = settings.replace(temperature=1.0, seed=3)
-    assert list(predictor.predict(prompts, drawn)) == list(predictor.predict(prompts, drawn))
-    assert list(predictor.predict(prompts, drawn)) != list(predictor.predict(prompts, drawn.replace(seed=4)))
+
+
+@pytest.mark.promise("safety-alone")
+@pytest.mark.parametrize("remasking", ["low_confidence", "random"])
+def test_a_sampled_answer_depends_on_its_prompt_and_the_seed_alone(
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch, remasking: Any
+) -> None:
+    predictor = Predictor(*trained(cpu_project, monkeypatch, max_steps=1), CPU)
+    prompts = [f"w{number} w"[: 2 + number % 4] + str(number % 9) for number in range(63)] + [""]
+    settings = MaskedDiffusionPredict(temperature=0.7, sample_length=8, seed=3, remasking=remasking)
+    rows = list(predictor.predict(prompts, settings))
+    for size in (7, 1):
+        assert list(predictor.predict(prompts, settings.replace(predict_batch_size=size))) == rows
+    alone = [next(predictor.predict([prompt], settings)) for prompt in reversed(prompts)]
+    assert alone[::-1] == rows
+    assert len({row["text"] for row in rows}) > 30
+    assert list(predictor.predict(prompts, settings.replace(seed=4))) != rows
 
 
 def test_words_follow_the_prompt_with_a_space(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,8 +184,6 @@ def test_revealing_any_token_at_temperature_1_samples_the_joint_distribution() -
         ({"steps": 3, "block_length": 4}, "steps=3: must be a multiple of the 2 blocks of 4 tokens"),
         ({"steps": 16}, "steps=16: a step reveals at least one token, so at most 8"),
         ({"steps": 0}, "each must be at least 1"),
-        ({"temperature": -1.0}, "temperature=-1.0: must be >= 0"),
-        ({"remasking": "surest"}, "remasking='surest': choose low_confidence or random"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_what_would(values: dict[str, Any], said: str) -> None:

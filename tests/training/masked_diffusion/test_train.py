@@ -18,14 +18,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
-from nbtools.errors import ConfigError, LaunchError
+from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.launcher.sizes import check_size, num_trainable_parameters, training_bytes
 from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
+from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
@@ -534,6 +536,8 @@ class OwnModel(PreTrainedModel):
 }
 
 
+@pytest.mark.promise("safety-code")
+@pytest.mark.slow
 def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
     trained: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,6 +555,15 @@ def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
     assert not list(tmp_path.rglob("ran"))
     files = trained(config.replace(trust_remote_code=True))
     assert math.isfinite(rows(files)[-1]["eval/loss"])
+    for ran in (found := list(tmp_path.rglob("ran"))):
+        ran.unlink()
+    assert found
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(CheckpointError, match=r"Python code .*--trust-remote-code \(trust_remote_code=True in Python"):
+        ModelProcess(Run(files), device="cpu")
+    assert not list(tmp_path.rglob("ran")), "the run's own trust_remote_code is none of this call"
+    with ModelProcess(Run(files), device="cpu", trust_remote_code=True) as process:
+        assert "text" in next(process.predict(["w1"]))
     assert list(tmp_path.rglob("ran"))
 
 

@@ -5,7 +5,9 @@
 
 import functools
 import json
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +32,17 @@ from nbtools.errors import CheckpointError, ConfigError
 from nbtools.launcher.sizes import checkpoint_bytes, num_trainable_parameters, training_bytes
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.rundir.json_files import read_json
+from nbtools.recipes.predict_settings import TextClassificationPredict
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import worker
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
+from nbtools.training.merge_checkpoint import merge_parts
 from nbtools.training.text import adapter
 from nbtools.training.text_classification.model import open_classifier
+from nbtools.training.text_classification.predict import Predictor
 
 from trainings import ADAPTED, TINY, rows, train_here, write_base, write_inputs
 
@@ -106,11 +113,18 @@ def test_an_export_gives_the_logits_of_the_base_with_the_adapter_in_peft(
             json.loads((folder / "config.json").read_text()) for folder in (cpu_project.root / "base", Path("merged"))
         )
         assert now["auto_map"] == was["auto_map"]
+        write_json(files.config, {"recipe": key, "config": config_of(key, trust_remote_code=True).model_dump()})
+        other = {**json.loads((saved / "config.json").read_text()), "model_type": "own", "architectures": ["Own"]}
+        (saved / "config.json").write_text(json.dumps(other))
+        with pytest.raises(ConfigError, match=r"a run directory cannot allow that: .*--trust-remote-code"):
+            merge_parts(Run(files), False, Checkpoint.read(saved.parent), cpu_project.root)
         assert weights_in(Path("merged")).keys() == weights_in(cpu_project.root / "base").keys()
 
 
 @pytest.mark.promise("safety-adapter")
-def test_a_classifier_exports_a_canine_and_its_heads(trained: Train, cpu_project: Project) -> None:
+def test_a_classifier_exports_a_canine_and_its_heads(
+    trained: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
     prepare("text_classification", cpu_project)
     files = trained(config_of("text_classification"))
     assert nbtools(["export", files.id]) == 0
@@ -124,6 +138,14 @@ def test_a_classifier_exports_a_canine_and_its_heads(trained: Train, cpu_project
         assert torch.allclose(canine(inputs_BT)[0], whole.canine(inputs_BT)[0], atol=1e-6)
         base = CanineModel.from_pretrained(cpu_project.root / "base").eval()
         assert (base(inputs_BT)[0] - canine(inputs_BT)[0]).abs().max() > 1e-3
+    assert "README.md there" in capfd.readouterr().err
+    (lines,) = re.findall(r"```python\n(.*?)```", (merged / "README.md").read_text(), re.DOTALL)
+    printed = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True, cwd="/").stdout
+    given = ["smed og husmand", {"text": "farmer", "lang": "en"}]
+    expected = Predictor(saved).predict(given, TextClassificationPredict())
+    for line, row in zip(printed.splitlines(), expected, strict=True):
+        codes, probability = line.rsplit(maxsplit=1)
+        assert (codes, float(probability)) == (str(row["codes"]), pytest.approx(row["probability"], rel=1e-4))
     heads = {name for name, _ in adapted.named_children()} - {"canine"}
     settings = json.loads((saved / "adapter_config.json").read_text())
     assert set(settings["modules_to_save"]) == heads == {"symbols", "positions", "decoder", "speller", "flat"}

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import CanineTokenizer
 
-from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import CodedTexts, clean_text
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.text_classification import load_samples
@@ -174,13 +173,10 @@ def test_evaluation_gives_a_row_one_width_whoever_is_in_its_batch() -> None:
     assert alone == together == {(0, 8), (1, 8), (2, 12), (3, 4), (4, 12), (5, 8)}
 
 
-@pytest.mark.parametrize(
-    ("clean", "expected"), [("none", ["Smed", "en  meget  lang titel"]), ("light", ["smed", "en meget lang titel"])]
-)
-def test_batches_for_prediction_hold_every_text_in_its_place(clean: Clean, expected: list[str]) -> None:
+def test_batches_for_prediction_hold_every_text_in_its_place() -> None:
     texts, langs = ["Smed", "en  meget  lang titel", "x"], ["da", "da", "unk"]
     found = {}
-    for places, inputs_BT in encoded_batches(texts, langs, 64, 2, clean):
+    for places, inputs_BT in encoded_batches(texts, langs, 64, 2):
         for place, characters in zip(places.tolist(), inputs_BT, strict=True):
             found[place] = "".join(map(chr, characters[characters != 0][1:-1].tolist()))
-    assert found == {0: f"da[SEP]{expected[0]}", 1: f"da[SEP]{expected[1]}", 2: "unk[SEP]x"}
+    assert found == {0: "da[SEP]Smed", 1: "da[SEP]en  meget  lang titel", 2: "unk[SEP]x"}
