@@ -25,6 +25,7 @@ from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
+from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
@@ -220,7 +221,7 @@ def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
         found, more = newest_verified(run.files.checkpoints, up_to)
         reasons += more
         if found is not None:
-            return found, [f"passed over {reason}" for reason in reasons]
+            return found, [*filter(None, [unsaved(run.records)]), *(f"passed over {reason}" for reason in reasons)]
     why = "; ".join(reasons) or "it saved none"
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script again")
 
@@ -243,6 +244,8 @@ def checkpoint_for(run: Run, ref: str | int | None, purpose: str) -> Checkpoint:
     if it has none for the `purpose`."""
     if ref is not None:
         return named_checkpoint(run, ref)
+    if lost := unsaved(run.records):
+        warnings.warn(f"{run.id}: {lost}", stacklevel=3)
     newest, reasons = newest_verified(run.files.checkpoints)
     if newest is None:
         why = "; ".join(reasons) or "it has saved none yet"

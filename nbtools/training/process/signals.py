@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
@@ -64,7 +65,8 @@ class StopRequest:
     """SIGTERM and SIGINT as a flag: a handler that did more could interrupt a save."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.at: float | None = None
+        """Monotonic time of the first request; None without one."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -79,5 +81,9 @@ class StopRequest:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
 
+    @property
+    def requested(self) -> bool:
+        return self.at is not None
+
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.at = self.at or time.monotonic()
