@@ -75,10 +75,11 @@ TRAINING = """
 import os, sys, time
 from pathlib import Path
 from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.engine import worker as engine
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.worker import run
 
-go = Path(sys.argv.pop(1))
+go, engine.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
 
 def train(worker, config):
     for step in range(worker.attempt, 7):
@@ -99,12 +100,16 @@ run(train, Flags(MLMPretrainingConfig()))
 """
 
 
-@pytest.mark.promise("safety-full-disk", "fault-9")
+@pytest.mark.promise("safety-full-disk", "fault-9", "last-checkpoint")
 @pytest.mark.needs("mount")
 @pytest.mark.slow
-@pytest.mark.parametrize("then", ["end", "fail, then stop"])
+@pytest.mark.parametrize("then", ["end", "end, once freed", "fail, then stop"])
 def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
-    supervised: Callable[..., Run], project: Project, mount: Mount, then: str
+    supervised: Callable[..., Run],
+    project: Project,
+    mount: Mount,
+    capsys: pytest.CaptureFixture[str],
+    then: str,
 ) -> None:
     """At a log line, a row, a checkpoint, a restart, the end; the state is right, whatever could not be written.
 
@@ -113,23 +118,37 @@ def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
     mount(project.runs, "-t", "tmpfs", "-o", "size=2m", "none")
     script, go = project.scripts / "training.py", project.root / "go"
     script.write_text(TRAINING)
-    run = supervised(sys.executable, script, go, launch={"max_restarts": 1})
+    tries_s = "600" if then == "end, once freed" else "4"
+    run = supervised(sys.executable, script, go, tries_s, launch={"max_restarts": 1})
     eventually(lambda: [checkpoint.step for checkpoint in run.checkpoints] == [1, 2])
     before_s = cost_of_a_look_s(run)
     fill(project.runs)
     assert cost_of_a_look_s(run) < 2 + 3 * before_s
-    go.write_text(then)
-    if then == "end":
+    go.write_text(then.partition(",")[0] if then.startswith("end") else then)
+    if then.startswith("end"):
+        eventually(lambda: run.summary()["unsaved"].endswith("(No space left on device): nothing was saved since step 2"))
+        assert main(["runs"]) == main(["show", run.id]) == 0
+        assert capsys.readouterr().out.count("(No space left on device): nothing was saved since step 2") == 2
+    if then == "end, once freed":
+        (project.runs / "filler").unlink()
         assert run.wait(timeout_s=180) is RunState.SUCCEEDED
-        assert run.summary()["restarts"] == 0
+        assert run.checkpoints[-1].step == 6 and not run.summary()["unsaved"]
+        return
+    lost = "the last checkpoint could not be written: nothing was saved since step 2 ([Errno 28] No space"
+    if then == "end":
+        assert main(["wait", run.id]) == 1
     else:
         eventually((project.root / "waits").exists)
         assert cost_of_a_look_s(run) < 2 + 3 * before_s
         began = time.monotonic()
-        assert run.stop().startswith("stopped at step 6")
+        assert run.stop().startswith(f"failed at step 6: {lost}")
         assert time.monotonic() - began < 50, "nothing waits for space: the supervisor's retries take a minute"
-        assert (read_json(run.files.exit) or {})["stopped"] is True
-    assert run.step == run.records.finished["step"] == 6
+        assert main(["show", run.id]) == 0
+    assert lost in "".join(capsys.readouterr())
+    assert run.state is RunState.FAILED and (read_json(run.files.exit) or {})["stopped"] is False
+    assert run.failure is not None and "nbtools clean" in (run.failure.advice or "")
+    assert run.summary()["restarts"] == 0 or then != "end", "another attempt would train the same again"
+    assert run.step == run.records.finished["step"] == 6 and run.records.finished["unsaved_since"] == 2
     assert run.records.finished["metrics"]["train/loss"] == pytest.approx(1 / 6)
     assert [checkpoint.step for checkpoint in run.checkpoints] == [1, 2]
     for checkpoint in run.checkpoints:
