@@ -75,6 +75,8 @@ LAST_SAVE_S = 600.0
 _RETRY_EVERY_S = 1.0
 _SAY_RETRY_EVERY_S = 30.0
 _PROGRESS_EVERY_S = 5.0
+_SEED_OF_STEPS = 500_009
+"""Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
 
 
@@ -294,6 +296,8 @@ class Worker:
             root = self.project.root
             asked, precision = self.flags, self.config.precision
             self.say(write_startup_report(self.files, asked, precision, self.ranks, plan, derived, root, self.attempt))
+        # Weights are built with values on rank 0 only if they are sharded: dropout must not depend on that.
+        seed_everything(self.config.seed + _SEED_OF_STEPS, self.rank, deterministic=False)
         if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own
             set_random_state(initial.rank_state["random"])
         initial.release()
@@ -359,6 +363,10 @@ class Worker:
             with self.aside("profile"):  # on all ranks: stragglers are found by the order of phases
                 if self._outputs is not None:
                     self._outputs.end_step()
+        for optimizer in self._optimizers:
+            if optimizer.note:
+                self.say(f"note: {optimizer.note}")
+                optimizer.note = ""
         if self.config.compile and (compiled := compiled_graphs()) != self._compiled:
             self._compiled, (graphs, breaks, spent_s) = compiled, compiled
             counts = f"{plural(graphs, 'graph')}, {plural(breaks, 'graph break')}"
