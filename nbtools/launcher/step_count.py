@@ -115,8 +115,7 @@ def moved_rate(
         return ""
     return (
         f"the learning rate was {last:.1e} at step {step} and is {now:.1e} at step {step + 1} ({', '.join(changed)}): "
-        "the loss may jump, and the result is not that of one training of this length; a learning_rate that fits, or "
-        "another lr_schedule, avoids it"
+        "the loss may jump; choose learning_rate and lr_schedule for the steps that are left"
     )
 
 

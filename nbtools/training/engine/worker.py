@@ -105,7 +105,7 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
                 worker.prepare()
                 with compile_errors():
                     train(worker, cast(C, worker.config))
-                worker.complete_save()
+                worker._complete_save()
             except BaseException as error:
                 worker.finish("failed", error)
                 raise
@@ -428,7 +428,7 @@ class Worker:
         if any(self.sum([self._vote.requested])):
             self.say("the test is skipped: a stop was requested after the last step")
             return None
-        self.complete_save()
+        self._complete_save()
         with self.aside("checkpoint"):
             self._test = self.ranks.from_main(lambda: _Test(self._best()))
             self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
@@ -474,7 +474,7 @@ class Worker:
         Sharded models are copied to the CPU's memory, once the checkpoint before is complete; every rank writes its
         part of them while the training continues.
 
-        If the disk is full, older checkpoints stay, a warning is printed, and training continues; `complete_save`
+        If the disk is full, older checkpoints stay, a warning is printed, and training continues; `_complete_save`
         writes that of the last step again.
 
         Raises:
@@ -527,7 +527,7 @@ class Worker:
                 )
             self._write()
 
-    def complete_save(self) -> None:
+    def _complete_save(self) -> None:
         """Write the checkpoint of the last step again, if that failed, while there is time; every rank calls it.
 
         Raises:

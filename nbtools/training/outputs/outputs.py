@@ -61,7 +61,7 @@ class Outputs:
             may_retry: called after a failed write; returns, after a pause, whether to try again.
         """
         self.problem = ""
-        """What could not be written at the end, and why."""
+        """Sentence on an output that could not be written; empty if all were."""
         self._may_retry = may_retry
         self._placed: Path | None = None
         self._files = files

@@ -65,6 +65,7 @@ class StopRequest:
     """SIGTERM and SIGINT as a flag: a handler that did more could interrupt a save."""
 
     def __init__(self) -> None:
+        self.requested = False
         self.at: float | None = None
         """Monotonic time of the first request; None without one."""
         self._previous: dict[signal.Signals, Any] = {}
@@ -81,9 +82,5 @@ class StopRequest:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
 
-    @property
-    def requested(self) -> bool:
-        return self.at is not None
-
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.at = self.at or time.monotonic()
+        self.requested, self.at = True, self.at or time.monotonic()
