@@ -628,7 +628,7 @@ RATES = MLMPretrainingConfig(learning_rate=1e-3, warmup_ratio=0.1)
     [
         (600, {}, 1200, "was 1.8e-06 at step 600 and is 5.6e-04 at step 601 (total_steps 600 -> 1200)"),
         (300, {}, 1200, "was 5.6e-04 at step 300 and is 8.3e-04 at step 301"),
-        (300, {}, 400, "is 2.7e-04 at step 301"),
+        (300, {}, 400, "is 2.8e-04 at step 301"),
         (300, {"learning_rate": 5e-3}, 600, "is 2.8e-03 at step 301 (learning_rate 0.001 -> 0.005)"),
         (300, {"lr_schedule": "constant"}, 600, "is 1.0e-03 at step 301 (lr_schedule linear -> constant)"),
         (30, {"warmup_ratio": 0.0}, 600, "was 5.0e-04 at step 30 and is 9.5e-04 at step 31"),

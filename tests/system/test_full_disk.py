@@ -304,7 +304,7 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
     tiny_training: Callable[..., RunDir],
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
-    cli: Callable[..., subprocess.CompletedProcess[str]],
+    capfd: pytest.CaptureFixture[str],
     strategy: str,
     name: str,
     tries: int,
@@ -333,11 +333,12 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
         dist.destroy_process_group()
     assert run.records.finished["unsaved_since"] == 2
     assert run.state is RunState.FAILED
-    assert said in cli("wait", run.id, code=1).stderr
+    assert main(["wait", run.id]) == 1 and said in capfd.readouterr().err
     lost = f"no checkpoint at step 4 ({os.strerror(number)}): nothing was saved since step 2"
-    assert lost in cli("runs").stdout and lost in alarms_of(take_snapshot(run, RunState.RUNNING), [], None, 0)
-    exported = cli("export", run.id)
-    assert lost in exported.stderr and exported.stdout.strip().endswith("step-000002")
+    assert lost in alarms_of(take_snapshot(run, RunState.RUNNING), [], None, 0)
+    assert main(["runs"]) == main(["export", run.id]) == 0
+    printed = capfd.readouterr()
+    assert lost in printed.out and lost in printed.err and printed.out.strip().endswith("step-000002")
 
 
 @pytest.mark.promise("last-checkpoint")

@@ -254,10 +254,9 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
 
 
 def test_a_tokenizer_on_a_full_disk_is_an_error_of_the_disk(folder: Path) -> None:
-    tokenizer = Tokenizer(
-        WordLevel({str(number): number for number in range(999)}, unk_token="0")
-    )  # its errors are bare Exceptions
-    with pytest.raises(OSError, match="os error"), full_disk(100):
+    vocabulary = {str(number): number for number in range(9999)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="0"))  # its errors are bare Exceptions
+    with pytest.raises(OSError, match="os error"), full_disk(100_000):
         save(folder, tiny_model(), 5, write_model=lambda at: tokenizer.save(str(at / "tokenizer.json")))
     assert list(folder.iterdir()) == []
 
