@@ -45,11 +45,6 @@ class Records:
         return self._read(self.files.finished) or {}
 
     @property
-    def unsaved(self) -> dict[str, Any]:
-        """Content of unsaved.json, on a checkpoint that could not be written; empty without that file."""
-        return self._read(self.files.unsaved) or {}
-
-    @property
     def exit(self) -> dict[str, Any] | None:
         """Content of exit.json, written by the supervisor at the end; None without that file."""
         return self._read(self.files.exit)

@@ -11,7 +11,7 @@ from nbtools.machine.slurm_messages import reason_in_words
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
-from nbtools.rundir.json_files import whole
+from nbtools.rundir.json_files import read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.machines import has_joined, join_command, num_machines
 from nbtools.rundir.rundir import RunDir, foreign_owner, lives_without_lock, name_of
@@ -82,7 +82,7 @@ def why_stopped(records: Records) -> str:
 
 def unsaved(records: Records) -> str:
     """Return that the newest checkpoint that was due could not be written, as a sentence; empty if it was."""
-    found = records.unsaved
+    found = read_json(records.files.unsaved) or {}
     step, since = whole(found.get("step")), whole(found.get("since"))
     if step is None or any(saved.step >= step for saved in checkpoints_in(records.files.checkpoints)):
         return ""

@@ -551,7 +551,7 @@ class Worker:
         try:
             save()
         except OSError as error:
-            self._failed, step = error, self._step_to_save
+            self._failed, step, self._took_s = error, self._step_to_save, time.monotonic() - began
             if not self._failed_since:
                 self.say(f"warning: no checkpoint at step {step}: {error}; older ones are kept")
                 record = {"step": step, "since": self._saved_step(), "error": error.strerror or str(error)}
@@ -560,7 +560,6 @@ class Worker:
         else:
             if self.is_main and self._failed is None and self.files.unsaved.exists():
                 self._forget_unsaved()
-        self._took_s = time.monotonic() - began
 
     def _forget_unsaved(self) -> None:
         with contextlib.suppress(OSError):
