@@ -54,8 +54,8 @@ def resume(
     """Continue a run in a new one and join their curves.
 
     Without changes the same script runs with the same arguments, and the weights are bit-identical to an uninterrupted
-    run's, on a GPU with `deterministic=True` only. With changes the run is a fork: its values, changed, are written to a
-    new script beside the old one.
+    run's, on a GPU with `deterministic=True` only. With changes the run is a fork: its values, changed, are written to
+    a new script beside the old one.
 
     A program of the user's runs with its recorded interpreter, working directory and arguments, and the words that
     resume it: those of its `Program.resume`, else the argument whose name says that it resumes.
