@@ -316,6 +316,14 @@ SAFETY: dict[str, tuple[str, str]] = {
         "the kernel restarts, or a notebook that was saved during a run is opened without one",
         "the page shows the last picture and one sentence; no broken link and no `model not found`",
     ),
+    "last-checkpoint": (
+        "the last checkpoint, or an output, cannot be written: a full disk, a quota, an error of the disk, no permission",
+        "it is tried again for ten minutes, at a stop within the time that it leaves; else the run is FAILED, is not restarted, and `show`, `wait`, `runs`, the panel and `export` say since which step nothing was saved",
+    ),
+    "moved-rate": (
+        "a resume moves the learning rate by more than a fifth: more steps, another schedule, another number of samples",
+        "a note before the launch, where it can be computed, and in the log names both rates, their steps and what changed",
+    ),
     "safety-full-disk": (
         "the disk is full to its last byte, over quota, or read-only: at the start, a line, a row, a checkpoint, a restart, the end",
         "training continues; the end is recorded in space that the launch reserved; a launch or failure names the full disk; `stop` and `show` answer at once",

@@ -173,6 +173,8 @@ def print_run(summary: dict[str, Any]) -> None:
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
+        ("not saved", summary["unsaved"]),
+        ("outputs", summary["outputs"]),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
     print_table([(name, str(value)) for name, value in facts if value not in (None, "")])

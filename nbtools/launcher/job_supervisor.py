@@ -57,7 +57,7 @@ class JobSupervisor(Supervisor):
     def _record(self, failure: Failure | None, **more: object) -> None:
         """Record the end, or end the attempt only: then the job waits for its next start."""
         was_signalled = self.was_asked or self.was_cancelled or self._asked_late or asks_to_stop(self.signals.wait(0))
-        has_completed = self.returncode == 0 and (read_json(self.run.finished) or {}).get("why") != "stopped"
+        has_completed = self.returncode == 0 and self._finished.get("why") != "stopped"
         if not was_signalled or has_completed:
             return super()._record(failure, **more)
         why, is_queued = self._why_signalled()
@@ -65,8 +65,8 @@ class JobSupervisor(Supervisor):
         wants_next = why in _GOES_ON_AFTER and settings.get("requeue") is True
         number = whole(self.job.get("job_id")) or 0
         line = ended_attempt(self.run, self.attempt, why, self.returncode)
-        stuck = None
-        if wants_next and has_recipe(self.run):
+        stuck = failure if self._is_unsaved else None
+        if wants_next and stuck is None and has_recipe(self.run):
             saved, start = line["checkpoint"], line["resumed_from"]
             this = Restart(self.attempt, time.time(), None, saved, why, line["step"], start)
             stuck = without_progress([*read_restarts(self.run), this], saved)

@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 import shlex
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
 from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again
 from nbtools.launcher.sbatch import Cluster, on_cluster
-from nbtools.launcher.step_count import Schedule, schedule
+from nbtools.launcher.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES
@@ -25,6 +26,7 @@ from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
+from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
@@ -52,7 +54,8 @@ def resume(
     """Continue a run in a new one and join their curves.
 
     Without changes the same script runs with the same arguments, and the weights are bit-identical to an uninterrupted
-    run's. With changes the run is a fork: its values, changed, are written to a new script beside the old one.
+    run's, on a GPU with `deterministic=True` only. With changes the run is a fork: its values, changed, are written to
+    a new script beside the old one.
 
     A program of the user's runs with its recorded interpreter, working directory and arguments, and the words that
     resume it: those of its `Program.resume`, else the argument whose name says that it resumes.
@@ -231,7 +234,7 @@ def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
         found, more = newest_verified(run.files.checkpoints, up_to)
         reasons += more
         if found is not None:
-            return found, [f"passed over {reason}" for reason in reasons]
+            return found, [*filter(None, [unsaved(run.records)]), *(f"passed over {reason}" for reason in reasons)]
     why = "; ".join(reasons) or "it saved none"
     raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script again")
 
@@ -254,6 +257,8 @@ def checkpoint_for(run: Run, ref: str | int | None, purpose: str) -> Checkpoint:
     if it has none for the `purpose`."""
     if ref is not None:
         return named_checkpoint(run, ref)
+    if lost := unsaved(run.records):
+        warnings.warn(f"{run.id}: {lost}", stacklevel=3)
     newest, reasons = newest_verified(run.files.checkpoints)
     if newest is None:
         why = "; ".join(reasons) or "it has saved none yet"
@@ -333,16 +338,18 @@ def _changes(
     if before is None or after is None:
         return changes, []
     _check_fits(parent, before, after)
-    _check_work_left(parent, found, after, _plan(parent, before, after, world, checked.project))
+    plan = _plan(parent, before, after, world, checked.project)
+    _check_work_left(parent, found, after, plan)
+    moved = _moved_rate(parent, found, after, plan)
     changes = {name: [old, new] for name, old, new in differences(before, after)} | changes
     batch = [config.effective_batch(size) for config, size in ((before, world_before), (after, world))]
     if batch[0] == batch[1]:
-        return changes, []
+        return changes, moved
     passes = after.gradient_accumulation_steps * world
     keeps = "" if batch[0] % passes else f"; batch_size={batch[0] // passes} keeps {batch[0]}"
     factors = f"{after.batch_size} per process x {after.gradient_accumulation_steps} accumulated x {world} processes"
     notes = [f"{batch[1]} samples per step from here on, {batch[0]} until now ({factors}{keeps})"]
-    return {**changes, "effective_batch": batch}, notes if world != world_before else []
+    return {**changes, "effective_batch": batch}, [*(notes if world != world_before else []), *moved]
 
 
 def _plan(parent: Run, before: TrainConfig, after: TrainConfig, world: int, project: Project) -> Schedule | None:
@@ -365,6 +372,18 @@ def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -
         return None
     progress.settle(plan.effective_batch, plan.num_train_samples)
     return progress.steps_left(plan.effective_batch, plan.num_train_samples, config.epochs)
+
+
+def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, plan: Schedule | None) -> list[str]:
+    """Return a note if the learning rate after a checkpoint is another one than before it; [] where it is unknown."""
+    owner = next((run for run, _ in _lineage(parent) if run.dir == found.path.parent.parent), parent)
+    total = whole(mapping_at(owner.config or {}, "derived").get("total_steps"))
+    left = _steps_left(found, after, plan)
+    if not total or left is None or "warmup_learning_rate" in type(after).model_fields:  # a schedule per stage
+        return []
+    end = min(found.step + left, after.max_steps or sys.maxsize)
+    note = moved_rate(rate_settings(config_of(owner), total), rate_settings(after, end), found.step)
+    return [note] if note else []
 
 
 def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> None:

@@ -1,9 +1,12 @@
 """Number of samples, epochs and optimizer steps of a training, for the form, the preflight and the training."""
 
+import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
 
 from nbtools.config import TrainConfig
 from nbtools.errors import DataError
@@ -11,6 +14,9 @@ from nbtools.recipes import recipe_of
 
 LARGEST_COUNTED_BYTES = 64 * 2**20
 """`schedule` does not count larger datasets, so that a form answers quickly. The training always counts."""
+
+_MOVED = 0.2
+"""Share by which a resume may move the learning rate without a note."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,50 @@ class Schedule:
         measured = config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
         choice = f"evaluation: {recipe_of(config).choice}"
         return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured, choice)
+
+
+def learning_rate(config: TrainConfig | SimpleNamespace, step: int, total_steps: int) -> float:
+    """Return the learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay."""
+    peak: float = config.learning_rate
+    warmup = round(config.warmup_ratio * total_steps)
+    if step <= warmup:
+        return peak * step / warmup
+    done = (step - warmup) / (total_steps - warmup + 1)
+    if config.lr_schedule == "linear":
+        return peak * (1 - done)
+    if config.lr_schedule == "cosine":
+        return peak * (1 + math.cos(math.pi * done)) / 2
+    return peak
+
+
+def rate_settings(config: TrainConfig, total_steps: int) -> dict[str, Any]:
+    """Return the values that the learning rates of a training depend on."""
+    values = config.model_dump(mode="json")
+    names = [name for name in values if "learning_rate" in name or "warmup" in name or name == "lr_schedule"]
+    return {**{name: values[name] for name in names}, "total_steps": total_steps}
+
+
+def moved_rate(
+    before: Mapping[str, Any], after: Mapping[str, Any], step: int, rates: tuple[float, float] | None = None
+) -> str:
+    """Return a note if a resume after `step` moves the learning rate by more than a fifth, else an empty text.
+
+    Args:
+        before: the `rate_settings` until now.
+        after: those from here on. The same ones give no note: the rate then moves as it does without a resume.
+        rates: learning rates of `step` and of the next one; None to compute them.
+    """
+    old, total = SimpleNamespace(**before), before["total_steps"]
+    last = learning_rate(old, step, total) if rates is None else rates[0]
+    now = learning_rate(SimpleNamespace(**after), step + 1, after["total_steps"]) if rates is None else rates[1]
+    usual = learning_rate(old, step + 1, total) if step < total and rates is None else last
+    changed = [f"{name} {before.get(name)} -> {value}" for name, value in after.items() if before.get(name) != value]
+    if not changed or any(abs(now - rate) <= _MOVED * rate for rate in (last, usual)):
+        return ""
+    return (
+        f"the learning rate was {last:.1e} at step {step} and is {now:.1e} at step {step + 1} ({', '.join(changed)}): "
+        "the loss may jump; choose learning_rate and lr_schedule for the steps that are left"
+    )
 
 
 def evaluation_in_words(config: TrainConfig) -> str:

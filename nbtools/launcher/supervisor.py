@@ -187,6 +187,8 @@ class Supervisor:
         """Return the failure of an agent that has ended; None if it succeeded or was stopped."""
         if self.returncode == 0 or self._was_stopped():
             return None
+        if self._is_unsaved and (found := Failure.from_json(self._finished.get("failure"))) is not None:
+            return found.without(secret_values.secrets_of(self.run))
         failure = first_failure(self.run, self._code, self.host, since=self._log_start)
         return failure.without(secret_values.secrets_of(self.run))
 
@@ -295,7 +297,8 @@ class Supervisor:
 
     def _may_restart(self) -> bool:
         allowed = mapping_at(self.plan, "launch").get("max_restarts", 0)
-        has_run = self.agent is not None and not self.was_asked
+        # After a last checkpoint that could not be written, the next one could not be, either.
+        has_run = self.agent is not None and not self.was_asked and not self._is_unsaved
         return has_run and isinstance(allowed, int) and self.num_failed < allowed
 
     def _pause(self) -> bool:
@@ -484,13 +487,25 @@ class Supervisor:
         """Exit code of the agent; 0 before it has ended."""
         return self.returncode or 0
 
+    @property
+    def _finished(self) -> dict[str, Any]:
+        """Record of rank 0 on its end; empty without one."""
+        with contextlib.suppress(FormatError):  # the training has a newer nbtools
+            return read_json(self.run.finished) or {}
+        return {}
+
+    @property
+    def _is_unsaved(self) -> bool:
+        """Whether the last checkpoint could not be written."""
+        return "unsaved_since" in self._finished
+
     def _was_stopped(self) -> bool:
         """Distinguish a stop from a failure; torchrun exits 1 on both."""
         if self._lost_machine_at is not None and not self.was_asked:
             return False
-        why = None
-        with contextlib.suppress(FormatError):  # the training has a newer nbtools
-            why = (read_json(self.run.finished) or {}).get("why")
+        if self._is_unsaved:
+            return False
+        why = self._finished.get("why")
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan" and why == "failed":
             return True  # non-finite weights are not saved, which would otherwise count as a failure
         if self.was_asked:

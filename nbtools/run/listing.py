@@ -16,7 +16,7 @@ from nbtools.project import Project, file_digest, user_cache
 from nbtools.run.records import Records, local_time, mapping_at
 from nbtools.run.run import Run, newest_metrics, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
-from nbtools.run.state import RunState, state_of, waiting_for
+from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import retried, write_file
 from nbtools.rundir.json_files import finite, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
@@ -118,7 +118,8 @@ class Rows:
             run.records = _Once(run.files)
             step = run.step if known is None or row.step is None else row.step  # the record of the end has it
             metrics = {} if row.loss is not None else newest_metrics(run)
-            problem = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
+            waits = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
+            problem = "; ".join(filter(None, (unsaved(run.records), waits)))
             loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
             row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
         except (FormatError, OSError, RunNotFoundError) as error:

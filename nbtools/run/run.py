@@ -27,7 +27,7 @@ from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, mapping_at, started_as, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
-from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for, why_stopped
+from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
@@ -311,6 +311,8 @@ class Run:
             return "cancelled while queued; it had not started"
         how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
         how += f" at step {self.step}"
+        if state is RunState.FAILED and (failure := self.failure) is not None:
+            how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
         if not saved:
             parts.append("no checkpoint was saved")
@@ -378,6 +380,8 @@ class Run:
             "waiting_for": waiting_for(self.records),
             "silent_s": silent_s(self),
             "stopped_on": why_stopped(self.records),
+            "unsaved": unsaved(self.records),
+            "outputs": one_line(str(self.records.finished.get("outputs") or ""), 500),
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
             "join": {str(node): command for node, command in commands_to_join(self.records).items()},

@@ -8,8 +8,10 @@ from nbtools.errors import FormatError, plural
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.slurm_messages import reason_in_words
+from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
+from nbtools.rundir.json_files import read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.machines import has_joined, join_command, num_machines
 from nbtools.rundir.rundir import RunDir, foreign_owner, lives_without_lock, name_of
@@ -76,6 +78,16 @@ def why_stopped(records: Records) -> str:
     """Return the condition of `stop_on` that has stopped a run, as a sentence; empty if none has."""
     found = mapping_at(records.exit or {}, "stopped_on").get("sentence")
     return one_line(found, 300) if isinstance(found, str) else ""
+
+
+def unsaved(records: Records) -> str:
+    """Return that the newest checkpoint that was due could not be written, as a sentence; empty if it was."""
+    found = read_json(records.files.unsaved) or {}
+    step, since = whole(found.get("step")), whole(found.get("since"))
+    if step is None or any(saved.step >= step for saved in checkpoints_in(records.files.checkpoints)):
+        return ""
+    newest = f"nothing was saved since step {since:,}" if since else "nothing was saved"
+    return f"no checkpoint at step {step:,} ({one_line(str(found.get('error')), 200)}): {newest}"
 
 
 def _is_held(records: Records) -> bool:

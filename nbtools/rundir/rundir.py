@@ -106,7 +106,9 @@ class RunDir:
     profile = _file("profile")
     """`trace.json` and `table.txt` of the profiled steps, with `profile_steps` (rank 0, once)."""
     finished = _file("finished.json")
-    """`why` (completed, stopped, failed), last `step`, final `metrics` (rank 0, once)."""
+    """`why` (completed, stopped, failed), last `step`, final `metrics`, `unsaved_since` (rank 0, once)."""
+    unsaved = _file("unsaved.json")
+    """`step` of a checkpoint that could not be written, and the `error`, until a later one is written (rank 0)."""
     exit = _file("exit.json")
     """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
     on_end_log = _file("ranks/on_end.log")

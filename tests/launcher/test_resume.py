@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsErr
 from nbtools.launcher import launch as launching
 from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.launcher.sbatch import SlurmFlags
+from nbtools.launcher.step_count import moved_rate, rate_settings
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
@@ -35,6 +37,8 @@ from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import epoch_order
 from nbtools.training.engine.worker import run as train_here
 from nbtools.training.mlm_pretraining.train import train
+
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate was:UserWarning")  # it is tested below
 
 CONFIG = MLMPretrainingConfig(
     dataset="texts",
@@ -632,3 +636,51 @@ def test_a_fork_of_a_job_writes_its_settings_into_the_script(parent: Run, unsubm
     write_json(fork.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
     other = resume(fork, parent.checkpoints[-1].path, changes={"learning_rate": 1e-4}, cluster="none")
     assert read_script(other.info["script"]).launch == Launch(gpus=())
+
+
+# --- the learning rate ------------------------------------------------------------------------------
+
+
+RATES = MLMPretrainingConfig(learning_rate=1e-3, warmup_ratio=0.1)
+
+
+@pytest.mark.promise("moved-rate")
+@pytest.mark.parametrize(
+    ("step", "changes", "total", "said"),
+    [
+        (600, {}, 1200, "was 1.8e-06 at step 600 and is 5.6e-04 at step 601 (total_steps 600 -> 1200)"),
+        (300, {}, 1200, "was 5.6e-04 at step 300 and is 8.3e-04 at step 301"),
+        (300, {}, 400, "is 2.8e-04 at step 301"),
+        (300, {"learning_rate": 5e-3}, 600, "is 2.8e-03 at step 301 (learning_rate 0.001 -> 0.005)"),
+        (300, {"lr_schedule": "constant"}, 600, "is 1.0e-03 at step 301 (lr_schedule linear -> constant)"),
+        (30, {"warmup_ratio": 0.0}, 600, "was 5.0e-04 at step 30 and is 9.5e-04 at step 31"),
+        (300, {"learning_rate": 1.15e-3}, 600, ""),
+        (300, {}, 610, ""),
+        (599, {}, 600, ""),
+        (1, {}, 600, ""),
+        (1, {}, 610, ""),
+    ],
+)
+def test_a_resume_that_moves_the_learning_rate_by_a_fifth_says_both(
+    step: int, changes: dict[str, Any], total: int, said: str
+) -> None:
+    after = rate_settings(RATES.replace(**changes), total)
+    note = moved_rate(rate_settings(RATES, 600), after, step)
+    assert said in note and bool(note) is bool(said)
+
+
+@pytest.mark.promise("moved-rate")
+@pytest.mark.usefixtures("unstarted")
+def test_a_longer_training_says_both_rates_before_its_launch_and_in_its_log(
+    parent: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    note = "the learning rate was 1.7e-03 at step 6 and is 7.4e-03 at step 7 (total_steps 6 -> 20)"
+    with pytest.warns(UserWarning, match=re.escape(note)):
+        child = resume(parent, changes={"max_steps": 20})
+    child.files.lock.touch()
+    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(child.dir))
+    longer = CONFIG.replace(max_steps=8, epochs=8)
+    train_here(train, Flags(longer, resume_from=parent.files.checkpoint(6)))
+    assert "note: the learning rate was 1.7e-03 at step 6 and is" in capfd.readouterr().out
+    train_here(train, Flags(CONFIG, resume_from=parent.files.checkpoint(4)))
+    assert "the learning rate was" not in capfd.readouterr().out

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,8 +12,10 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 from waiting import eventually
 
 import nbtools as nt
@@ -20,13 +23,19 @@ from nbtools.cli.commands import main
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures import evidence
 from nbtools.launcher import launch as launching
+from nbtools.machine import slurm
+from nbtools.notebook.panel.snapshot import alarms_of, take_snapshot
 from nbtools.project import Project
+from nbtools.run.checkpoints import Progress
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, reserve, write_json, write_reserved_json
 from nbtools.rundir.lock import NO_LOCKS
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import part
+from nbtools.training.engine import checkpoint
+from nbtools.training.engine import worker as engine
+from nbtools.training.engine.stop_vote import stop_s
 
 Mount = Callable[..., None]
 
@@ -75,10 +84,11 @@ TRAINING = """
 import os, sys, time
 from pathlib import Path
 from nbtools.recipes import MLMPretrainingConfig
+from nbtools.training.engine import worker as engine
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.worker import run
 
-go = Path(sys.argv.pop(1))
+go, engine.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
 
 def train(worker, config):
     for step in range(worker.attempt, 7):
@@ -99,12 +109,12 @@ run(train, Flags(MLMPretrainingConfig()))
 """
 
 
-@pytest.mark.promise("safety-full-disk", "fault-9")
+@pytest.mark.promise("safety-full-disk", "fault-9", "last-checkpoint")
 @pytest.mark.needs("mount")
 @pytest.mark.slow
-@pytest.mark.parametrize("then", ["end", "fail, then stop"])
+@pytest.mark.parametrize("then", ["end", "end, once freed", "fail, then stop"])
 def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
-    supervised: Callable[..., Run], project: Project, mount: Mount, then: str
+    supervised: Callable[..., Run], project: Project, mount: Mount, capsys: pytest.CaptureFixture[str], then: str
 ) -> None:
     """At a log line, a row, a checkpoint, a restart, the end; the state is right, whatever could not be written.
 
@@ -113,27 +123,43 @@ def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
     mount(project.runs, "-t", "tmpfs", "-o", "size=2m", "none")
     script, go = project.scripts / "training.py", project.root / "go"
     script.write_text(TRAINING)
-    run = supervised(sys.executable, script, go, launch={"max_restarts": 1})
-    eventually(lambda: [checkpoint.step for checkpoint in run.checkpoints] == [1, 2])
+    tries_s = "600" if then == "end, once freed" else "4"
+    run = supervised(sys.executable, script, go, tries_s, launch={"max_restarts": 1})
+    eventually(lambda: [saved.step for saved in run.checkpoints] == [1, 2])
     before_s = cost_of_a_look_s(run)
     fill(project.runs)
     assert cost_of_a_look_s(run) < 2 + 3 * before_s
-    go.write_text(then)
-    if then == "end":
+    go.write_text(then.partition(",")[0] if then.startswith("end") else then)
+    if then.startswith("end"):
+        eventually(
+            lambda: run.summary()["unsaved"].endswith("(No space left on device): nothing was saved since step 2")
+        )
+        assert main(["runs"]) == main(["show", run.id]) == 0
+        assert capsys.readouterr().out.count("(No space left on device): nothing was saved since step 2") == 2
+    if then == "end, once freed":
+        (project.runs / "filler").unlink()
         assert run.wait(timeout_s=180) is RunState.SUCCEEDED
-        assert run.summary()["restarts"] == 0
+        assert run.checkpoints[-1].step == 6 and not run.summary()["unsaved"]
+        return
+    lost = "the last checkpoint could not be written: nothing was saved since step 2 ([Errno 28] No space"
+    if then == "end":
+        assert main(["wait", run.id]) == 1
     else:
         eventually((project.root / "waits").exists)
         assert cost_of_a_look_s(run) < 2 + 3 * before_s
         began = time.monotonic()
-        assert run.stop().startswith("stopped at step 6")
+        assert run.stop().startswith(f"failed at step 6: {lost}")
         assert time.monotonic() - began < 50, "nothing waits for space: the supervisor's retries take a minute"
-        assert (read_json(run.files.exit) or {})["stopped"] is True
-    assert run.step == run.records.finished["step"] == 6
+        assert main(["show", run.id]) == 0
+    assert lost in "".join(capsys.readouterr())
+    assert run.state is RunState.FAILED and (read_json(run.files.exit) or {})["stopped"] is False
+    assert run.failure is not None and "nbtools clean" in (run.failure.advice or "")
+    assert run.summary()["restarts"] == 0 or then != "end", "another attempt would train the same again"
+    assert run.step == run.records.finished["step"] == 6 and run.records.finished["unsaved_since"] == 2
     assert run.records.finished["metrics"]["train/loss"] == pytest.approx(1 / 6)
-    assert [checkpoint.step for checkpoint in run.checkpoints] == [1, 2]
-    for checkpoint in run.checkpoints:
-        checkpoint.verify()
+    assert [saved.step for saved in run.checkpoints] == [1, 2]
+    for saved in run.checkpoints:
+        saved.verify()
 
 
 PRINTS = """
@@ -264,6 +290,83 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
     if state is RunState.LOST:
         assert run.failure is not None
         assert run.failure.message.startswith("the file system is read-only (its processes have ended")
+
+
+@pytest.mark.promise("last-checkpoint")
+@pytest.mark.parametrize(
+    ("strategy", "name", "tries"),
+    [
+        *(("ddp", name, 99) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "ESTALE")),
+        *(("fsdp", "EIO", 99), ("ddp", "EIO", 2), ("fsdp", "EIO", 2)),
+    ],
+)
+def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
+    tiny_training: Callable[..., RunDir],
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    strategy: str,
+    name: str,
+    tries: int,
+) -> None:
+    number, left, save = getattr(errno, name), [tries], checkpoint.save
+
+    def fails(folder: Path, progress: Progress, **options: Any) -> Path:
+        if progress.step == 4 and left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        return save(folder, progress, **options)
+
+    monkeypatch.setattr(checkpoint, "save", fails)
+    monkeypatch.setattr(engine, "_RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "LAST_SAVE_S", 600 if tries < 99 else 0.1)
+    run = Run(RunDir.create(project.runs, "mlm"))
+    if tries < 99:
+        tiny_training(files=run.files, strategy=strategy)
+        assert run.state is RunState.SUCCEEDED and not run.summary()["unsaved"]
+        assert [saved.step for saved in run.checkpoints] == [2, 4]
+        return
+    said = f"the last checkpoint could not be written: nothing was saved since step 2 ([Errno {number}]"
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        tiny_training(files=run.files, strategy=strategy)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    assert run.records.finished["unsaved_since"] == 2
+    assert run.state is RunState.FAILED
+    assert main(["wait", run.id]) == 1 and said in capfd.readouterr().err
+    lost = f"no checkpoint at step 4 ({os.strerror(number)}): nothing was saved since step 2"
+    assert lost in alarms_of(take_snapshot(run, RunState.RUNNING), [], None, 0)
+    assert main(["runs"]) == main(["export", run.id]) == 0
+    printed = capfd.readouterr()
+    assert lost in printed.out and lost in printed.err and printed.out.strip().endswith("step-000002")
+
+
+@pytest.mark.promise("last-checkpoint")
+@pytest.mark.parametrize(
+    ("launch", "environment", "seconds"),
+    [
+        ({"launch": {"shutdown_timeout_s": 600}}, {}, 480),
+        ({"launch": {"shutdown_timeout_s": 60}, "by_hand": True}, {}, 48),
+        ({"launch": {"shutdown_timeout_s": 60}, "by_hand": True}, {"TORCHELASTIC_RUN_ID": "x"}, 24),
+        ({"launch": {"shutdown_timeout_s": 600}}, {"SLURM_JOB_ID": "7"}, 24),
+        ({"launch": {"shutdown_timeout_s": 10}}, {"SLURM_JOB_ID": "7"}, 8),
+    ],
+)
+def test_the_time_for_the_last_checkpoint_at_a_stop(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    launch: dict[str, Any],
+    environment: dict[str, str],
+    seconds: float,
+) -> None:
+    run = RunDir.create(project.runs, "toy")
+    write_json(run.launch, launch)
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm, "settings", lambda: {"KillWait": "30 sec"})
+    assert stop_s(run) == seconds
 
 
 def test_the_state_of_a_disk_is_read_from_its_file_system(

@@ -21,7 +21,7 @@ from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
 from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, newest_value, silent_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words
-from nbtools.run.state import RunState, commands_to_join, waiting_for
+from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
 from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import whole
@@ -66,6 +66,8 @@ class Snapshot:
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
+    unsaved: str = ""
+    """Sentence on a checkpoint that could not be written, while no later one was."""
     diverged: list[str] = field(default_factory=list)
     """The sentences of `warnings` on metrics whose newest value is not finite."""
     version: object = None
@@ -91,7 +93,7 @@ def file_stamp(path: Path) -> tuple[int, int, int] | None:
 def stamp_of(run: Run) -> tuple[object, ...]:
     """Return stamps of the files that a panel shows; nothing is read while they are equal."""
     files = run.files
-    written_once = files.launch, files.config, files.finished, files.exit
+    written_once = files.launch, files.config, files.finished, files.unsaved, files.exit
     shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
     stamps: list[object] = [file_stamp(path) for path in shown]
     if not files.metrics.exists():  # a program writes its checkpoints elsewhere
@@ -109,6 +111,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
+    not_saved = unsaved(run.records)
     return Snapshot(
         step=last_step(run, lambda: ranks),
         total_steps=run.total_steps,
@@ -122,7 +125,8 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         restarts=restarts,
-        warnings=breaks + _gaps_of(own),
+        warnings=breaks + _gaps_of(own) + ([not_saved] if not_saved else []),
+        unsaved=not_saved,
         diverged=diverged,
         version=(run.id, id(history), own.version, own.last_step, saved, len(restarts)),
     )
@@ -191,7 +195,7 @@ def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
 def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:
     """Return the problems of a running training: values that are not finite, a stall, too little time."""
     remaining_s = facts.remaining_s(now)
-    alarms = facts.diverged[:1]
+    alarms = facts.diverged[:1] + ([facts.unsaved] if facts.unsaved else [])
     alarms += [f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1]]
     usual_s = max(_STALL_S, _STALL_STEPS * (facts.seconds_per_step or 0.0))
     if not facts.ranks and facts.last_row and now - facts.last_row > usual_s:

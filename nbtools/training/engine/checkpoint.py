@@ -186,8 +186,10 @@ def _save_model(
     folder = checkpoint / "model"
     try:
         write_model(folder)
-    except SafetensorError as error:  # a failed write
-        raise OSError(str(error)) from error
+    except Exception as error:
+        if isinstance(error, SafetensorError) or "(os error " in str(error):  # a failed write; the latter of tokenizers
+            raise OSError(str(error)) from error
+        raise
     is_written = threading.Event()
     is_written.set()
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
+from nbtools.launcher.step_count import learning_rate, moved_rate, rate_settings
 from nbtools.training.sharding.fsdp import all_ranks_value, own_part
 from nbtools.training.sharding.sharded_checkpoint import rows_like
 
@@ -107,6 +108,9 @@ class Optimizer:
         self._scaler = self._new_scaler()
         self._norm = torch.zeros(())
         self._rate = 0.0
+        self._before: dict[str, Any] | None = None
+        self.note = ""
+        """Sentence on the learning rate at the first step after a resume, if that has moved it."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped_in_a_row = torch.zeros_like(self._skipped)
 
@@ -131,6 +135,10 @@ class Optimizer:
             DivergedError: `max_skipped_steps` consecutive steps had a non-finite gradient norm.
         """
         self._rate = learning_rate(self._config, step, self._total_steps) if rate is None else rate
+        if self._before is not None:
+            before, last = self._before, self._before.pop("rate")
+            own, is_given = rate_settings(self._config, self._total_steps), rate is not None
+            self.note, self._before = moved_rate(before, own, step - 1, (last, self._rate) if is_given else None), None
         for group in self.adamw.param_groups:
             group["lr"] = self._rate
         self._scaler.unscale_(self.adamw)
@@ -183,6 +191,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return moments, loss scale and number of skipped steps, for a checkpoint."""
         state: dict[str, Any] = {"optimizer": self.adamw.state_dict()["state"]}
+        state["rates"] = {**rate_settings(self._config, self._total_steps), "rate": self._rate}
         state["skipped"] = [int(self._skipped), int(self._skipped_in_a_row)]
         if self._scaler.is_enabled():
             state["scaler"] = self._scaler.state_dict()
@@ -222,21 +231,9 @@ class Optimizer:
             self.adamw.load_state_dict({"state": moments, "param_groups": groups})
             for own in self.adamw.state.values():  # on the CPU, AdamW keeps the tensors that it is given
                 own.update({name: value.clone() for name, value in own.items() if value.device.type == "cpu"})
+        self._before = dict(state["rates"]) if "rates" in state else None
         if "scaler" in state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         if "skipped" in state:
             self._skipped.fill_(state["skipped"][0])
             self._skipped_in_a_row.fill_(state["skipped"][1])
-
-
-def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
-    """Return the learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay."""
-    warmup = round(config.warmup_ratio * total_steps)
-    if step <= warmup:
-        return config.learning_rate * step / warmup
-    done = (step - warmup) / (total_steps - warmup + 1)
-    if config.lr_schedule == "linear":
-        return config.learning_rate * (1 - done)
-    if config.lr_schedule == "cosine":
-        return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
-    return config.learning_rate

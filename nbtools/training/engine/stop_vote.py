@@ -1,13 +1,39 @@
 """Vote by which all ranks stop after the same step, without waiting for one another."""
 
+import functools
+import os
+import re
 import time
 
 import torch
 import torch.distributed as dist
 
+from nbtools.machine import slurm
+from nbtools.run.records import mapping_at
+from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.training.process.device import is_under_torchrun
 from nbtools.training.process.signals import StopRequest
 
 _EVERY_S = 0.5
+_SHARE_OF_STOP = 0.8
+"""Part of the time between a stop's SIGTERM and SIGKILL in which a checkpoint is written; the end is recorded after."""
+_TORCHRUN_S = 30.0
+"""torchrun's own `--shutdown-timeout`."""
+
+
+@functools.cache
+def stop_s(files: RunDir) -> float:
+    """Return the seconds after a stop's SIGTERM in which this process may still write.
+
+    They are part of the `shutdown_timeout_s` of the launch, or of Slurm's KillWait, if that is shorter.
+    """
+    launch = read_json(files.launch) or {}
+    granted = finite(mapping_at(launch, "launch").get("shutdown_timeout_s"))
+    if granted is None or (launch.get("by_hand") and is_under_torchrun()):
+        granted = _TORCHRUN_S
+    wait = re.match("[0-9]+", slurm.settings().get("KillWait", "") if "SLURM_JOB_ID" in os.environ else "")
+    return _SHARE_OF_STOP * min(granted, float(wait[0]) if wait else granted)
 
 
 class StopVote:
@@ -29,6 +55,11 @@ class StopVote:
     def requested(self) -> bool:
         """Whether this process was asked to stop."""
         return self._stop.requested
+
+    @property
+    def asked_at(self) -> float | None:
+        """Monotonic time at which this process was asked to stop; None if it was not."""
+        return self._stop.at
 
     def agreed(self) -> bool:
         """Whether all ranks stop after this step; every rank calls it once per step."""

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedModel
 
 from nbtools.config import TrainConfig
-from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural
+from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural, spoken
 from nbtools.launcher.step_count import Schedule
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
@@ -52,7 +52,7 @@ from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.standalone import check_shared, claim_run, own_project
 from nbtools.training.engine.startup_report import write_startup_report
-from nbtools.training.engine.stop_vote import StopVote
+from nbtools.training.engine.stop_vote import StopVote, stop_s
 from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
@@ -71,7 +71,13 @@ from nbtools.training.text.weights import WeightsReport
 C = TypeVar("C", bound=TrainConfig)
 T = TypeVar("T")
 
+LAST_SAVE_S = 600.0
+"""Time after the last step in which a checkpoint or an output that cannot be written is tried again."""
+_RETRY_EVERY_S = 1.0
+_SAY_RETRY_EVERY_S = 30.0
 _PROGRESS_EVERY_S = 5.0
+_SEED_OF_STEPS = 500_009
+"""Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
 
 
@@ -100,6 +106,7 @@ def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
                 worker.prepare()
                 with compile_errors():
                     train(worker, cast(C, worker.config))
+                worker._complete_save()
             except BaseException as error:
                 worker.finish("failed", error)
                 raise
@@ -146,6 +153,17 @@ class Worker:
         self._optimizers: tuple[Optimizer, ...] = ()
         self._saves = ShardedSaves(self.rank, self.world_size, self.ranks.saving)
         self._step_to_save = 0
+        self._write: Callable[[], object] | None = None
+        """Writes the newest checkpoint, or starts to; every rank calls it."""
+        self._failed: OSError | None = None
+        """Error of the newest checkpoint (rank 0)."""
+        self._took_s = 0.0
+        """Duration of the newest attempt to write."""
+        self._resumed_step = 0
+        self._failed_since = 0.0
+        """Monotonic time of the first error after the last step."""
+        self._unsaved_since: int | None = None
+        """Step of the newest checkpoint, if the last one could not be written."""
         self._sharded: list[torch.nn.Module] = []
         self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
@@ -158,6 +176,7 @@ class Worker:
         seed_everything(self.config.seed, self.rank, deterministic=self.config.deterministic)
         if self.is_main:
             checkpoint.remove_leftovers(self.files.checkpoints)
+            self._forget_unsaved()
             with contextlib.suppress(OSError):
                 reserve(self.files.finished)
         for note in flags.notes:
@@ -172,7 +191,8 @@ class Worker:
         """
 
         def open_outputs() -> None:
-            self._outputs = Outputs(self.files, self.config, self.project.root, self.device, self.say)
+            root, device = self.project.root, self.device
+            self._outputs = Outputs(self.files, self.config, root, device, self.say, self._may_retry)
 
         self.ranks.from_main(open_outputs)
         be_quiet()
@@ -181,6 +201,7 @@ class Worker:
             start = self.flags.resume_from
             self.initial_state = open_initial_state(start, self.config, self.bases, self.ranks, self.say)
             self.progress = self.initial_state.progress
+            self._resumed_step = self.progress.step
             self.metrics = dict(self.initial_state.metrics)
         self.phase("data")
 
@@ -283,6 +304,8 @@ class Worker:
             derived["weights"], root = self._weights, self.project.root
             asked, precision = self.flags, self.config.precision
             self.say(write_startup_report(self.files, asked, precision, self.ranks, plan, derived, root, self.attempt))
+        # Weights are built with values on rank 0 only if they are sharded: dropout must not depend on that.
+        seed_everything(self.config.seed + _SEED_OF_STEPS, self.rank, deterministic=False)
         if "random" in initial.rank_state:  # a rank that the earlier training did not have keeps its own
             set_random_state(initial.rank_state["random"])
         initial.release()
@@ -348,6 +371,10 @@ class Worker:
             with self.aside("profile"):  # on all ranks: stragglers are found by the order of phases
                 if self._outputs is not None:
                     self._outputs.end_step()
+        for optimizer in self._optimizers:
+            if optimizer.note:
+                self.say(f"note: {optimizer.note}")
+                optimizer.note = ""
         if self.config.compile and (compiled := compiled_graphs()) != self._compiled:
             self._compiled, (graphs, breaks, spent_s) = compiled, compiled
             counts = f"{plural(graphs, 'graph')}, {plural(breaks, 'graph break')}"
@@ -409,8 +436,8 @@ class Worker:
         if any(self.sum([self._vote.requested])):
             self.say("the test is skipped: a stop was requested after the last step")
             return None
+        self._complete_save()
         with self.aside("checkpoint"):
-            self._end_save()
             self._test = self.ranks.from_main(lambda: _Test(self._best()))
             self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
         best = self._test.checkpoint
@@ -455,7 +482,8 @@ class Worker:
         Sharded models are copied to the CPU's memory, once the checkpoint before is complete; every rank writes its
         part of them while the training continues.
 
-        If the disk is full, older checkpoints stay, a warning is printed, and training continues.
+        If the disk is full, older checkpoints stay, a warning is printed, and training continues; `_complete_save`
+        writes that of the last step again.
 
         Raises:
             DivergedError: a weight is not finite; nothing is written or removed.
@@ -481,7 +509,7 @@ class Worker:
         }
         with self.aside("checkpoint"):
             self._end_save()
-            self._step_to_save = self.progress.step
+            self._step_to_save, self._failed = self.progress.step, None
             rank_states = self.ranks.gather({**rank_state, "random": random_state()})
             is_finite = all(optimizer.has_finite_weights() for optimizer in self._optimizers)
             if any(self.ranks.sum([not is_finite])):
@@ -497,10 +525,28 @@ class Worker:
             if is_sharded:
                 weights = {part: saved_weights(model) for part, model in models.items()}
                 shards, state = copied(weights, state, self.rank, self._saves.memory)
-                self._saves.start(shards, lambda write: save(write_shards=write, state=state, rank_states=rank_states))
+                self._write = lambda: self._saves.start(
+                    shards, lambda write: save(write_shards=write, state=state, rank_states=rank_states)
+                )
             else:
                 # A collective of the next step would wait, too, but may time out before a slow disk is done.
-                self.ranks.from_main(lambda: self._try_to_save(lambda: save(state=state, rank_states=rank_states)))
+                self._write = lambda: self.ranks.from_main(
+                    lambda: self._try_to_save(lambda: save(state=state, rank_states=rank_states))
+                )
+            self._write()
+
+    def _complete_save(self) -> None:
+        """Write the checkpoint of the last step again, if that failed, while there is time; every rank calls it.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        with self.aside("checkpoint"):
+            self._end_save()
+            while self._write is not None and self.ranks.from_main(self._must_retry):
+                self._failed = None
+                self._write()
+                self._end_save()
 
     def _end_save(self) -> None:
         """Wait for the sharded checkpoint that is being written, and free gathered weights; every rank calls it."""
@@ -509,10 +555,54 @@ class Worker:
             release(module)
 
     def _try_to_save(self, save: Callable[[], object]) -> None:
+        began = time.monotonic()
         try:
             save()
         except OSError as error:
-            self.say(f"warning: no checkpoint at step {self._step_to_save}: {error}; older ones are kept")
+            self._failed, step, self._took_s = error, self._step_to_save, time.monotonic() - began
+            if not self._failed_since:
+                self.say(f"warning: no checkpoint at step {step}: {error}; older ones are kept")
+                record = {"step": step, "since": self._saved_step(), "error": error.strerror or str(error)}
+                with contextlib.suppress(OSError):  # an earlier record stays
+                    write_reserved_json(self.files.unsaved, record)
+        else:
+            if self.is_main and self._failed is None and self.files.unsaved.exists():
+                self._forget_unsaved()
+
+    def _forget_unsaved(self) -> None:
+        with contextlib.suppress(OSError):
+            self.files.unsaved.unlink(missing_ok=True)
+            reserve(self.files.unsaved)
+
+    def _saved_step(self) -> int:
+        """Return the step of the newest checkpoint, else of the one that this run resumed; 0 without one."""
+        saved = [found.step for found in checkpoints_in(self.files.checkpoints) if found.step <= self.progress.step]
+        return max([self._resumed_step, *saved])
+
+    def _must_retry(self) -> bool:
+        """Whether to write the last checkpoint again, after a pause; CheckpointError if its time is over (rank 0)."""
+        if self._failed is None or self._step_to_save != self.progress.step:
+            return False
+        if self._may_retry(f"the checkpoint of step {self.progress.step}", self._failed):
+            return True
+        self._unsaved_since = since = self._saved_step()
+        lost = f"nothing was saved since step {since}" if since else "nothing was saved"
+        raise CheckpointError(f"the last checkpoint could not be written: {lost} ({self._failed})")
+
+    def _may_retry(self, what: str, error: OSError) -> bool:
+        """Pause before another try to write after the last step, and return whether there is time for one (rank 0)."""
+        now = time.monotonic()
+        until = (self._failed_since or now) + LAST_SAVE_S
+        if (asked := self._vote.asked_at) is not None:
+            until = min(until, asked + stop_s(self.files))
+        if now + _RETRY_EVERY_S + self._took_s > until:
+            return False
+        if not self._failed_since or now - self._said > _SAY_RETRY_EVERY_S:
+            self.say(f"warning: {what} cannot be written: {error}; trying again for {spoken(until - now)}")
+            self._said = now
+        self._failed_since = self._failed_since or now
+        time.sleep(_RETRY_EVERY_S)
+        return True
 
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end. A failed rank does not wait for the others, which torchrun ends."""
@@ -520,7 +610,6 @@ class Worker:
         if error is None:
             self._vote.count()
             with self.aside("outputs"):
-                self._end_save()
                 self.ranks.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)
             if self.world_size > 1:
                 self.phase("collective")
@@ -529,13 +618,17 @@ class Worker:
         self.heartbeat.close()
         if self._writer is not None:
             self._writer.close()
-            failure = None if error is None else failure_of(error, self.rank, self.files).to_json()
+            failure = None if error is None else failure_of(error, self.rank, self.files)
+            if failure is not None and self._unsaved_since is not None:
+                failure = dataclasses.replace(failure, message=str(error))
             record = {
                 "why": why,
                 "step": self.progress.step,
                 "metrics": {name: strict_number(value) for name, value in self.metrics.items()},
-                "failure": failure,
+                "failure": failure and failure.to_json(),
                 "time": time.time(),
+                **({} if self._unsaved_since is None else {"unsaved_since": self._unsaved_since}),
+                **({"outputs": outputs.problem} if outputs and outputs.problem else {}),
             }
             with contextlib.suppress(OSError):  # a full disk does not fail a completed training
                 write_reserved_json(self.files.finished, record)

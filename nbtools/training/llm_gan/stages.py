@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from nbtools.launcher.step_count import learning_rate
 from nbtools.recipes.llm_gan import LLMGANConfig
-from nbtools.training.engine.optimizer import learning_rate
 
 
 class Stage(StrEnum):

@@ -37,6 +37,8 @@ _ORIGIN = ".model.json"
 UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
 """Environment variable that skips the picture, which takes a second at the end of a training."""
 _PLOT_TIMEOUT_S = 45.0
+_LASTING = FileExistsError, NotADirectoryError, IsADirectoryError
+"""Errors of a write that another try does not cure."""
 _LINKED_BYTES = 2**20
 """Larger files are hard links; smaller ones are copies, so that an edited config.json does not change a checkpoint."""
 
@@ -45,9 +47,22 @@ class Outputs:
     """Mirrors metric rows, profiles steps, and writes the outputs at the end; on rank 0 only."""
 
     def __init__(
-        self, files: RunDir, config: TrainConfig, root: Path, device: torch.device, say: Callable[[str], None]
+        self,
+        files: RunDir,
+        config: TrainConfig,
+        root: Path,
+        device: torch.device,
+        say: Callable[[str], None],
+        may_retry: Callable[[str, OSError], bool] = lambda what, error: False,
     ) -> None:
-        """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing."""
+        """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing.
+
+        Args:
+            may_retry: called after a failed write; returns, after a pause, whether to try again.
+        """
+        self.problem = ""
+        """Sentence on an output that could not be written; empty if all were."""
+        self._may_retry = may_retry
         self._placed: Path | None = None
         self._files = files
         self._say = say
@@ -77,8 +92,9 @@ class Outputs:
 
     def place_model(self) -> None:
         """Place the last checkpoint's model into `outputs/`; an error is a warning."""
-        folder = self._files.outputs
-        try:
+
+        def place() -> None:
+            folder = self._files.outputs
             folder.mkdir(exist_ok=True)
             if saved := checkpoints_in(self._files.checkpoints):
                 if saved[-1].path != self._placed:
@@ -86,26 +102,31 @@ class Outputs:
                 self._placed = saved[-1].path
             else:
                 self._warn("outputs/ has no model: no checkpoint was saved")
-        except (OSError, NbtoolsError) as error:
-            self._warn(f"outputs/ is not complete: {error}")
+
+        self._write("outputs/", place)
 
     def hand_over(self, *, draws: bool) -> None:
         """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""
         if self._profile is not None:
             self._profile.close()
         self.place_model()
-        files, folder = self._files, self._files.outputs
-        try:
-            write_file(folder / HISTORY, history(Run(files.path)))
-            if draws and not os.environ.get(UNDRAWN_VARIABLE) and (problem := _draw(files, folder / PICTURE)):
-                self._warn(f"outputs/{PICTURE} was not drawn: {problem}")
-        except (OSError, NbtoolsError) as error:
-            self._warn(f"outputs/ is not complete: {error}")
-        if self._save_dir is not None:
+        files, folder, target = self._files, self._files.outputs, self._save_dir
+        self._write("outputs/", lambda: write_file(folder / HISTORY, history(Run(files.path))))
+        if draws and not os.environ.get(UNDRAWN_VARIABLE) and (problem := _draw(files, folder / PICTURE)):
+            self._warn(f"outputs/{PICTURE} was not drawn: {problem}")
+        if target is not None:
+            what = f"save_dir={shown(str(target))}"
+            self._write(what, lambda: _copy(folder, target, files.id), f"; everything is in {folder}")
+
+    def _write(self, what: str, write: Callable[[], None], more: str = "") -> None:
+        while True:
             try:
-                _copy(folder, self._save_dir, files.id)
-            except (OSError, ValueError) as error:
-                self._warn(f"save_dir={shown(str(self._save_dir))} is not complete: {error}; everything is in {folder}")
+                return write()
+            except (OSError, ValueError, NbtoolsError) as error:
+                if isinstance(error, OSError) and not isinstance(error, _LASTING) and self._may_retry(what, error):
+                    continue
+                self.problem = f"{what} is not complete: {error}{more}"
+                return self._warn(self.problem)
 
     def _warn(self, text: str) -> None:
         self._say(f"warning: {text}")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
@@ -65,6 +66,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
+        self.at: float | None = None
+        """Monotonic time of the first request; None without one."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -80,4 +83,4 @@ class StopRequest:
             signal.signal(number, previous)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested, self.at = True, self.at or time.monotonic()

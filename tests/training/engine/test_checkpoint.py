@@ -20,6 +20,8 @@ from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
@@ -249,6 +251,14 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
     assert listed.step == 5
     listed.verify()
     assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
+
+
+def test_a_tokenizer_on_a_full_disk_is_an_error_of_the_disk(folder: Path) -> None:
+    vocabulary = {str(number): number for number in range(9999)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="0"))  # its errors are bare Exceptions
+    with pytest.raises(OSError, match="os error"), full_disk(100_000):
+        save(folder, tiny_model(), 5, write_model=lambda at: tokenizer.save(str(at / "tokenizer.json")))
+    assert list(folder.iterdir()) == []
 
 
 def test_an_error_that_is_not_the_disk_s_is_not_taken_for_one(folder: Path) -> None:

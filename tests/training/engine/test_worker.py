@@ -25,13 +25,14 @@ from transformers import ModernBertConfig, ModernBertModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError
+from nbtools.launcher.step_count import learning_rate
 from nbtools.machine import devices
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import optimizer as optimizer_module
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, compile_forward, learning_rate
+from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, compile_forward
 from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest

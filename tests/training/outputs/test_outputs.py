@@ -1,5 +1,6 @@
 """What a training leaves: model, history, picture, the same in save_dir, TensorBoard events and a profile."""
 
+import errno
 import json
 import os
 import subprocess
@@ -18,9 +19,11 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
+from nbtools.training.engine import worker as engine
 from nbtools.training.outputs import outputs
 from nbtools.training.outputs.outputs import Outputs, checked_save_dir
 from nbtools.training.process.signals import StopRequest
@@ -151,6 +154,28 @@ def test_outputs_that_cannot_be_written_are_a_warning_and_no_failure(
     tiny_training(files=files)
     assert (read_json(files.finished) or {})["why"] == "completed"
     assert "warning: outputs/ is not complete" in capfd.readouterr().out
+
+
+@pytest.mark.promise("last-checkpoint")
+@pytest.mark.parametrize("tries", [2, 1])
+def test_a_save_dir_that_cannot_be_written_is_tried_again_and_recorded(
+    tiny_training: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    copy, left = outputs._copy, [2]
+
+    def fails(source: Path, target: Path, run_id: str) -> None:
+        left[0] -= 1
+        if left[0] >= 2 - tries:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        copy(source, target, run_id)
+
+    monkeypatch.setattr(outputs, "_copy", fails)
+    monkeypatch.setattr(engine, "_RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "LAST_SAVE_S", 600 if tries == 1 else 0)
+    run = Run(tiny_training(save_dir="results"))
+    assert run.state is RunState.SUCCEEDED
+    assert ("No space left on device; everything is in" in run.summary()["outputs"]) is (tries == 2)
+    assert (project.root / "results" / "model").is_dir() is (tries == 1)
 
 
 def test_a_training_without_a_checkpoint_hands_over_no_model(

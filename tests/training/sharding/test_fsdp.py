@@ -98,6 +98,7 @@ def losses(files: RunDir, after: int = 0) -> list[float]:
 )
 def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
     values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+    values |= {"dropout": 0.1}
     values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
     sharded = losses(start.forked(config(**values), more=more).files)
     values |= {"strategy": "ddp", "gradient_checkpointing": False}
