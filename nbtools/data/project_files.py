@@ -110,7 +110,7 @@ def _is_table(path: Path) -> bool:
     try:
         with tables.open_bytes(path) as file:
             start = file.read(_LONGEST_START).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except tables.UNREADABLE:
+    except (*tables.UNREADABLE, DataError):
         return False
     is_list = start.startswith(b"[") and start[1:].lstrip().startswith(b"{")
     first = start.partition(b"\n")[0].rstrip()

@@ -9,7 +9,15 @@ import numpy as np
 
 from nbtools.data.tables import Source
 from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
+from nbtools.data.text_classification.coded_texts import (
+    CodedTexts,
+    Columns,
+    Rows,
+    divided_note,
+    read_key,
+    read_texts,
+    split_texts,
+)
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import plural, shown
 
@@ -30,6 +38,19 @@ class Samples:
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
+    divided_note: str = ""
+    """A sentence on codes that look like several; empty without any."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on rows that were left out, and on unusual codes."""
+        tables = {id(table): table for table in (self.train, self.evaluation)}.values()
+        skipped = [
+            f"note: {table.unlabelled.told(len(table) + len(table.unlabelled))}; they are left out (skip_unlabelled)"
+            for table in tables
+            if table.unlabelled
+        ]
+        return [*skipped, *filter(None, (self.divided_note, self.unseen_note))]
 
     @property
     def unseen_note(self) -> str:
@@ -84,7 +105,8 @@ def read_samples(
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, parts[0], evaluation, *parts[1:])
+    divided = "" if columns.separator or formatter == "hisco" else divided_note(table.numbers)
+    return Samples(system, table, parts[0], evaluation, *parts[1:], divided)
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:
