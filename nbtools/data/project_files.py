@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.data import tables
+from nbtools.errors import DataError
 
 _DEEPEST = 3
 _MOST_ENTRIES = 2000

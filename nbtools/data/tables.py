@@ -75,7 +75,8 @@ def open_bytes(path: Path) -> IO[bytes]:
     Raises:
         DataError: the file is UTF-16 without a mark.
     """
-    file = cast("io.BufferedReader", gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb"))
+    is_packed = path.name.lower().endswith(".gz")
+    file = cast("io.BufferedReader", gzip.GzipFile(path)) if is_packed else path.open("rb")
     try:
         start = file.peek(_MEASURED)[:_MEASURED]
         for mark, encoding in _ENCODINGS.items():
@@ -123,7 +124,9 @@ class _AsUTF8(io.RawIOBase):
                 self._rest = self._text.read(2**16).encode()
             except UnicodeError as error:
                 name = self._text.encoding.upper()
-                raise DataError(f"{self._path}: has the mark of {name} but is damaged ({error}); write it again") from None
+                raise DataError(
+                    f"{self._path}: has the mark of {name} but is damaged ({error}); write it again"
+                ) from None
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         self._position += size
@@ -214,8 +217,8 @@ def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
                 text = file.read(_LARGEST_LIST + 1)
                 if len(text) > _LARGEST_LIST:
                     raise DataError(
-                        f"{path}: a list of more than {_LARGEST_LIST:,} bytes, which is read as a whole; write one JSON "
-                        "object per line"
+                        f"{path}: a list of more than {_LARGEST_LIST:,} bytes, which is read as a whole; write one "
+                        "JSON object per line"
                     )
                 for number, content in enumerate(_json(str(path), text, wanted), start=1):
                     yield _object(f"{path}, row {number}", content, wanted)
@@ -503,8 +506,8 @@ def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise DataError(
-                f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file again, "
-                "as UTF-8"
+                f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
+                "again, as UTF-8"
             )
         yield line
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nbtools.data import tables
 from nbtools.data.corpus import Clean, num_for_test
+from nbtools.data.text_classification.codes import MISSING
 from nbtools.errors import DataError, plural, shown
 
 UNKNOWN_LANG = "unk"
@@ -73,7 +74,9 @@ class Omissions:
         more = ", …" if len(self) > len(self.places) else ""
         spellings = ", ".join(f"{shown(cell)} ({count:,})" for cell, count in self.spellings.most_common(_FEW_PLACES))
         written = f"; as {spellings}" if more else ""
-        return f"{len(self):,} of {plural(num_rows, 'row')} have no {self.what} ({'; '.join(self.places)}{more}{written})"
+        return (
+            f"{len(self):,} of {plural(num_rows, 'row')} have no {self.what} ({'; '.join(self.places)}{more}{written})"
+        )
 
 
 @dataclass
@@ -182,7 +185,7 @@ def read_texts(
             else "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
         )
         problems.append(
-            f"{table.unlabelled.told(num_rows)}: {step}; an empty cell and missing_labels={columns.missing} mean no code"
+            f"{table.unlabelled.told(num_rows)}: {step}; empty cells and missing_labels={columns.missing} mean no code"
         )
     if blank:
         problems.append(f"{blank.told(num_rows)}: fill them in, or remove these rows")
@@ -335,15 +338,18 @@ def split_cell(cell: str, separator: str, missing: Collection[str]) -> list[str]
     return [part for part in parts if part and part not in missing]
 
 
-def divided_note(codes: Collection[str]) -> str:
-    """Return a sentence on codes that look like several: parts of them, which a usual separator divides, are codes too;
-    empty without any."""
-    known = set(codes)
-    for separator in _USUAL_SEPARATORS:
-        divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= known]
+def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
+    """Return sentences on codes that may be none, by their spelling, and on codes that may be several."""
+    odd = [spelling for spelling in MISSING if spelling in codes]
+    notes = [
+        f"note: codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
+        for _ in odd[:1]
+    ]
+    for separator in _USUAL_SEPARATORS if not columns.separator else "":
+        divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
         if divided:
-            return (
-                f"note: {plural(len(divided), 'code')} of {len(known):,}, such as {shown(divided[0])}, consist of other "
-                f"codes between {separator!r}; each is one code here: label_separator={separator!r} divides them"
+            notes.append(
+                f"note: {len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, consist of "
+                f"other codes with {separator!r} between; each is one code here: label_separator={separator!r} divides them"
             )
-    return ""
+    return notes

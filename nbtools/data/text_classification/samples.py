@@ -13,7 +13,7 @@ from nbtools.data.text_classification.coded_texts import (
     CodedTexts,
     Columns,
     Rows,
-    divided_note,
+    code_notes,
     read_key,
     read_texts,
     split_texts,
@@ -38,8 +38,8 @@ class Samples:
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
-    divided_note: str = ""
-    """A sentence on codes that look like several; empty without any."""
+    code_notes: Sequence[str] = ()
+    """Sentences on codes that may be none or several."""
 
     @property
     def notes(self) -> list[str]:
@@ -50,7 +50,7 @@ class Samples:
             for table in tables
             if table.unlabelled
         ]
-        return [*skipped, *filter(None, (self.divided_note, self.unseen_note))]
+        return [*skipped, *self.code_notes, *filter(None, [self.unseen_note])]
 
     @property
     def unseen_note(self) -> str:
@@ -105,8 +105,7 @@ def read_samples(
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    divided = "" if columns.separator or formatter == "hisco" else divided_note(table.numbers)
-    return Samples(system, table, parts[0], evaluation, *parts[1:], divided)
+    return Samples(system, table, parts[0], evaluation, *parts[1:], code_notes(table.numbers, columns))
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:
