@@ -349,7 +349,7 @@ def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
         divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
         if divided:
             notes.append(
-                f"note: {len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, consist of "
-                f"other codes with {separator!r} between; each is one code here: label_separator={separator!r} divides them"
+                f"note: {len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, are other codes "
+                f"with {separator!r} between; each is one code here: label_separator={separator!r} divides them"
             )
     return notes

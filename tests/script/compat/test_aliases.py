@@ -312,7 +312,9 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     found = schedule(config, 2, root=project.root)
     assert found is not None and found.total_steps == 100_000
     named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
-    said = capsys.readouterr().err.splitlines()
+    taken, *said = capsys.readouterr().err.splitlines()
+    assert "took compress_interval, tf_n_embd as hidden_size, tf_n_layer as num_layers, tf_n_head as" in taken
+    assert "num_warmup_steps as warmup_ratio" in taken
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
     kept = (project.scripts / "dark.py").read_text().splitlines()[-len(named) :]
     assert kept == [f"#   {line}" for line in DARKROOM.splitlines() if line.partition(":")[0] in named]

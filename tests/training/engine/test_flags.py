@@ -76,13 +76,18 @@ def test_a_command_line_is_answered_without_loading_torch(recipe: str, words: li
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
     field = ALIASES[alias]
-    values = {"precision": "bf16", "learning_rate": "0.5", "gradient_clip": "0.5", "dropout": "0.5", "max_chars": "900"}
-    text = values.get(field, "8")
+    values = {"precision": "bf16", "max_chars": "900", "tokenizer": "words", "lr_schedule": "cosine"}
+    values |= dict.fromkeys(("compile", "skip_unlabelled"), "True")
+    shares = "learning_rate", "gradient_clip", "dropout", "mask_probability", "augmentation", "unknown_lang"
+    text = (values | dict.fromkeys((*shares, "validation_share"), "0.5")).get(field, "8")
     configs = (CONFIG, *(recipe.config_class() for recipe in RECIPES.values()))
     config = next(config for config in configs if field in type(config).model_fields)
+    if field == "val_data":
+        config = config.replace(dataset="a.csv")
     flags = parse(config, [f"--{alias.replace('_', dash)}", text])
     assert flags.overridden == (field,)
-    assert str(getattr(flags.config, field)) == text
+    value = getattr(flags.config, field)
+    assert str(value[0] if isinstance(value, tuple) else value) == text
 
 
 def test_lr_is_the_learning_rate() -> None:
