@@ -159,6 +159,105 @@ def test_a_column_of_lists_holds_all_codes_of_a_row(tmp_path: Path, suffix: str,
             read_texts([path], columns, hisco_code, 2)
 
 
+ONE, TWO = ["Home & Kitchen"], ["Home", "Kitchen"]
+
+
+@pytest.mark.promise("safety-labels")
+@pytest.mark.parametrize(
+    ("cell", "changes", "codes"),
+    [
+        ("Home & Kitchen", {}, ONE),
+        ("Home & Kitchen", {"label_separator": "&"}, TWO),
+        ("Home, Kitchen", {"label_separator": ", "}, TWO),
+        ("Home|Kitchen", {"label_separator": "|"}, TWO),
+        ("Home | Kitchen", {"label_separator": ""}, ["Home | Kitchen"]),
+        (ONE, {}, ONE),
+        (ONE, {"label_separator": "&"}, ONE),
+        ([*TWO, None, ""], {}, TWO),
+        ("83110 & 4217", {"formatter": "hisco"}, ["04217", "83110"]),
+        ("83110;4217", {"formatter": "hisco", "label_separator": ";"}, ["04217", "83110"]),
+        ("NA", {}, ["NA"]),
+        ("?", {"missing_labels": ("NA",)}, ["?"]),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_cell_is_divided_only_if_asked_and_an_item_of_a_list_never(
+    tmp_path: Path, suffix: str, cell: Any, changes: dict[str, Any], codes: list[str]
+) -> None:
+    if suffix == "csv":
+        if isinstance(cell, list):
+            pytest.skip("a CSV file has no lists")
+        path = written(tmp_path, f'occ1,label\na,"{cell}"\nb,"{cell}"\n')
+    else:
+        rows = [{"occ1": text, "label": cell} for text in "ab"]
+        path = written(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl")
+        if suffix == "parquet":
+            parquet.write_table(pa.Table.from_pylist(rows), path := tmp_path / "data.parquet")
+    config = TextClassificationConfig(dataset=str(path), target_cols=("label",), **changes)
+    samples = load_samples(config, tmp_path)
+    assert list(samples.system.codes) == codes
+    assert sorted(samples.train.codes(0)) == list(range(len(codes)))
+
+
+@pytest.mark.promise("safety-labels")
+@pytest.mark.parametrize(
+    ("changes", "given", "num_missing"),
+    [
+        ({}, ["83110", "", "?", "NA", "nan"], 4),
+        ({"target_cols": ("code",)}, ["a", "", " ", "NA"], 2),
+        ({"target_cols": ("code",), "missing_labels": ("NA", "-")}, ["a", "NA", "-", "?"], 2),
+        ({"target_cols": ("code",), "label_separator": "&", "missing_labels": ("?",)}, ["a", "?&", "b&?"], 1),
+        ({"target_cols": ("code", "lang")}, ["a", ""], 0),
+    ],
+)
+def test_rows_without_a_code_are_counted_in_one_message_or_left_out(
+    tmp_path: Path, changes: dict[str, Any], given: list[str], num_missing: int
+) -> None:
+    text = "\n".join(["occ1,code,lang", *(f"text {n},{cell},da" for n, cell in enumerate(given)), "more,83110,da"])
+    for name in ("a.csv", "b.csv"):
+        written(tmp_path, text, name)
+    config = TextClassificationConfig(train_data=("a.csv",), val_data=("a.csv", "b.csv"), **changes)
+    if num_missing:
+        said = rf"{num_missing} of {len(given) + 1} rows have no code \(.*a\.csv, line \d.*skip_unlabelled=True.*missing_labels="
+        with pytest.raises(DataError, match=said):
+            load_samples(config, tmp_path)
+    samples = load_samples(config.replace(skip_unlabelled=True), tmp_path)
+    num_kept = len(given) + 1 - num_missing
+    assert (len(samples.train), len(samples.evaluation)) == (num_kept, 2 * num_kept)
+    told = [note for note in samples.notes if "left out (skip_unlabelled)" in note]
+    assert len(told) == (2 if num_missing else 0)
+
+
+def test_nan_of_a_nullable_column_is_no_code_and_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pa.table({"occ1": ["a", "b", "c"], "code": [1.0, float("nan"), None]}), path)
+    config = TextClassificationConfig(dataset=str(path), target_cols=("code",), skip_unlabelled=True)
+    assert len(load_samples(config).train) == 1
+    with pytest.raises(DataError, match=r"2 of 3 rows have no text \(.*row 2, column 'code': ''; .*row 3"):
+        load_samples(config.replace(text_col="code", target_cols=("occ1",)))
+    with pytest.raises(DataError, match=r"3 of 3 rows have no code .*: name the columns of codes with target_cols"):
+        load_samples(config.replace(missing_labels=("1.0",)))
+
+
+def test_codes_that_may_be_none_or_several_are_told(tmp_path: Path) -> None:
+    path = written(tmp_path, "occ1,label\na,x\nb,y\nc,x & y\nd,NA\ne,R&D\n")
+    config = TextClassificationConfig(dataset=str(path), target_cols=("label",))
+    assert load_samples(config).notes == [
+        "note: codes may mean that there is none: 'NA'; missing_labels lists spellings of none",
+        "note: 1 of 5 codes, such as 'x & y', are other codes with '&' between; each is one code here: "
+        "label_separator='&' divides them",
+    ]
+    assert load_samples(config.replace(label_separator="&", missing_labels=("NA",), skip_unlabelled=True)).notes == [
+        f"note: 1 of 5 rows have no code ({path}, line 5, column 'label': 'NA'); they are left out (skip_unlabelled)"
+    ]
+
+
+def test_a_record_from_before_the_fields_means_what_it_meant() -> None:
+    before = TextClassificationConfig.recorded({"dataset": "a.csv", "val_data": "v.csv", "target_cols": ["x"]})
+    assert (before.columns.separator, before.columns.missing) == ("&", ("?", "NA", "NaN", "nan"))
+    assert before.val_data == ("v.csv",)
+
+
 def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
     written(tmp_path, "en_hisco_text,hisco,code\nempty, ,NA\nNo title,-1,2\nMaster,4217,151\n", "key.csv")
     written(tmp_path, "occ1,code1,code2\na,2,\nb,151.0,2.0\n", "data.csv")
