@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from nbtools.config import TrainConfig, num_evaluated_samples
 from nbtools.data import corpus, data_files, hub
@@ -110,10 +110,16 @@ class TextClassificationConfig(TrainConfig):
     unknown_lang: float = setting(0.25, "Training texts whose language is hidden.", "of the texts", ge=0, le=1)
     eval_samples: int | None = num_evaluated_samples("texts", "texts")
 
-    @field_validator("val_data", mode="before")
+    @field_validator("train_data", "val_data", mode="before")
     @classmethod
-    def _one_file(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value  # as scripts and records had it
+    def _names_of_files(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str) and info.field_name == "val_data":
+            return (value,)  # as scripts and records had it
+        names: list[object] = []
+        for name in value if isinstance(value, tuple) else ():  # a comma before an option divides no names
+            is_option = isinstance(name, str) and not hub.split_options(f",{name}")[0]
+            names[-1:] = [f"{names[-1]},{name}"] if names and is_option else [*names[-1:], name]
+        return tuple(names) or value
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:

@@ -43,9 +43,10 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
         ("snedker og husmand", "da"),
     ]
     table = tmp_path / "new.csv"
-    with table.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("id", "occ1", "lang"), *((n, *each) for n, each in enumerate(texts))])
-        file.write("5,cut\n")
+    with table.open("w", encoding="utf-16", newline="") as file:  # as Excel writes it
+        file.write("sep=;\n")
+        csv.writer(file, delimiter=";").writerows([("id", "occ1", "lang"), *((n, *t) for n, t in enumerate(texts))])
+        file.write("5;cut\n")
     out = tmp_path / "coded.csv"
     assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 0
     rows = read_csv(out)
@@ -53,8 +54,8 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
     assert [bool(row["prediction_error"]) for row in rows] == [False, False, True, False, False, True]
     told = capsys.readouterr().err
     assert "2 of 6 rows could not be read" in told
-    assert "new.csv, line 4: holds no text" in told
-    assert "new.csv, line 7: column 'lang': is missing in this row" in told
+    assert "new.csv, line 5: holds no text" in told
+    assert "new.csv, line 8: column 'lang': is missing in this row" in told
     read = [row for row in rows if not row["prediction_error"]]
     inputs = [{"text": row["occ1"], "lang": row["lang"]} for row in read]
     expected = list(Predictor(classifier.path).predict(inputs, TextClassificationPredict()))

@@ -420,7 +420,7 @@ def test_a_delimiter_is_found_outside_of_quotes_and_by_the_rows_below(
 
 
 @pytest.mark.parametrize("first", ["boats, boats and a pier .", 'he said "no" and "never" .', '"no" he said , twice'])
-@pytest.mark.parametrize("config", [LLMGANConfig(), TextClassificationConfig()])
+@pytest.mark.parametrize("config", [LLMGANConfig(min_chars=5), TextClassificationConfig()])
 def test_a_file_of_lines_is_no_table_unless_its_first_line_names_columns(
     tmp_path: Path, config: LLMGANConfig | TextClassificationConfig, first: str
 ) -> None:

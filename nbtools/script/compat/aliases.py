@@ -70,6 +70,8 @@ IGNORED: Mapping[str, str] = {
     "do_eval": "a script trains and evaluates",
     "overwrite_output_dir": "each run has a directory of its own",
     "preprocessing_num_workers": "it changes no result",
+    "pad_to_max_length": "a batch is as long as its sequences",
+    "ddp_find_unused_parameters": "it follows from the model",
     "load_best_model_at_end": "the best checkpoint is kept (keep_best), and tested at the end",
 }
 """Arguments of older launchers and programs that have no effect, and the reason."""
@@ -79,6 +81,7 @@ _IN_STEPS = "has no field: eval_every and checkpoint_every count steps, and chec
 _NO_STATE = (
     "is no value of the config: give it to the script as --resume-from FILE, or name a model's folder in model_name"
 )
+_BY_SIZES = "has no field: hidden_size, num_layers and num_heads shape a new model, model_name names a trained one"
 _BY_VARIABLE = "has no field: the variable WANDB_PROJECT names the project"
 REFUSED: Mapping[str, str] = {
     "packing": (
@@ -99,6 +102,11 @@ REFUSED: Mapping[str, str] = {
     "test_file": "has no field: the test has test_fraction of the held-out data",
     "validation_split_percentage": "has no field: validation_share, where a recipe has it, is a share of 1",
     "line_by_line": "is no choice: a table gives a document per row, and a text file is cut into sections",
+    "optim": "has no field: AdamW is the optimizer of all recipes",
+    "metric_for_best_model": "has no field: the README of the recipes names each one's metric",
+    "config_name": _BY_SIZES,
+    "config_overrides": _BY_SIZES,
+    "model_type": _BY_SIZES,
     "do_predict": "has no field: nbtools predict RUN uses the trained model",
     "adam_epsilon": "has no field: it is 1e-8",
     "evaluation_strategy": _IN_STEPS,

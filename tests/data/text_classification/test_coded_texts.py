@@ -19,6 +19,7 @@ from nbtools.data.text_classification.codes import MISSING, generic_code, hisco_
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.text_classification import load_samples
+from nbtools.script.compat.aliases import assigned
 
 HISCO = Columns("occ1", None, None, separator="&", missing=MISSING)
 
@@ -218,8 +219,8 @@ def test_rows_without_a_code_are_counted_in_one_message_or_left_out(
         written(tmp_path, text, name)
     config = TextClassificationConfig(train_data=("a.csv",), val_data=("a.csv", "b.csv"), **changes)
     if num_missing:
-        said = rf"{num_missing} of {len(given) + 1} rows have no code \(.*a\.csv, line \d.*skip_unlabelled=True.*missing_labels="
-        with pytest.raises(DataError, match=said):
+        said = rf"{num_missing} of {len(given) + 1} rows have no code \(.*a\.csv, line \d.*skip_unlabelled=True"
+        with pytest.raises(DataError, match=said + ".*missing_labels="):
             load_samples(config, tmp_path)
     samples = load_samples(config.replace(skip_unlabelled=True), tmp_path)
     num_kept = len(given) + 1 - num_missing
@@ -252,10 +253,13 @@ def test_codes_that_may_be_none_or_several_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_record_from_before_the_fields_means_what_it_meant() -> None:
+def test_records_and_texts_from_before_the_fields_mean_what_they_meant() -> None:
     before = TextClassificationConfig.recorded({"dataset": "a.csv", "val_data": "v.csv", "target_cols": ["x"]})
     assert (before.columns.separator, before.columns.missing) == ("&", ("?", "NA", "NaN", "nan"))
     assert before.val_data == ("v.csv",)
+    given = assigned(TextClassificationConfig, ["train_data=hf/a/b,split=train,c.csv", "val_data=hf/a/b,split=test"])
+    named = TextClassificationConfig(**given)
+    assert (named.train_data, named.val_data) == (("hf/a/b,split=train", "c.csv"), ("hf/a/b,split=test",))
 
 
 def test_numbers_are_looked_up_in_a_key(tmp_path: Path) -> None:
