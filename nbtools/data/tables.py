@@ -49,8 +49,6 @@ _ENCODINGS = {  # the marks of UTF-32 first: one begins with that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_UNMARKED = ("utf-16be", "utf-16le")
-"""Encodings without a mark, by the place of the NULs of Western text among each two bytes."""
 _MEASURED = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ROWS_BEFORE_COLUMN = 1000
@@ -73,68 +71,32 @@ def open_bytes(path: Path) -> IO[bytes]:
     """Open a file to read, through gzip if its name ends in .gz; text with a mark of UTF-16 or UTF-32 becomes UTF-8.
 
     Raises:
-        DataError: the file is UTF-16 without a mark.
+        DataError: the file is UTF-16 without a mark, or not as its mark says, or too large to be decoded.
     """
     is_packed = path.name.lower().endswith(".gz")
-    file = cast("io.BufferedReader", gzip.GzipFile(path)) if is_packed else path.open("rb")
+    file = cast("io.BufferedReader", gzip.GzipFile(path) if is_packed else path.open("rb"))
     try:
         start = file.peek(_MEASURED)[:_MEASURED]
-        for mark, encoding in _ENCODINGS.items():
-            if start.startswith(mark):
-                return io.BufferedReader(_AsUTF8(file, path, encoding))
         num_nuls = [start[place::2].count(0) for place in range(2)]
-        if sum(num_nuls) > len(start) // 4 and 0 in num_nuls:
-            encoding = _UNMARKED[num_nuls.index(max(num_nuls))]
+        encoding = next((name for mark, name in _ENCODINGS.items() if start.startswith(mark)), "")
+        if encoding and len(content := file.read(_LARGEST_LIST + 1)) <= _LARGEST_LIST:
+            file.close()
+            return io.BytesIO(content.decode(encoding).encode())
+        if encoding or (sum(num_nuls) > len(start) // 4 and 0 in num_nuls):
+            why = f"and larger than {_LARGEST_LIST:,} bytes" if encoding else "without a byte order mark"
+            encoding = encoding or ("utf-16be", "utf-16le")[num_nuls.index(0) ^ 1]  # NULs of Western letters
             raise DataError(
-                f"{path}: is in {encoding.upper()}, without a byte order mark; convert the file: iconv -f {encoding} "
-                f"-t utf-8 {path.name} > NEW"
+                f"{path}: is in {encoding.upper()}, {why}; convert the file: iconv -f {encoding} -t utf-8 {path.name} "
+                "> NEW"
             )
+        return file
+    except UnicodeError as error:
+        raise DataError(
+            f"{path}: has the mark of {encoding.upper()} but is damaged ({error}); write it again"
+        ) from None
     except BaseException:
         file.close()
         raise
-    return file
-
-
-class _AsUTF8(io.RawIOBase):
-    """The bytes of a file in another encoding as UTF-8, which are read from the start."""
-
-    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
-        self._text = io.TextIOWrapper(file, encoding, newline="")
-        self._path, self._rest, self._position = path, b"", 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if offset or whence:
-            raise io.UnsupportedOperation("only back to the start")
-        self._text.seek(0)
-        self._rest, self._position = b"", 0
-        return 0
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            try:
-                self._rest = self._text.read(2**16).encode()
-            except UnicodeError as error:
-                name = self._text.encoding.upper()
-                raise DataError(
-                    f"{self._path}: has the mark of {name} but is damaged ({error}); write it again"
-                ) from None
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        self._position += size
-        return size
-
-    def close(self) -> None:
-        self._text.close()
-        super().close()
 
 
 def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:

@@ -9,6 +9,7 @@ import pytest
 
 from nbtools.cli import predictions
 from nbtools.cli.commands import main
+from nbtools.predict.row_files import result_line
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -66,6 +67,14 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
     assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("codes", "cell"), [(["R", "D"], "R&D"), (["R & D"], "R & D"), (["R & D", "Toys"], '["R & D", "Toys"]')]
+)
+def test_codes_that_hold_the_separator_stay_apart_in_a_cell(codes: list[str], cell: str) -> None:
+    settings = TextClassificationPredict()
+    assert result_line({name: codes if name == "codes" else "" for name in settings.columns}, settings).strip() == cell
 
 
 def test_lines_of_stdin_become_json_lines(

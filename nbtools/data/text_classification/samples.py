@@ -8,16 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from nbtools.data.tables import Source
-from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.coded_texts import (
-    CodedTexts,
-    Columns,
-    Rows,
-    code_notes,
-    read_key,
-    read_texts,
-    split_texts,
-)
+from nbtools.data.text_classification import coded_texts, codes, occupations
+from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import plural, shown
 
@@ -105,7 +97,7 @@ def read_samples(
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, parts[0], evaluation, *parts[1:], code_notes(table.numbers, columns))
+    return Samples(system, table, parts[0], evaluation, *parts[1:], coded_texts.code_notes(table.numbers, columns))
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

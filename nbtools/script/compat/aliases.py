@@ -15,49 +15,26 @@ from nbtools.errors import ConfigError, shown
 from nbtools.script.field_text import parse_field
 
 _OLDER_NAMES = {
-    "dataset": ("data_dir", "data_path", "train_file"),
-    "val_data": ("validation_file",),
-    "validation_share": ("share_val",),
-    "text_col": ("input_col", "text_column", "text_column_name"),
-    "lang_col": ("language_col",),
-    "target_cols": ("label_column", "label_column_name"),
-    "skip_unlabelled": ("drop_bad_labels",),
-    "max_samples": ("max_train_samples",),
-    "model_name": ("model_name_or_path",),
-    "tokenizer": ("tokenizer_name",),
-    "batch_size": ("train_batch_size", "batch_size_per_gpu", "per_device_train_batch_size"),
-    "gradient_accumulation_steps": ("accumulation_steps",),
-    "epochs": ("n_epochs", "num_epochs", "num_train_epochs"),
-    "max_steps": ("train_timesteps",),
-    "learning_rate": ("lr",),
-    "lr_schedule": ("lr_scheduler_type",),
-    "precision": ("mixed_precision",),
-    "gradient_clip": ("max_grad_norm",),
-    "compile": ("torch_compile",),
-    "num_workers": ("dataloader_num_workers",),
-    "save_dir": ("save_path", "output_dir"),
-    "log_every": ("log_interval", "logging_steps"),
-    "eval_every": ("eval_interval", "eval_steps"),
-    "checkpoint_every": ("checkpoint_freq", "save_interval", "save_steps"),
-    "keep_last": ("save_total_limit",),
-    "hidden_size": ("tf_n_embd", "n_embd", "n_embed"),
-    "num_layers": ("tf_n_layer", "n_layer", "n_layers"),
-    "num_heads": ("tf_n_head", "n_head", "n_heads"),
-    "sequence_length": (
-        "context_len", "context_length", "n_transit", "max_agent_tokens",
-        "max_len", "max_length", "max_seq_len", "max_seq_length", "block_size",
-    ),
-    "dropout": ("tf_dropout",),
-    "mask_probability": ("mlm_probability",),
-    "augmentation": ("augmentation_prob",),
-    "unknown_lang": ("unk_lang_prob",),
-    "eval_batch_size": ("test_batch_size", "per_device_eval_batch_size"),
-    "eval_draws": ("eval_samples",),
-    "eval_samples": ("max_eval_samples",),
-    "min_chars": ("min_story_length",),
-    "max_chars": ("max_story_length",),
+    "dataset": "data_dir data_path train_file", "val_data": "validation_file", "validation_share": "share_val",
+    "text_col": "input_col text_column text_column_name", "lang_col": "language_col",
+    "target_cols": "label_column label_column_name", "skip_unlabelled": "drop_bad_labels",
+    "max_samples": "max_train_samples", "model_name": "model_name_or_path", "tokenizer": "tokenizer_name",
+    "batch_size": "train_batch_size batch_size_per_gpu per_device_train_batch_size",
+    "gradient_accumulation_steps": "accumulation_steps", "epochs": "n_epochs num_epochs num_train_epochs",
+    "max_steps": "train_timesteps", "learning_rate": "lr", "lr_schedule": "lr_scheduler_type",
+    "precision": "mixed_precision", "gradient_clip": "max_grad_norm", "compile": "torch_compile",
+    "num_workers": "dataloader_num_workers", "save_dir": "save_path output_dir",
+    "log_every": "log_interval logging_steps", "eval_every": "eval_interval eval_steps",
+    "checkpoint_every": "checkpoint_freq save_interval save_steps", "keep_last": "save_total_limit",
+    "hidden_size": "tf_n_embd n_embd n_embed", "num_layers": "tf_n_layer n_layer n_layers",
+    "num_heads": "tf_n_head n_head n_heads", "dropout": "tf_dropout", "mask_probability": "mlm_probability",
+    "sequence_length": "context_len context_length n_transit max_agent_tokens max_len max_length max_seq_len "
+    "max_seq_length block_size",
+    "augmentation": "augmentation_prob", "unknown_lang": "unk_lang_prob", "eval_draws": "eval_samples",
+    "eval_batch_size": "test_batch_size per_device_eval_batch_size", "eval_samples": "max_eval_samples",
+    "min_chars": "min_story_length", "max_chars": "max_story_length",
 }  # fmt: skip
-ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names}
+ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names.split()}
 """Field of each older name."""
 
 IGNORED: Mapping[str, str] = {
@@ -66,8 +43,7 @@ IGNORED: Mapping[str, str] = {
     "use_compressed_context": "compress_interval says it",
     "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
     "pin_memory": "batches for a GPU always are in pinned memory",
-    "do_train": "a script trains and evaluates",
-    "do_eval": "a script trains and evaluates",
+    **dict.fromkeys(("do_train", "do_eval"), "a script trains and evaluates"),
     "overwrite_output_dir": "each run has a directory of its own",
     "preprocessing_num_workers": "it changes no result",
     "pad_to_max_length": "a batch is as long as its sequences",
@@ -76,49 +52,32 @@ IGNORED: Mapping[str, str] = {
 }
 """Arguments of older launchers and programs that have no effect, and the reason."""
 
-_BY_HUB_NAME = "is written behind dataset: hf/OWNER/NAME:CONFIG,split=train"
-_IN_STEPS = "has no field: eval_every and checkpoint_every count steps, and checkpoint_epochs saves at each epoch's end"
-_NO_STATE = (
-    "is no value of the config: give it to the script as --resume-from FILE, or name a model's folder in model_name"
-)
-_BY_SIZES = "has no field: hidden_size, num_layers and num_heads shape a new model, model_name names a trained one"
-_BY_VARIABLE = "has no field: the variable WANDB_PROJECT names the project"
-REFUSED: Mapping[str, str] = {
-    "packing": (
-        "is no choice: documents fill their sequences without padding; pairs share none, since they would attend "
-        "to each other, which is another loss, and those of similar length share a batch instead"
-    ),
+_REASONS = {
+    "packing": "is no choice: documents fill their sequences without padding; pairs share none, since they would "
+    "attend to each other, which is another loss, and those of similar length share a batch instead",
     "language": "has no field: a column of the data has the language of each text (lang_col), unk without one",
     "freeze_encoder": "has no field: adapter='lora' leaves the pretrained weights as they are and trains a part beside",
     "only_encoder": "has no field: a model's folder in model_name gives the encoder alone",
     "use_within_block_sep": "has no field: codes are spelled character by character, commas included",
-    "initial_checkpoint": _NO_STATE,
-    "resume_from_checkpoint": _NO_STATE,
+    "initial_checkpoint resume_from_checkpoint": "is no value of the config: give it to the script as --resume-from "
+    "FILE, or name a model's folder in model_name",
     "num_transformations": "has no field: an augmented text has three random edits",
-    "wandb_project": _BY_VARIABLE,
-    "wandb_project_name": _BY_VARIABLE,
-    "dataset_name": _BY_HUB_NAME,
-    "dataset_config_name": _BY_HUB_NAME,
+    "decoder_dim_feedforward": "has no field: layers of the decoder are 4 times as wide inside as outside",
+    "wandb_project wandb_project_name": "has no field: the variable WANDB_PROJECT names the project",
+    "dataset_name dataset_config_name": "is written behind dataset: hf/OWNER/NAME:CONFIG,split=train",
     "test_file": "has no field: the test has test_fraction of the held-out data",
     "validation_split_percentage": "has no field: validation_share, where a recipe has it, is a share of 1",
     "line_by_line": "is no choice: a table gives a document per row, and a text file is cut into sections",
-    "optim": "has no field: AdamW is the optimizer of all recipes",
-    "metric_for_best_model": "has no field: the README of the recipes names each one's metric",
-    "config_name": _BY_SIZES,
-    "config_overrides": _BY_SIZES,
-    "model_type": _BY_SIZES,
+    "config_name config_overrides model_type": "has no field: hidden_size, num_layers and num_heads shape a new model, "
+    "model_name names a trained one",
     "do_predict": "has no field: nbtools predict RUN uses the trained model",
-    "adam_epsilon": "has no field: it is 1e-8",
-    "evaluation_strategy": _IN_STEPS,
-    "eval_strategy": _IN_STEPS,
-    "save_strategy": _IN_STEPS,
-    "logging_strategy": "has no field: log_every counts steps",
-    "decoder_dim_feedforward": "has no field: layers of the decoder are 4 times as wide inside as outside",
-    "logging_dir": "has no field: events of TensorBoard are in the run directory (report_to='tensorboard')",
+    "optim adam_epsilon": "has no field: the optimizer is AdamW, with an epsilon of 1e-8",
+    "evaluation_strategy eval_strategy save_strategy logging_strategy": "has no field: log_every, eval_every and "
+    "checkpoint_every count steps, and checkpoint_epochs saves at each epoch's end",
     "run_name": "has no field: a run has the name of its script",
     "push_to_hub": "has no field: nbtools export writes the model's folder, which can be uploaded",
-    "cache_dir": "has no field: the variable HF_HOME names the folder of downloads",
 }
+REFUSED: Mapping[str, str] = {name: reason for names, reason in _REASONS.items() for name in names.split()}
 """Names of other programs that have no field, and the reason."""
 
 REFUSED_BESIDE: Mapping[str, tuple[str, str]] = {

@@ -183,7 +183,7 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
             for n in range(start, start + 30)
         ]
         (tables.root / name).write_text("\n".join(["text,colour,more", *lines]))
-    columns = {"text_col": "text", "target_cols": ("colour", "more"), "missing_labels": ("?",)}
+    columns = {"text_col": "text", "target_cols": ("colour", "more"), "missing_labels": ("?",), "label_separator": "&"}
     config = tiny(dataset=None, train_data=("a.csv", "b.csv"), val_data="v.csv", **columns)
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
