@@ -69,6 +69,9 @@ config = TextClassificationConfig(
     text_col="occ1",
     lang_col=None,
     target_cols=None,
+    label_separator=None,
+    missing_labels=None,
+    skip_unlabelled=False,
     clean="none",
     formatter=None,
     key=None,
@@ -96,4 +99,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum ef6ea2e65dd4
+# Written by nbtools 0.1.0, checksum 0b3d70942145

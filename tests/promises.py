@@ -158,6 +158,15 @@ SAFETY: dict[str, tuple[str, str]] = {
         "a text is rewritten on its way to the model",
         "every character of a user's text reaches the tokenizer; what it cannot hold is counted and said; `clean='light'` is a choice",
     ),
+    "safety-labels": (
+        "a label holds a separator, an item of a list does, a row has no label, or a label reads like a missing value",
+        "no cell is divided unless `label_separator` says so, lists keep their items, only an empty cell and the spellings of "
+        "`missing_labels` are missing; one message counts all rows without a label, which `skip_unlabelled` leaves out",
+    ),
+    "safety-encoding": (
+        "a dataset is in UTF-16 or UTF-32, has NUL bytes, or one line of it is a gigabyte",
+        "read as its byte order mark says; refused by name without one; refused before the line is in memory",
+    ),
     "safety-special": (
         "a user's text holds a special token of a pretrained tokenizer, such as `</s>` or `<mask>`",
         "it is characters, in texts, pairs and messages; a template's own are ids; `special_tokens='tokens'` reads them, and the log counts them",

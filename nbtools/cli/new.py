@@ -37,11 +37,14 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     else:
         config, launch = recipe.preset(arguments.preset)
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
-    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
+    base = {**config.model_dump(), **(old.values if old else {})}
+    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values, base)})
     config = config.replace(**asked)
     launch = on_cluster(launch, cluster, **_settings(arguments))
     unknown, remarks = (old.unknown, old.remarks) if old else ({}, ())
     kept = [f"{arguments.from_yaml}: {key}: {why}; kept as a comment at the end" for key, why in unknown.items()]
+    if old and old.values:
+        kept.insert(0, f"{arguments.from_yaml}: took {', '.join(old.taken)}")
     return _write(arguments, config, launch, find_project(missing_ok=True), [*notes, *kept], remarks)
 
 

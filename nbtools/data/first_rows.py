@@ -89,5 +89,7 @@ def first_rows(dataset: str, root: Path | None = None) -> FirstRows:
         rows = tuple(row for _, row in islice(tables.rows_of_tables([files[0]]), _MOST_ROWS))
         return FirstRows(tuple(dict.fromkeys(name for row in rows for name in row)), rows, len(files))
     with tables.open_bytes(files[0]) as file:
-        lines = (line.decode("utf-8-sig", "replace").rstrip() for line in islice(file, _MOST_ROWS))
+        lines = (
+            line.decode("utf-8-sig", "replace").rstrip() for line in islice(tables.lines_of(files[0], file), _MOST_ROWS)
+        )
         return FirstRows((), tuple({"": line} for line in lines if line), len(files))

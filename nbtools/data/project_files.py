@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.data import tables
+from nbtools.errors import DataError
 
 _DEEPEST = 3
 _MOST_ENTRIES = 2000
@@ -110,7 +111,7 @@ def _is_table(path: Path) -> bool:
     try:
         with tables.open_bytes(path) as file:
             start = file.read(_LONGEST_START).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except tables.UNREADABLE:
+    except (*tables.UNREADABLE, DataError):
         return False
     is_list = start.startswith(b"[") and start[1:].lstrip().startswith(b"{")
     first = start.partition(b"\n")[0].rstrip()

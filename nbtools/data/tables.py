@@ -3,6 +3,7 @@
 Files other than Parquet may be compressed with gzip.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -10,10 +11,10 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, cast, overload
+from typing import IO, Any, AnyStr, cast, overload
 
 from nbtools.data.hub import HubDataset, hub_rows, with_options
 from nbtools.errors import DataError, shown
@@ -41,11 +42,22 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 """Errors of an unreadable file; the last two are those of a truncated gzip file."""
 _TEXT = "text"
 _LONGEST_LINE = 16 * 2**20
-
+_LARGEST_LIST = 512 * 2**20
+_ENCODINGS = {  # the marks of UTF-32 first: one begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_MEASURED = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ROWS_BEFORE_COLUMN = 1000
 """Rows without the named column, from the first on, after which no other is read."""
 _DELIMITERS = ",;\t"
+_SEP = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
+"""First line of a CSV file in which Excel names the delimiter."""
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_SAMPLED_LINES = 50
 _OPEN = (b"{", b"[")
 """First lines of JSON that is written over several."""
 
@@ -56,8 +68,46 @@ def suffix_of(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file to read, through gzip if its name ends in .gz."""
-    return cast("IO[bytes]", gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+    """Open a file to read, through gzip if its name ends in .gz; text with a mark of UTF-16 or UTF-32 becomes UTF-8.
+
+    Raises:
+        DataError: the file is UTF-16 without a mark, or not as its mark says, or too large to be decoded.
+    """
+    is_packed = path.name.lower().endswith(".gz")
+    file = cast("io.BufferedReader", gzip.GzipFile(path) if is_packed else path.open("rb"))
+    try:
+        start = file.peek(_MEASURED)[:_MEASURED]
+        num_nuls = [start[place::2].count(0) for place in range(2)]
+        encoding = next((name for mark, name in _ENCODINGS.items() if start.startswith(mark)), "")
+        if encoding and len(content := file.read(_LARGEST_LIST + 1)) <= _LARGEST_LIST:
+            file.close()
+            return io.BytesIO(content.decode(encoding).encode())
+        if encoding or (sum(num_nuls) > len(start) // 4 and 0 in num_nuls):
+            why = f"and larger than {_LARGEST_LIST:,} bytes" if encoding else "without a byte order mark"
+            encoding = encoding or ("utf-16be", "utf-16le")[num_nuls.index(0) ^ 1]  # NULs of Western letters
+            raise DataError(
+                f"{path}: is in {encoding.upper()}, {why}; convert the file: iconv -f {encoding} -t utf-8 {path.name} "
+                "> NEW"
+            )
+        return file
+    except UnicodeError as error:
+        raise DataError(
+            f"{path}: has the mark of {encoding.upper()} but is damaged ({error}); write it again"
+        ) from None
+    except BaseException:
+        file.close()
+        raise
+
+
+def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Yield the lines of an open file; DataError if one is too long, before it is read as a whole."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            unit = "bytes" if isinstance(line, bytes) else "characters"
+            raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} {unit}; split it")
+        yield line
 
 
 # --- rows of any table ----------------------------------------------------------------------------
@@ -126,14 +176,18 @@ def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
         with open_bytes(path) as file:
             if suffix_of(path) == ".json" and file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
                 file.seek(0)
-                for number, content in enumerate(_json(str(path), file.read(), wanted), start=1):
+                text = file.read(_LARGEST_LIST + 1)
+                if len(text) > _LARGEST_LIST:
+                    raise DataError(
+                        f"{path}: a list of more than {_LARGEST_LIST:,} bytes, which is read as a whole; write one "
+                        "JSON object per line"
+                    )
+                for number, content in enumerate(_json(str(path), text, wanted), start=1):
                     yield _object(f"{path}, row {number}", content, wanted)
                 return
             file.seek(0)
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(lines_of(path, file), start=1):
                 where = f"{path}, line {number}"
-                if len(line) > _LONGEST_LINE:
-                    raise DataError(f"{where}: longer than {_LONGEST_LINE:,} bytes; split it")
                 if line.strip():
                     yield _object(where, _json(where, line, wanted), wanted)
     except UNREADABLE as error:
@@ -240,6 +294,7 @@ def check_names(path: Source, header: list[str]) -> None:
     """
     twice = [name for name in header if name and header.count(name) > 1]
     if twice:
+        _check_is_table(path, header)
         raise DataError(f"{path}, line 1, column {twice[0]!r}: appears {header.count(twice[0])} times; rename one")
 
 
@@ -251,10 +306,21 @@ def column_index(path: Source, name: str, header: list[str], option: str) -> int
     """
     if name in header:
         return header.index(name)
+    _check_is_table(path, header)
     raise DataError(
         f"{path}, line 1, column {name!r}: is missing; the file has {', '.join(map(shown, header[:20]))}: "
         f"choose with {option}"
     )
+
+
+def _check_is_table(path: Source, header: Sequence[str]) -> None:
+    """Refuse a text file that was read as a CSV file because of its place; `header` is its first line."""
+    if isinstance(path, Path) and suffix_of(path) in (".txt", ".text"):
+        raise DataError(
+            f"{path}: a {suffix_of(path)} file is no table, and its first line, {shown(', '.join(header))}, names no "
+            "column that is read; this recipe reads tables with a column of texts: put the name of the column, such as "
+            "text, on a first line, and save it as .csv with quoted texts, or as .jsonl"
+        )
 
 
 @contextmanager
@@ -312,20 +378,19 @@ class Cells(Sequence[str]):
         if isinstance(at, slice):
             return [self[place] for place in range(len(self))[at]]
         value = self._row.get(name := self._header[at])
-        if value is None:
+        if value is None or value != value:  # NaN: missing, in a nullable column
             return ""
         if not isinstance(value, str | int | float):
             raise DataError(f"{self._where}, column {name!r}: holds {type(value).__name__}, not text")
         check_characters(f"{self._where}, column {name!r}", text := str(value))
         return text
 
-    def joined(self, at: int, separator: str) -> str:
-        """Return a cell; of a list its items, which are checked in the same way, with `separator` between them."""
-        name = self._header[at]
-        items = self._row.get(name)
+    def items(self, at: int) -> list[str] | None:
+        """Return the items of a list, which are checked in the same way; None if the cell is no list."""
+        items = self._row.get(name := self._header[at])
         if not isinstance(items, list):
-            return self[at]
-        return separator.join(Cells(f"{self._where}, list", {name: item}, [name])[0] for item in items)
+            return None
+        return [Cells(f"{self._where}, list", {name: item}, [name])[0] for item in items]
 
 
 def check_characters(where: str, text: str) -> None:
@@ -349,22 +414,26 @@ def _opened(
     try:
         with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
             csv.field_size_limit(_LONGEST_LINE)
+            num_before = 0
             try:
-                first = file.readline()
+                sample = list(islice(lines_of(path, file), _SAMPLED_LINES))
                 file.seek(0)
-                delimiter = _delimiter(path, first)
-                reader = csv.reader(file, delimiter=delimiter, strict=True)
+                lines = _without_nul(path, lines_of(path, file))
+                num_before, delimiter = _delimiter(path, sample)
+                reader = csv.reader(islice(lines, num_before, None), delimiter=delimiter, strict=True)
                 header = [name.strip() for name in next(reader, [])]
                 if not any(header):
-                    raise DataError(f"{path}, line 1: is empty; the first line names the columns")
-                rows = ((f"{path}, line {reader.line_num}", cells) for cells in reader if cells)
+                    raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
+                rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in reader if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
             except UnicodeDecodeError:
                 raise _wrong_encoding(path) from None
             except csv.Error as error:
+                if reader.line_num <= 1:
+                    _check_is_table(path, sample[:1])
                 raise DataError(
-                    f"{path}, line {max(reader.line_num, 1)}: {error}; check the quotation marks of this row, "
-                    "or split it"
+                    f"{path}, line {num_before + max(reader.line_num, 1)}: {error}; check the quotation marks of this "
+                    "row, or split it"
                 ) from None
     except UNREADABLE as error:
         raise DataError(
@@ -372,8 +441,37 @@ def _opened(
         ) from error
 
 
-def _delimiter(path: Path, header: str) -> str:
-    return "\t" if suffix_of(path) == ".tsv" else max(_DELIMITERS, key=header.count)
+def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
+    """Return the number of lines before the header, and the delimiter, by the first lines of a file.
+
+    Of several that the header has outside of quotation marks, the one that gives most rows as many cells as the header,
+    then the most frequent.
+    """
+    if lines and (named := _SEP.fullmatch(lines[0])):
+        return 1, named[1]
+    if suffix_of(path) == ".tsv":
+        return 0, "\t"
+    size = next((n for n in range(1, len(lines)) if not "".join(lines[:n]).count('"') % 2), 1)
+    header = _QUOTED.sub("", "".join(lines[:size]))
+
+    def fits(delimiter: str) -> tuple[int, int]:
+        with suppress(csv.Error):  # which is raised again where the row is read
+            rows = list(csv.reader(lines, delimiter=delimiter))
+            return sum(len(cells) == len(rows[0]) for cells in rows), header.count(delimiter)
+        return 0, 0
+
+    found = [delimiter for delimiter in _DELIMITERS if delimiter in header]
+    return 0, max(found, key=fits) if len(found) > 1 else "".join(found) or ","
+
+
+def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise DataError(
+                f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
+                "again, as UTF-8"
+            )
+        yield line
 
 
 def delimiter_of(path: Path) -> str:
@@ -402,12 +500,12 @@ def _wrong_encoding(path: Path) -> DataError:
     """Find the first byte that is not UTF-8; the decoder reports only its position in a buffer."""
     start, header = 0, ""
     with open_bytes(path) as file:
-        for line, content in enumerate(file, 1):
+        for line, content in enumerate(lines_of(path, file), 1):
             try:
                 text = content.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 before = content[: error.start].decode("utf-8", "replace")
-                delimiter = _delimiter(path, header or before)
+                _, delimiter = _delimiter(path, [header or before])
                 at = max(len(next(csv.reader([before], delimiter=delimiter), [])) - 1, 0)
                 names = next(csv.reader([header], delimiter=delimiter), [])
                 column = repr(names[at].strip()) if at < len(names) else str(at + 1)

@@ -196,7 +196,8 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
     one has no `=`, or the run has no config."""
     if not has_recipe(run.files):
         raise _no_fields(run, list(texts))
-    return assigned(type(config_of(run)), texts)
+    config = config_of(run)
+    return assigned(type(config), texts, config.model_dump())
 
 
 def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:

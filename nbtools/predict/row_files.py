@@ -108,7 +108,7 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
             return
         if form_of(path) == "text":
             with tables.open_bytes(path) as file:
-                yield from read_lines(file, str(path))
+                yield from read_lines(tables.lines_of(path, file), str(path))
             return
         name = ""
         for where, row in tables.rows_of_tables([path]) if suffix in (".json", ".parquet") else _json_lines(path):
@@ -124,7 +124,7 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     """Yield the object of each line of a file; None for a line that is not an object."""
     with tables.open_bytes(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(tables.lines_of(path, file), start=1):
             try:
                 row = json.loads(line) if line.strip() else {}
             except (ValueError, RecursionError):
@@ -208,5 +208,6 @@ def result_line(row: Mapping[str, Any], settings: PredictSettings) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return SEPARATOR.join(value)
+        is_clear = len(value) < 2 or not any(SEPARATOR in each for each in value)
+        return SEPARATOR.join(value) if is_clear else json.dumps(value, ensure_ascii=False)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

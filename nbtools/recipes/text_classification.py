@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from nbtools.config import TrainConfig, num_evaluated_samples
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.text_classification.coded_texts import Columns, usual_targets
-from nbtools.data.text_classification.codes import HISCO_BLOCK
+from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARATOR
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
 from nbtools.recipes import activations, lora, named_model
@@ -35,14 +35,31 @@ class TextClassificationConfig(TrainConfig):
         basic=True,
     )
     train_data: tuple[str, ...] | None = setting(None, "CSV files to train on, instead of dataset.")
-    val_data: str | None = setting(None, "A CSV file to evaluate on, without a test; None holds out training data.")
+    val_data: tuple[str, ...] | None = setting(
+        None, "CSV files to evaluate on, without a test; None holds out training data."
+    )
     validation_share: float = setting(
         0.1, "Held-out share without val_data; no text is in both parts.", "of the texts", gt=0, lt=1
     )
     text_col: str = setting("occ1", "Text column.")
     lang_col: str | None = setting(None, "Language column; None takes the column lang, if any.")
     target_cols: tuple[str, ...] | None = setting(
-        None, "Code columns; None takes code1, code2, … or else codes, code or hisco (& joins several).", basic=True
+        None, "Code columns; None takes code1, code2, … or else codes, code or hisco.", basic=True
+    )
+    label_separator: str | None = setting(
+        None,
+        "Text between several codes of one cell, such as & or ;. None is & for HISCO codes, and for generic ones an "
+        "empty text, which divides no cell. Items of lists are never divided.",
+        before="&",
+    )
+    missing_labels: tuple[str, ...] | None = setting(
+        None,
+        f"Spellings of a cell without a code, besides the empty one; None is {', '.join(MISSING)} for HISCO codes, and "
+        "nothing for generic ones.",
+        before=("?", "NA", "NaN", "nan"),
+    )
+    skip_unlabelled: bool = setting(
+        False, "Leave out rows without a code in any of the columns; otherwise they are an error."
     )
     clean: corpus.Clean = setting(
         "none",
@@ -93,13 +110,24 @@ class TextClassificationConfig(TrainConfig):
     unknown_lang: float = setting(0.25, "Training texts whose language is hidden.", "of the texts", ge=0, le=1)
     eval_samples: int | None = num_evaluated_samples("texts", "texts")
 
+    @field_validator("train_data", "val_data", mode="before")
+    @classmethod
+    def _names_of_files(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str) and info.field_name == "val_data":
+            return (value,)  # as scripts and records had it
+        names: list[object] = []
+        for name in value if isinstance(value, tuple) else ():  # a comma before an option divides no names
+            is_option = isinstance(name, str) and not hub.split_options(f",{name}")[0]
+            names[-1:] = [f"{names[-1]},{name}"] if names and is_option else [*names[-1:], name]
+        return tuple(names) or value
+
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
         lora.check_adapter(self)
         if self.dataset is not None and self.train_data is not None:
             raise ValueError("dataset and train_data: both name training data; give one of them")
-        if self.train_data == () or self.target_cols == ():
-            raise ValueError("train_data and target_cols: name at least one, or None")
+        if () in (self.train_data, self.val_data, self.target_cols):
+            raise ValueError("train_data, val_data and target_cols: name at least one, or None")
         if self.val_data is not None and self.dataset is None and self.train_data is None:
             raise ValueError(f"val_data={shown(self.val_data)}: needs train_data (or dataset) to train on")
         if self.model_name is not None:
@@ -115,6 +143,20 @@ class TextClassificationConfig(TrainConfig):
     def spelling(self) -> Literal["hisco", "generic"]:
         """Format of the codes, with None resolved."""
         return self.formatter or ("hisco" if self.target_cols is None else "generic")
+
+    @property
+    def columns(self) -> Columns:
+        """Columns of the tables and the spelling of their cells, with None resolved."""
+        is_hisco = self.spelling == "hisco"
+        separator = self.label_separator if self.label_separator is not None else SEPARATOR if is_hisco else ""
+        missing = self.missing_labels if self.missing_labels is not None else MISSING if is_hisco else ()
+        names = self.text_col, self.lang_col, self.target_cols
+        return Columns(*names, self.clean, separator, missing, self.skip_unlabelled)
+
+    @property
+    def val_files(self) -> tuple[str, ...]:
+        """Files to evaluate on; empty where training data is held out."""
+        return self.val_data or ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -170,10 +212,10 @@ def load_samples(config: TextClassificationConfig, root: Path | None = None) -> 
     """Read the samples that `config` names, from `root`; DataError if a file is missing or a part is empty."""
     return read_samples(
         [source for name in config.files for source in data_files.sources_of(name, root)],
-        Columns(config.text_col, config.lang_col, config.target_cols, config.clean),
+        config.columns,
         config.spelling,
         config.max_codes,
-        val_files=() if config.val_data is None else data_files.sources_of(config.val_data, root),
+        val_files=[source for name in config.val_files for source in data_files.sources_of(name, root)],
         key_file=None if config.key is None else data_files.dataset_path(config.key, root),
         validation_share=config.validation_share,
         test_fraction=config.test_fraction,
@@ -183,7 +225,7 @@ def load_samples(config: TextClassificationConfig, root: Path | None = None) -> 
 def _source(config: TextClassificationConfig, root: Path | None) -> Source:
     if not config.files:
         return Source("occupations generated by nbtools")
-    names = [*config.files, *(name for name in (config.val_data, config.key) if name is not None)]
+    names = [*config.files, *config.val_files, *filter(None, [config.key])]
     paths: list[Path] = []
     for name in names:
         for found in data_files.sources_of(name, root):
@@ -208,7 +250,7 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def _count_samples(
     config: TextClassificationConfig, root: Path | None, fingerprint: object
 ) -> tuple[int, int, int] | None:
-    if any(hub.named(name) for name in (*config.files, config.val_data)):
+    if any(hub.named(name) for name in (*config.files, *config.val_files)):
         return None  # counting downloads nothing
     if sum(path.stat().st_size for path in _source(config, root).files) > _LARGEST_COUNTED_BYTES:
         return None  # counting reads every cell
@@ -235,8 +277,8 @@ def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: fl
 _CPU_DEMO: dict[str, Any] = {"batch_size": 32, "epochs": 20, "max_steps": 400, "checkpoint_epochs": False}
 _CPU_DEMO |= {"learning_rate": 2e-3, "hidden_size": 128, "max_codes": 2, "flat_loss_scale": 10.0}
 _DATA_FIELDS = (
-    "dataset", "text_col", "target_cols", "lang_col", "formatter", "key",
-    "max_codes", "train_data", "val_data", "validation_share", "clean",
+    "dataset", "text_col", "target_cols", "lang_col", "formatter", "key", "label_separator", "missing_labels",
+    "skip_unlabelled", "max_codes", "train_data", "val_data", "validation_share", "clean",
 )  # fmt: skip
 
 RECIPE = Recipe(

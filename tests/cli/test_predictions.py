@@ -9,7 +9,7 @@ import pytest
 
 from nbtools.cli import predictions
 from nbtools.cli.commands import main
-from nbtools.predict.row_files import delimiter_for
+from nbtools.predict.row_files import delimiter_for, result_line
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -65,7 +65,8 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
         ("smed " * 60, "en"),
     ]
     table = tmp_path / "new.csv"
-    with table.open("w", encoding="utf-8", newline="") as file:
+    with table.open("w", encoding="utf-16", newline="") as file:  # as Excel writes it
+        file.write("sep=;\n")
         rows = [("id", "occ1", "lang"), *((n, *each) for n, each in enumerate(texts))]
         csv.writer(file, delimiter=";").writerows([cell for cell in row if cell is not None] for row in rows)
         file.write("7;a;b;c\n")
@@ -80,8 +81,8 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
     assert notes == {6: f"the text is cut to {room} of 300 characters"}
     told = capsys.readouterr().err
     assert "2 of 8 rows could not be read" in told
-    assert "new.csv, line 4: holds no text" in told
-    assert "new.csv, line 9: column 4: 'c' is beyond the last one, 'lang'" in told
+    assert "new.csv, line 5: holds no text" in told
+    assert "new.csv, line 10: column 4: 'c' is beyond the last one, 'lang'" in told
     assert "note: 1 of 8 rows cut to what the model reads" in told
     rows = found
     read = [row for row in rows if not row["prediction_error"]]
@@ -94,6 +95,14 @@ def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
     assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("codes", "cell"), [(["R", "D"], "R&D"), (["R & D"], "R & D"), (["R & D", "Toys"], '["R & D", "Toys"]')]
+)
+def test_codes_that_hold_the_separator_stay_apart_in_a_cell(codes: list[str], cell: str) -> None:
+    settings = TextClassificationPredict()
+    assert result_line({name: codes if name == "codes" else "" for name in settings.columns}, settings).strip() == cell
 
 
 def test_lines_of_stdin_become_json_lines(

@@ -4,6 +4,7 @@ import csv
 import datetime
 import decimal
 import gzip
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -177,7 +178,7 @@ def test_cells_may_be_as_long_as_lines_and_tsv_has_tabs(tmp_path: Path) -> None:
     path.write_text("a,b,c,d\ttext\n1,2,3,4\t" + "x" * 1_000_001 + "\n")
     assert sum(map(len, corpus.documents(f"{path},column=text"))) == 1_000_001
     path.write_text("text\n" + "x" * (16 * 2**20 + 1) + "\n")
-    with pytest.raises(DataError, match=r"line 2: field larger than field limit .*, or split it"):
+    with pytest.raises(DataError, match=r"line 2: longer than 16,777,216 characters; split it"):
         list(corpus.documents(str(path)))
 
 
@@ -347,3 +348,103 @@ def test_the_name_of_the_only_column_is_said_unless_it_is_text(tmp_path: Path) -
         left_out = corpus.LeftOut()
         assert list(corpus.documents(str(tmp_path / name), left_out=left_out)) == ["upon"]
         assert left_out.notes(1) == []
+
+
+ENCODINGS = [
+    ("utf-16", b""),
+    ("utf-16-le", b"\xff\xfe"),
+    ("utf-16-be", b"\xfe\xff"),
+    ("utf-32", b""),
+    ("utf-8-sig", b""),
+]
+
+
+@pytest.mark.promise("safety-encoding")
+@pytest.mark.parametrize(("encoding", "mark"), ENCODINGS)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz", ".jsonl", ".json", ".txt"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, suffix: str, encoding: str, mark: bytes) -> None:
+    texts = [f"læge {number} 字 👩" * 400 for number in range(40)]
+    path = tmp_path / f"data{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n\n".join(texts))
+    else:
+        path = written(tmp_path, suffix, [{"text": text} for text in texts])
+    with tables.open_bytes(path) as file:
+        content = mark + file.read().decode().encode(encoding)
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    assert "".join(corpus.documents(str(path))) == ("\n\n" if suffix == ".txt" else "").join(texts)
+
+
+@pytest.mark.promise("safety-encoding")
+@pytest.mark.parametrize("name", ["data.csv", "data.txt", "data.jsonl"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "text\nsmed\n".encode("utf-16-le"),
+            r"in UTF-16LE, without a byte order mark; .*iconv -f utf-16le -t utf-8 data",
+        ),
+        ("text\nsmed\n".encode("utf-16-be"), r"in UTF-16BE, .*iconv -f utf-16be -t utf-8 data"),
+        ("text\nsmed\n".encode("utf-16")[:-1], r"has the mark of UTF-16 but is damaged .*; write it again"),
+    ],
+)
+def test_text_in_utf_16_without_its_mark_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        list(corpus.documents(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        ('"occ1, as written";hisco\nsmed;1\n', ["occ1, as written", "hisco"]),
+        ('"a, ""b"", c\nd";hisco\nsmed;1\n', ['a, "b", c\nd', "hisco"]),
+        ("occ1, as written;hisco\nung, god smed;1\nkusk;2\n", ["occ1, as written", "hisco"]),
+        ("title, a, b;hisco\nkusk;2\nsmed;1\n", ["title, a, b", "hisco"]),
+        ("text,code;hisco\nsmed,1\nkusk; tjener,2\n", ["text", "code;hisco"]),
+        ("sep=;\na,b;c\n1;2\n", ["a,b", "c"]),
+        ('"SEP=|"\r\na,b|c\r\n1|2\r\n', ["a,b", "c"]),
+        ("a\tb, c\n1\t2\n", ["a", "b, c"]),
+        ("one\n1\n", ["one"]),
+    ],
+)
+def test_a_delimiter_is_found_outside_of_quotes_and_by_the_rows_below(
+    tmp_path: Path, content: str, header: list[str]
+) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(content.encode())
+    with tables.opened(path) as (names, rows):
+        assert names == header
+        places = [place for place, cells in rows if len(cells) == len(names)]
+    assert places[-1] == f"{path}, line {len(content.splitlines())}"
+
+
+@pytest.mark.parametrize("first", ["boats, boats and a pier .", 'he said "no" and "never" .', '"no" he said , twice'])
+@pytest.mark.parametrize("config", [LLMGANConfig(min_chars=5), TextClassificationConfig()])
+def test_a_file_of_lines_is_no_table_unless_its_first_line_names_columns(
+    tmp_path: Path, config: LLMGANConfig | TextClassificationConfig, first: str
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text(f"{first}\nsmall boats at sea\n")
+    load: Callable[[Any], object] = load_stories if isinstance(config, LLMGANConfig) else load_samples
+    with pytest.raises(DataError, match=r"lines\.txt: a \.txt file is no table.*reads tables with a column of texts"):
+        load(config.replace(dataset=str(path)))
+    path.write_text("text\tcode1\n" + "".join(f"small boats {n}\t61110\n" for n in range(9)), encoding="utf-16")
+    assert load(config.replace(dataset=str(path), text_col="text"))
+
+
+@pytest.mark.promise("safety-encoding")
+def test_a_line_or_list_that_is_too_long_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_LONGEST_LINE", 50)
+    monkeypatch.setattr(tables, "_LARGEST_LIST", 100)
+    file = io.BytesIO(b"short\n" + b"x" * 10_000)
+    with pytest.raises(DataError, match=r"a\.csv, line 2: longer than 50 bytes; split it"):
+        list(tables.lines_of(Path("a.csv"), file))
+    assert file.tell() == 6 + 51
+    for suffix in (".csv", ".jsonl.gz", ".lines.json"):
+        with pytest.raises(DataError, match=r"line \d: longer than 50 "):
+            list(corpus.documents(str(written(tmp_path, suffix, [{"text": "x" * 60}]))))
+    with pytest.raises(DataError, match=r"data\.json: a list of more than 100 bytes, .*write one JSON object per line"):
+        list(corpus.documents(str(written(tmp_path, ".json"))))

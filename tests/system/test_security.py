@@ -112,7 +112,6 @@ def check_processes(happened: list[Event]) -> None:
 SETTINGS: list[type[Settings]] = [Launch, *(recipe.config_class for recipe in RECIPES.values())]
 FIELDS = [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in SETTINGS for name in cls.model_fields]
 COMPANIONS: dict[str, dict[str, Any]] = {
-    "TextClassificationConfig.val_data": {"dataset": "a.csv"},
     "LLMGANConfig.model_name": {"dataset": "a.csv"},
     "LLMGANConfig.judge_name": {"dataset": "a.csv", "model_name": "gpt2"},
 }

@@ -8,9 +8,9 @@ Shapes: N rows of a selection, R rows of a table.
 
 import functools
 import hashlib
-import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,14 +19,16 @@ import numpy.typing as npt
 
 from nbtools.data import tables
 from nbtools.data.corpus import Clean, num_for_test
-from nbtools.data.text_classification.codes import MISSING, SEPARATOR
-from nbtools.errors import DataError, shown
+from nbtools.data.text_classification.codes import MISSING
+from nbtools.errors import DataError, plural, shown
 
 UNKNOWN_LANG = "unk"
 """Language of a row without one."""
 _REMEMBERED_CELLS = 100_000
 _ROWS_AT_ONCE = 8192
 _FEW_TEXTS = 100
+_FEW_PLACES = 3
+_USUAL_SEPARATORS = "&;|,/"
 
 Rows = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]
@@ -43,6 +45,38 @@ class Columns:
     """None takes code1, code2, … or else one column called codes, code or hisco."""
     clean: Clean = "none"
     """Whether texts stay as they are, or are changed by `clean_text`, and languages to lower case."""
+    separator: str = ""
+    """Text between the codes of one cell; a cell is one code without. Items of lists are not divided."""
+    missing: tuple[str, ...] = ()
+    """Spellings of a cell or item without a code, besides the empty one."""
+    skips_unlabelled: bool = False
+    """Whether rows without a code are left out; otherwise they are an error."""
+
+
+@dataclass
+class Omissions:
+    """Rows of a dataset that lack a code, or a text: their number, the first places, and how the cells are written."""
+
+    what: str
+    places: list[str] = field(default_factory=list)
+    spellings: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return self.spellings.total()
+
+    def add(self, place: str, cell: str) -> None:
+        self.spellings[cell] += 1
+        if len(self.places) < _FEW_PLACES:
+            self.places.append(f"{place}: {shown(cell)}")
+
+    def told(self, num_rows: int) -> str:
+        """Return a sentence on the rows, without its end."""
+        more = ", …" if len(self) > len(self.places) else ""
+        spellings = ", ".join(f"{shown(cell)} ({count:,})" for cell, count in self.spellings.most_common(_FEW_PLACES))
+        written = f"; as {spellings}" if more else ""
+        return (
+            f"{len(self):,} of {plural(num_rows, 'row')} have no {self.what} ({'; '.join(self.places)}{more}{written})"
+        )
 
 
 @dataclass
@@ -61,6 +95,8 @@ class CodedTexts:
     """Number of rows whose text `clean` changed."""
     unseen: dict[str, int] = field(default_factory=dict)
     """Codes that `numbers` of the training data lacks, by the number of their rows; they are numbered after it."""
+    unlabelled: Omissions = field(default_factory=lambda: Omissions("code"))
+    """Rows that were left out."""
 
     def __len__(self) -> int:
         return len(self.lang_numbers)
@@ -125,19 +161,36 @@ def read_texts(
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
-            code or too many codes. The message names file, line and column.
+            code or too many codes. The message names file, line and column; that of rows without text or code counts
+            them.
     """
-    table = CodedTexts(numbers={} if known is None else known)
+    table, blank = CodedTexts(numbers={} if known is None else known), Omissions("text")
 
     @functools.lru_cache(_REMEMBERED_CELLS)  # cells repeat
-    def numbers_in(cell: str) -> tuple[int, ...]:
-        return tuple(_number(table, code(part), is_closed=known is not None) for part in split_cell(cell))
+    def numbers_in(cell: str, separator: str) -> tuple[int, ...]:
+        parts = split_cell(cell, separator, columns.missing)
+        return tuple(_number(table, code(part), is_closed=known is not None) for part in parts)
 
     for path in paths:
         with tables.opened(path) as (header, rows):
-            _read_file(path, header, rows, columns, numbers_in, max_codes, table)
-    if not len(table):
+            _read_file(path, header, rows, columns, numbers_in, max_codes, table, blank)
+    num_rows = len(table) + len(table.unlabelled) + len(blank)
+    if not num_rows:
         raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
+    problems = []
+    if table.unlabelled and not (columns.skips_unlabelled and len(table)):
+        step = (
+            "name the columns of codes with target_cols"
+            if columns.skips_unlabelled
+            else "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
+        )
+        problems.append(
+            f"{table.unlabelled.told(num_rows)}: {step}; empty cells and missing_labels={columns.missing} mean no code"
+        )
+    if blank:
+        problems.append(f"{blank.told(num_rows)}: fill them in, or remove these rows")
+    if problems:
+        raise DataError("\n".join(problems))
     return table
 
 
@@ -146,11 +199,12 @@ def _read_file(
     header: list[str],
     rows: Iterator[tuple[str, Sequence[str]]],
     columns: Columns,
-    numbers_in: Callable[[str], tuple[int, ...]],
+    numbers_in: Callable[[str, str], tuple[int, ...]],
     max_codes: int,
     table: CodedTexts,
+    blank: Omissions,
 ) -> None:
-    """Add the rows of a file to `table`; `numbers_in` reads a cell of codes."""
+    """Add the rows of a file to `table`; `numbers_in` reads a cell of codes that a separator divides."""
     text_at, lang_at, target_ats = _places(path, header, columns)
 
     def wrong(where: str, at: int, what: str) -> DataError:
@@ -158,18 +212,24 @@ def _read_file(
 
     for where, cells in rows:
         text = clean_text(cells[text_at]) if columns.clean == "light" else cells[text_at]
-        table.num_cleaned += text != cells[text_at]
-        if not text.strip():
-            raise wrong(where, text_at, "no text; fill it in or remove the row")
         numbers: dict[int, None] = {}
         for at in target_ats:
+            items = cells.items(at) if isinstance(cells, tables.Cells) else None
             try:
-                numbers.update(dict.fromkeys(numbers_in(_codes(cells, at))))
+                if items is None:
+                    numbers.update(dict.fromkeys(numbers_in(cells[at], columns.separator)))
+                for item in items or ():
+                    numbers.update(dict.fromkeys(numbers_in(item, "")))
             except ValueError as error:
                 raise wrong(where, at, str(error)) from None
         if not numbers:
-            given = shown(_codes(cells, target_ats[0]))
-            raise wrong(where, target_ats[0], f"no code, but {given}; fill it in or remove the row")
+            spelt = "" if items is not None else next(filter(None, (cells[at].strip() for at in target_ats)), "")
+            table.unlabelled.add(f"{where}, column {header[target_ats[0]]!r}", spelt)
+            continue
+        if not text.strip():
+            blank.add(f"{where}, column {header[text_at]!r}", cells[text_at])
+            continue
+        table.num_cleaned += text != cells[text_at]
         if len(numbers) > max_codes:
             raise wrong(where, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
         lang = cells[lang_at].strip() if lang_at is not None else ""
@@ -207,11 +267,6 @@ def usual_targets(header: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of codes that are read if none is named."""
     targets = tuple(sorted(name for name in header if name[:4] == "code" and name[4:].isdecimal()))
     return targets or tuple(name for name in ("codes", "code", "hisco") if name in header)[:1]
-
-
-def _codes(cells: Sequence[str], at: int) -> str:
-    """Return a cell of codes, which may be a list of them."""
-    return cells.joined(at, SEPARATOR) if isinstance(cells, tables.Cells) else cells[at]
 
 
 def read_key(path: Path) -> dict[str, str]:
@@ -276,6 +331,25 @@ def _covered(
     return held_out
 
 
-def split_cell(cell: str) -> list[str]:
+def split_cell(cell: str, separator: str, missing: Collection[str]) -> list[str]:
     """Return the codes written in a cell; none for an empty cell or a missing value."""
-    return [part for part in re.split(f"\\s*{SEPARATOR}\\s*", cell.strip()) if part and part not in MISSING]
+    is_one = not separator or cell.strip() in missing
+    parts = [part.strip() for part in ([cell] if is_one else cell.split(separator))]
+    return [part for part in parts if part and part not in missing]
+
+
+def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
+    """Return sentences on codes that may be none, by their spelling, and on codes that may be several."""
+    odd = [spelling for spelling in MISSING if spelling in codes]
+    notes = [
+        f"note: codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
+        for _ in odd[:1]
+    ]
+    for separator in _USUAL_SEPARATORS if not columns.separator else "":
+        divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
+        if divided:
+            notes.append(
+                f"note: {len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, are other codes "
+                f"with {separator!r} between; each is one code here: label_separator={separator!r} divides them"
+            )
+    return notes

@@ -24,9 +24,9 @@ _HISCO_SYMBOLS = ("-3", "-2", "-1", *"0123456789")
 HISCO_SPECIAL = ("-1", "-2", "-3")
 HISCO_BLOCK = 5
 SEPARATOR = "&"
-"""Between the codes of one cell."""
-MISSING = ("?", "NA", "NaN", "nan")
-"""Cells without a code, like empty ones: the spellings of OccCANINE, R and pandas."""
+"""Between the HISCO codes of one cell, and between predicted codes."""
+MISSING = ("?", "NA", "NaN", "nan", "N/A", "#N/A", "<NA>", "None", "null")
+"""Cells without a HISCO code, like empty ones: the spellings of OccCANINE, R, pandas and spreadsheets."""
 _LONGEST_CODE = 64
 
 Array = npt.NDArray[np.int64]

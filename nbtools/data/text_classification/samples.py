@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nbtools.data.tables import Source
-from nbtools.data.text_classification import codes, occupations
+from nbtools.data.text_classification import coded_texts, codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import plural, shown
@@ -30,6 +30,19 @@ class Samples:
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
+    code_notes: Sequence[str] = ()
+    """Sentences on codes that may be none or several."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on rows that were left out, and on unusual codes."""
+        tables = {id(table): table for table in (self.train, self.evaluation)}.values()
+        skipped = [
+            f"note: {table.unlabelled.told(len(table) + len(table.unlabelled))}; they are left out (skip_unlabelled)"
+            for table in tables
+            if table.unlabelled
+        ]
+        return [*skipped, *self.code_notes, *filter(None, [self.unseen_note])]
 
     @property
     def unseen_note(self) -> str:
@@ -84,7 +97,7 @@ def read_samples(
     classes = [system.classes[code] for code in table.numbers]
     for each in (table,) if evaluation is table else (table, evaluation):
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, parts[0], evaluation, *parts[1:])
+    return Samples(system, table, parts[0], evaluation, *parts[1:], coded_texts.code_notes(table.numbers, columns))
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

@@ -6,6 +6,7 @@ An unknown name is returned unchanged, so that the config's validation can repor
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,27 +15,26 @@ from nbtools.errors import ConfigError, shown
 from nbtools.script.field_text import parse_field
 
 _OLDER_NAMES = {
-    "dataset": ("data_dir", "data_path"),
-    "batch_size": ("train_batch_size", "batch_size_per_gpu", "per_device_train_batch_size"),
-    "gradient_accumulation_steps": ("accumulation_steps",),
-    "epochs": ("n_epochs", "num_epochs", "num_train_epochs"),
-    "max_steps": ("train_timesteps",),
-    "learning_rate": ("lr",),
-    "precision": ("mixed_precision",),
-    "gradient_clip": ("max_grad_norm",),
-    "save_dir": ("save_path", "output_dir"),
-    "checkpoint_every": ("checkpoint_freq",),
-    "hidden_size": ("tf_n_embd", "n_embd", "n_embed"),
-    "num_layers": ("tf_n_layer", "n_layer", "n_layers"),
-    "num_heads": ("tf_n_head", "n_head", "n_heads"),
-    "sequence_length": ("max_seq_len", "n_transit", "max_agent_tokens"),
-    "dropout": ("tf_dropout",),
-    "eval_batch_size": ("test_batch_size",),
-    "eval_draws": ("eval_samples",),
-    "min_chars": ("min_story_length",),
-    "max_chars": ("max_story_length",),
-}
-ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names}
+    "dataset": "data_dir data_path train_file", "val_data": "validation_file", "validation_share": "share_val",
+    "text_col": "input_col text_column text_column_name", "lang_col": "language_col",
+    "target_cols": "label_column label_column_name", "skip_unlabelled": "drop_bad_labels",
+    "max_samples": "max_train_samples", "model_name": "model_name_or_path", "tokenizer": "tokenizer_name",
+    "batch_size": "train_batch_size batch_size_per_gpu per_device_train_batch_size",
+    "gradient_accumulation_steps": "accumulation_steps", "epochs": "n_epochs num_epochs num_train_epochs",
+    "max_steps": "train_timesteps", "learning_rate": "lr", "lr_schedule": "lr_scheduler_type",
+    "precision": "mixed_precision", "gradient_clip": "max_grad_norm", "compile": "torch_compile",
+    "num_workers": "dataloader_num_workers", "save_dir": "save_path output_dir",
+    "log_every": "log_interval logging_steps", "eval_every": "eval_interval eval_steps",
+    "checkpoint_every": "checkpoint_freq save_interval save_steps", "keep_last": "save_total_limit",
+    "hidden_size": "tf_n_embd n_embd n_embed", "num_layers": "tf_n_layer n_layer n_layers",
+    "num_heads": "tf_n_head n_head n_heads", "dropout": "tf_dropout", "mask_probability": "mlm_probability",
+    "sequence_length": "context_len context_length n_transit max_agent_tokens max_len max_length max_seq_len "
+    "max_seq_length block_size",
+    "augmentation": "augmentation_prob", "unknown_lang": "unk_lang_prob", "eval_draws": "eval_samples",
+    "eval_batch_size": "test_batch_size per_device_eval_batch_size", "eval_samples": "max_eval_samples",
+    "min_chars": "min_story_length", "max_chars": "max_story_length",
+}  # fmt: skip
+ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names.split()}
 """Field of each older name."""
 
 IGNORED: Mapping[str, str] = {
@@ -42,16 +42,51 @@ IGNORED: Mapping[str, str] = {
     "distributed": "the number of processes is read from the environment",
     "use_compressed_context": "compress_interval says it",
     "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
+    "pin_memory": "batches for a GPU always are in pinned memory",
+    **dict.fromkeys(("do_train", "do_eval"), "a script trains and evaluates"),
+    "overwrite_output_dir": "each run has a directory of its own",
+    "preprocessing_num_workers": "it changes no result",
+    "pad_to_max_length": "a batch is as long as its sequences",
+    "ddp_find_unused_parameters": "it follows from the model",
+    "load_best_model_at_end": "the best checkpoint is kept (keep_best), and tested at the end",
 }
 """Arguments of older launchers and programs that have no effect, and the reason."""
 
-REFUSED: Mapping[str, str] = {
-    "packing": (
-        "is no choice: documents fill their sequences without padding; pairs share none, since they would attend "
-        "to each other, which is another loss, and those of similar length share a batch instead"
+_REASONS = {
+    "packing": "is no choice: documents fill their sequences without padding; pairs share none, since they would "
+    "attend to each other, which is another loss, and those of similar length share a batch instead",
+    "language": "has no field: a column of the data has the language of each text (lang_col), unk without one",
+    "freeze_encoder": "has no field: adapter='lora' leaves the pretrained weights as they are and trains a part beside",
+    "only_encoder": "has no field: a model's folder in model_name gives the encoder alone",
+    "use_within_block_sep": "has no field: codes are spelled character by character, commas included",
+    "initial_checkpoint resume_from_checkpoint": "is no value of the config: give it to the script as --resume-from "
+    "FILE, or name a model's folder in model_name",
+    "num_transformations": "has no field: an augmented text has three random edits",
+    "decoder_dim_feedforward": "has no field: layers of the decoder are 4 times as wide inside as outside",
+    "wandb_project wandb_project_name": "has no field: the variable WANDB_PROJECT names the project",
+    "dataset_name dataset_config_name": "is written behind dataset: hf/OWNER/NAME:CONFIG,split=train",
+    "test_file": "has no field: the test has test_fraction of the held-out data",
+    "validation_split_percentage": "has no field: validation_share, where a recipe has it, is a share of 1",
+    "line_by_line": "is no choice: a table gives a document per row, and a text file is cut into sections",
+    "config_name config_overrides model_type": "has no field: hidden_size, num_layers and num_heads shape a new model, "
+    "model_name names a trained one",
+    "do_predict": "has no field: nbtools predict RUN uses the trained model",
+    "optim adam_epsilon": "has no field: the optimizer is AdamW, with an epsilon of 1e-8",
+    "evaluation_strategy eval_strategy save_strategy logging_strategy": "has no field: log_every, eval_every and "
+    "checkpoint_every count steps, and checkpoint_epochs saves at each epoch's end",
+    "run_name": "has no field: a run has the name of its script",
+    "push_to_hub": "has no field: nbtools export writes the model's folder, which can be uploaded",
+}
+REFUSED: Mapping[str, str] = {name: reason for names, reason in _REASONS.items() for name in names.split()}
+"""Names of other programs that have no field, and the reason."""
+
+REFUSED_BESIDE: Mapping[str, tuple[str, str]] = {
+    "block_size": (
+        "max_codes",
+        "has no field: it is 5 for HISCO codes, else the length of the longest code in the data",
     )
 }
-"""Names of other programs that have no field, and the reason."""
+"""Older name -> (field, reason): no alias in a recipe that has this field, where the name means another thing."""
 
 ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
 """Field of each older switch: None if the switch is off; if it is on, the field's own entry is required."""
@@ -66,34 +101,85 @@ QUOTIENTS: Mapping[str, tuple[str, str]] = {
 IMPLIED: Mapping[str, Mapping[str, Any]] = {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
 """Older name -> values of further fields: a program that counts steps has no epochs."""
 
-SWITCHES: Mapping[str, tuple[str, str]] = {
-    "fp16": ("fp16", "fp32"),
-    "bf16": ("bf16", "fp32"),
-    "no_fp16": ("fp32", "fp16"),
-    "no_bf16": ("fp32", "bf16"),
+SWITCHES: Mapping[str, tuple[str, str, str]] = {
+    "fp16": ("precision", "fp16", "fp32"),
+    "bf16": ("precision", "bf16", "fp32"),
+    "no_fp16": ("precision", "fp32", "fp16"),
+    "no_bf16": ("precision", "fp32", "bf16"),
+    "log_wandb": ("report_to", "wandb", "none"),
 }
-"""Older switch -> value of `precision` when it is on, and when it is off."""
+"""Older switch -> field, and its value when the switch is on, and when it is off."""
 
 TRUTHS: Mapping[str, bool] = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb])", re.IGNORECASE)
-_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
-def assigned(cls: type[BaseModel], texts: Iterable[str]) -> dict[str, Any]:
+def assigned(
+    cls: type[BaseModel], texts: Iterable[str], base: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them;
-    ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks."""
-    values = {}
+    ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks. `base` has the values that
+    are changed."""
+    values: dict[str, Any] = {}
+    divided: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
             raise ConfigError(f"{shown(text)}: has no '='; write FIELD=VALUE, such as learning_rate=1e-4")
-        field, parsed = translated_value(cls, name, value)
+        if is_quotient(cls, name):
+            divided[name] = value
+        else:
+            field, parsed = translated_value(cls, name, value)
+            values[field] = parsed
+    for name, value in divided.items():
+        try:
+            field, parsed = quotient(cls, name, value, values, base)
+        except ConfigError as error:
+            raise ConfigError(f"{name}={value}: {error}") from None
         values[field] = parsed
     return values
+
+
+def is_quotient(cls: type[BaseModel], name: str) -> bool:
+    """Return whether a name means a field by its quotient with another."""
+    return (plain := name.replace("-", "_")) in QUOTIENTS and plain not in cls.model_fields
+
+
+def quotient(
+    cls: type[BaseModel], name: str, text: str, given: Mapping[str, Any], base: Mapping[str, Any]
+) -> tuple[str, Any]:
+    """Return the field and its value for a number that another field's value divides.
+
+    The divisor is among the values that are `given` with it, else in `base`, else the default.
+
+    Raises:
+        ConfigError: there is no such field, divisor or whole number; the message does not name the number.
+    """
+    field, divisor = QUOTIENTS[name.replace("-", "_")]
+    if not {field, divisor} <= cls.model_fields.keys():
+        raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
+    parts = given.get(divisor, base.get(divisor, cls.model_fields[divisor].default))
+    if divisor == "max_steps" and "epochs" in given and divisor not in given:
+        parts = None  # `TrainConfig.uncapped`
+    digits = counted(text.replace("_", ""))
+    if not digits.isdecimal() or len(digits) > 18:
+        raise ConfigError("is no whole number")
+    is_share = cls.model_fields[field].annotation is float
+    if is_share and not int(digits):
+        return field, 0.0
+    if not isinstance(parts, int) or not parts:
+        raise ConfigError(f"means {field} x {divisor}, and {divisor} is not given; set {field} itself")
+    whole, rest = divmod(int(digits), parts)
+    if is_share:
+        return field, int(digits) / parts
+    if rest:
+        raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
+    return field, whole
 
 
 def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, Any]:
@@ -113,12 +199,14 @@ def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, 
     """
     name = name.replace("-", "_")
     fields = cls.model_fields
-    if name in SWITCHES and name not in fields and "precision" in fields:
-        on, off = SWITCHES[name]
+    if name in SWITCHES and name not in fields and SWITCHES[name][0] in fields:
+        field, on, off = SWITCHES[name]
         truth = TRUTHS.get(text.lower()) if text is not None else True
-        return "precision", str(text) if truth is None else on if truth else off
-    if name in REFUSED and name not in fields:
-        raise ConfigError(f"{name}: {REFUSED[name]}; leave it out")
+        return field, str(text) if truth is None else on if truth else off
+    beside, why = REFUSED_BESIDE.get(name, ("", ""))
+    why = why if beside in fields else REFUSED.get(name, "")
+    if why and name not in fields:
+        raise ConfigError(f"{name}: {why}; leave it out")
     field = name if name in fields else ALIASES.get(name, name)
     if field not in fields:
         if field != name:

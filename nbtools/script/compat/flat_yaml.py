@@ -3,7 +3,7 @@
 Values are read as text, so that `no`, `1e-4` and `500k` keep their spelling instead of YAML 1.1's types.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ from nbtools.script.compat import aliases
 from nbtools.settings import errors_by_field
 
 LARGEST_BYTES = 2**18
+_CONTEXTS = {"sequence_length", "context_len", "context_length", "n_transit"}
+_POSITIONS = {"max_seq_len", "max_seq_length", "max_len", "max_length", "block_size"}
+"""Names of the size of a table of positions, in files that have one of `_CONTEXTS` too."""
+_REINFORCEMENT = {"gae_lambda", "clip_range", "clip_coef", "ent_coef", "vf_coef", "target_kl", "n_envs", "num_envs"}
+_REINFORCEMENT |= {"total_timesteps", "total_source_timesteps", "source_lr", "learning_starts", "buffer_size"}
+_SHARED = {"batch_size", "n_epochs", "num_epochs", "learning_rate", "max_grad_norm", "gradient_accumulation_steps"}
+"""Names that may be of a reinforcement-learning algorithm, in files that have one of `_REINFORCEMENT` too."""
+_NO_FIELD = "has no such field"
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,8 @@ class FlatYAML:
     """Key without a field -> reason, with the nearest field."""
     remarks: tuple[str, ...]
     """The source lines of these entries, as comment lines for a script."""
+    taken: tuple[str, ...]
+    """The entries that became values, each with its field if that has another name."""
 
 
 def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
@@ -37,10 +47,13 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     said_by: dict[str, str] = {}
     unknown: dict[str, str] = {}
     remarks: list[str] = []
+    taken: list[str] = []
     # Quotients come last, when the values of their divisors are known.
     entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in aliases.QUOTIENTS)
+    names = {key.replace("-", "_") for _, key, _, _ in entries}
     for line, key, value, source in entries:
         try:
+            _check_is_meant(key.replace("-", "_"), names)
             field, meant = _meaning(cls, key, value, values)
         except ConfigError as error:
             unknown[key], field = str(error), ""
@@ -52,8 +65,13 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
                 continue
             raise ConfigError(f"{path}:{line}: {key} and {said_by[field]} both mean {field} and differ; keep one")
         values[field], said_by[field] = meant, key
+        taken.append(key if key.replace("-", "_") == field else f"{key} as {field}")
         if wrong := errors_by_field(cls, {field: meant}).get(field):
             raise ConfigError(f"{path}:{line}: {key}={shown(meant)}: {wrong} ({cls.__name__})")
+    rest = [name for name in cls.model_fields if name not in values]
+    for key, why in unknown.items():
+        if why.endswith(_NO_FIELD) and (near := did_you_mean(key.replace("-", "_"), rest)):
+            unknown[key] = f"{why}; {near}"
     for key in unknown:  # switches that are on
         field = aliases.ENABLES.get(key.replace("-", "_"), "")
         if field in cls.model_fields and values.get(field) is None:
@@ -62,7 +80,19 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
         values = {**aliases.IMPLIED.get(key.replace("-", "_"), {}), **values}
     if remarks:
         remarks.insert(0, f"# What {ascii(path.name)[1:-1]} says beyond this; nothing here uses it:")
-    return FlatYAML(values, unknown, tuple(remarks))
+    return FlatYAML(values, unknown, tuple(remarks), tuple(taken))
+
+
+def _check_is_meant(name: str, names: Collection[str]) -> None:
+    """Raise a ConfigError with the reason if an entry means something else beside others with these `names`."""
+    if name in _POSITIONS and (context := sorted(_CONTEXTS.intersection(names))):
+        raise ConfigError(f"is taken for the size of a table of positions, as {context[0]} is there too; not taken")
+    found = sorted(_REINFORCEMENT.intersection(names)) or (["n_steps"] if {"n_steps", "n_epochs"} <= {*names} else [])
+    if name in _SHARED and found:
+        raise ConfigError(
+            f"may be a value of the reinforcement learning that {found[0]} is of; not taken: if it is one of this "
+            "training, give it with --set"
+        )
 
 
 def _denies(key: str, meant: object) -> bool:
@@ -117,12 +147,11 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
         return aliases.ENABLES[name], None
     if name in aliases.IGNORED:
         raise ConfigError(f"is not needed: {aliases.IGNORED[name]}")
-    if name in aliases.QUOTIENTS:
-        return _quotient(cls, name, value, known)
+    if aliases.is_quotient(cls, name):
+        return aliases.quotient(cls, name, value.value if isinstance(value, yaml.ScalarNode) else "", known, {})
     field, _ = aliases.translated(cls, name, "")
     if field not in cls.model_fields:
-        near = did_you_mean(name, [*cls.model_fields, *aliases.ALIASES])
-        raise ConfigError(f"{cls.__name__} has no such field" + (near and f"; {near}"))
+        raise ConfigError(f"{cls.__name__} {_NO_FIELD}")
     if isinstance(value, yaml.ScalarNode):
         is_null = value.tag == "tag:yaml.org,2002:null"
         return aliases.translated_value(cls, name, "None" if is_null else value.value)
@@ -131,22 +160,3 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
         if "tuple[str, ...]" in annotation:
             return field, tuple(item.value for item in value.value)
     raise ConfigError(f"holds nested values, which {field} does not take")
-
-
-def _quotient(cls: type[TrainConfig], name: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the field and its value for a number that another field's value divides; ConfigError if it cannot."""
-    field, divisor = aliases.QUOTIENTS[name]
-    if not {field, divisor} <= cls.model_fields.keys():
-        raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
-    parts = known.get(divisor, cls.model_fields[divisor].default)
-    if parts is None:
-        raise ConfigError(f"means {field} x {divisor}, and {divisor} is not given; set {field} itself")
-    digits = aliases.counted(value.value.replace("_", "")) if isinstance(value, yaml.ScalarNode) else ""
-    if not digits.isdecimal() or len(digits) > 18:
-        raise ConfigError("is no whole number")
-    whole, rest = divmod(int(digits), parts)
-    if cls.model_fields[field].annotation is float:
-        return field, int(digits) / parts
-    if rest:
-        raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
-    return field, whole

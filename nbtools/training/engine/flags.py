@@ -21,6 +21,7 @@ from nbtools.project import expanded
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat import aliases
+from nbtools.script.field_text import parse_field
 from nbtools.script.script import read_script
 from nbtools.training.process import launchers
 
@@ -122,6 +123,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     result: list[str] = []
     notes: list[str] = []
     switches: dict[str, bool] = {}
+    divided: list[tuple[str, str]] = []
     rest = list(args)
 
     def value_ahead(pattern: str) -> bool:
@@ -138,12 +140,15 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
         if text is None and name.startswith("no_") and name[3:] in aliases.ENABLES:
             name, text = name[3:], "false"
         if name in aliases.IGNORED:
-            if text is None and value_ahead(r"-?[0-9]+" if name == "local_rank" else truth):
+            if text is None and value_ahead(rf"-?[0-9]+|{truth}"):
                 text = rest.pop(0)
             if aliases.ENABLES.get(name) in cls.model_fields:
                 switches[name] = aliases.TRUTHS.get((text or "true").lower(), True)
                 continue
             notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
+            continue
+        if aliases.is_quotient(cls, name):
+            divided.append((name, rest.pop(0) if text is None and value_ahead("(?!--).*") else text or ""))
             continue
         takes_truth = name in aliases.SWITCHES or is_truth(cls, name)
         if text is None and value_ahead(truth if takes_truth else "(?!--).*" if is_spelled(cls, name) else "(?!)"):
@@ -154,6 +159,18 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             result.append(f"--{flag}" if aliases.TRUTHS[text.lower()] else f"--no-{flag}")
         else:
             result.append(f"--{flag}" if text is None else f"--{flag}={text}")
+    if divided:
+        written = (argument[2:].partition("=") for argument in result)
+        texts = {name.replace("-", "_"): text for name, _, text in written}
+        values = {name: parse_field(text, cls.model_fields.get(name)) for name, text in texts.items()}
+        for name, text in divided:
+            flag = f"--{name.replace('_', '-')}"
+            try:
+                field, value = aliases.quotient(cls, name, text, values, config.model_dump())
+            except ConfigError as error:
+                raise ConfigError(f"{flag} {text}: {error}") from None
+            result.append(f"--{field.replace('_', '-')}={value}")
+            notes.append(f"{flag} {text} is {field}={value:g}: {text} of {aliases.QUOTIENTS[name][1]}")
     for name, is_on in switches.items():
         switch, flag = (f"--{part.replace('_', '-')}" for part in (name, aliases.ENABLES[name]))
         is_given = any(argument.startswith(f"{flag}=") for argument in result)
@@ -167,7 +184,8 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
 
 def is_truth(cls: type[TrainConfig], name: str) -> bool:
     """Whether a field is a bool, so that its flag needs no value."""
-    return name in cls.model_fields and cls.model_fields[name].annotation is bool
+    field = name if name in cls.model_fields else aliases.ALIASES.get(name, name)
+    return field in cls.model_fields and cls.model_fields[field].annotation is bool
 
 
 def is_spelled(cls: type[TrainConfig], name: str) -> bool:

@@ -49,12 +49,12 @@ Mistake = tuple[float, str, str, str]
 def train(worker: Worker, config: TextClassificationConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     initial_state = worker.initial_state
-    is_download = any(map(hub.named, (*config.files, config.val_data)))  # which rank 0 reads for all
+    is_download = any(map(hub.named, (*config.files, *config.val_files)))  # which rank 0 reads for all
     share = worker.ranks.from_main if is_download else worker.ranks.in_turn
     samples = share(lambda: load_samples(config, worker.project.root))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows))
-    if samples.unseen_note:
-        worker.say(samples.unseen_note)
+    for note in samples.notes:
+        worker.say(note)
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
     classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
@@ -76,7 +76,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     num_texts = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("seq2seq_loss", "flat_loss", "texts", "characters", "positions", device=worker.device)
     sizes = {"num_parameters": classifier.num_parameters(), "vocab_size": len(samples.system.codes)}
-    worker.begin(plan, optimizer, tally, hub_commits=hub.commits_of(*config.files, config.val_data), **sizes)
+    worker.begin(plan, optimizer, tally, hub_commits=hub.commits_of(*config.files, *config.val_files), **sizes)
 
     model.train()
     for step in range(plan.first_step, plan.total_steps + 1):

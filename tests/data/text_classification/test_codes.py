@@ -66,11 +66,23 @@ def test_what_is_no_code_at_all_is_refused(cell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "parts"),
-    [("61110 & 83110", ["61110", "83110"]), ("61110&", ["61110"]), ("?", []), (" ", []), ("NA", []), ("a&?", ["a"])],
+    ("cell", "separator", "parts"),
+    [
+        ("61110 & 83110", "&", ["61110", "83110"]),
+        ("61110&", "&", ["61110"]),
+        ("?", "&", []),
+        (" ", "&", []),
+        (" NA ", "", []),
+        ("a&?", "&", ["a"]),
+        ("a & b", "", ["a & b"]),
+        ("a, b,c", ", ", ["a", "b,c"]),
+        ("a||b", "|", ["a", "b"]),
+        ("n/a", "/", []),
+        ("a" + " " * 10**6 + "&b", "&", ["a", "b"]),
+    ],
 )
-def test_a_cell_holds_codes_or_says_that_it_holds_none(cell: str, parts: list[str]) -> None:
-    assert split_cell(cell) == parts
+def test_a_cell_holds_codes_or_says_that_it_holds_none(cell: str, separator: str, parts: list[str]) -> None:
+    assert split_cell(cell, separator, ("?", "NA", "n/a")) == parts
 
 
 def test_data_without_a_code_is_refused() -> None:

@@ -312,7 +312,9 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     found = schedule(config, 2, root=project.root)
     assert found is not None and found.total_steps == 100_000
     named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
-    said = capsys.readouterr().err.splitlines()
+    taken, *said = capsys.readouterr().err.splitlines()
+    assert "took compress_interval, tf_n_embd as hidden_size, tf_n_layer as num_layers, tf_n_head as" in taken
+    assert "num_warmup_steps as warmup_ratio" in taken
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
     kept = (project.scripts / "dark.py").read_text().splitlines()[-len(named) :]
     assert kept == [f"#   {line}" for line in DARKROOM.splitlines() if line.partition(":")[0] in named]
@@ -385,6 +387,59 @@ def test_a_warm_up_longer_than_the_training_is_refused_with_its_line(tmp_path: P
     assert read.unknown == {
         "train_source_timesteps": "means num_episodes x horizon, which MLMPretrainingConfig does not have"
     }
+
+
+@pytest.mark.promise("guide-A5")
+@pytest.mark.parametrize(
+    ("text", "values", "refused"),
+    [
+        ("max_seq_len: 256", {"sequence_length": 256}, {}),
+        (
+            '{"n_layer": 4, "max_seq_len": 256, "context_len": 80}',
+            {"num_layers": 4, "sequence_length": 80},
+            {"max_seq_len": "is taken for the size of a table of positions, as context_len is there"},
+        ),
+        (
+            "n_steps: 80\nbatch_size: 50\nn_epochs: 20\nlr: 0.1\ntrain_batch_size: 512\nclip_range: 0.2",
+            {"learning_rate": 0.1, "batch_size": 512},
+            {
+                "batch_size": "may be a value of the reinforcement learning that clip_range is of; not taken",
+                "n_epochs": "may be a value of the reinforcement learning",
+            },
+        ),
+        ("n_steps: 80\nn_epochs: 20", {}, {"n_epochs": "may be a value of the reinforcement learning that n_steps is"}),
+        ("n_steps: 80\nbatch_size: 20", {"batch_size": 20}, {}),
+        (
+            "tf_n_layer: 2\ntf_n_layers: 3\ndropout: 0.1\nattn_dropout: 0.1\nnum_heats: 3",
+            {"num_layers": 2, "dropout": 0.1},
+            {"num_heats": "AlgorithmDistillationConfig has no such field; did you mean num_heads?"},
+        ),
+    ],
+)
+def test_a_key_that_means_another_thing_beside_others_is_not_taken_and_told(
+    tmp_path: Path, text: str, values: dict[str, object], refused: dict[str, str]
+) -> None:
+    read = read_flat_yaml(old(tmp_path, text), AlgorithmDistillationConfig)
+    assert read.values == values
+    assert len(read.taken) == len(values)
+    for key, why in refused.items():
+        assert read.unknown[key].startswith(why)
+    for why in read.unknown.values():
+        near = why.partition("did you mean ")[2].rstrip("?")
+        assert not near or (near in AlgorithmDistillationConfig.model_fields and near not in values)
+
+
+def test_set_divides_a_number_of_steps_by_those_of_the_preset(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["new", "mlm_pretraining", "warm", "--preset", "cpu_demo", "--force", "--set", "warmup_steps=30"]
+    assert main(words) == 0
+    config = read_script(project.scripts / "warm.py").config
+    assert config.max_steps is not None and config.warmup_ratio == 30 / config.max_steps
+    assert main([*words, "--set", "max_steps=100"]) == 0
+    assert read_script(project.scripts / "warm.py").config.warmup_ratio == 0.3
+    assert main([*words, "--set", "epochs=2"]) == 2
+    assert "warmup_steps=30: means warmup_ratio x max_steps, and max_steps is not given" in capsys.readouterr().err
 
 
 def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.rundir.json_files import write_json
 from nbtools.script.compat.aliases import ALIASES
 from nbtools.settings import setting
@@ -76,13 +76,87 @@ def test_a_command_line_is_answered_without_loading_torch(recipe: str, words: li
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
     field = ALIASES[alias]
-    values = {"precision": "bf16", "learning_rate": "0.5", "gradient_clip": "0.5", "dropout": "0.5", "max_chars": "900"}
-    text = values.get(field, "8")
+    values = {"precision": "bf16", "max_chars": "900", "tokenizer": "words", "lr_schedule": "cosine"}
+    values |= dict.fromkeys(("compile", "skip_unlabelled"), "True")
+    shares = "learning_rate", "gradient_clip", "dropout", "mask_probability", "augmentation", "unknown_lang"
+    text = (values | dict.fromkeys((*shares, "validation_share"), "0.5")).get(field, "8")
     configs = (CONFIG, *(recipe.config_class() for recipe in RECIPES.values()))
     config = next(config for config in configs if field in type(config).model_fields)
+    if field == "val_data":
+        config = config.replace(dataset="a.csv")
     flags = parse(config, [f"--{alias.replace('_', dash)}", text])
     assert flags.overridden == (field,)
-    assert str(getattr(flags.config, field)) == text
+    value = getattr(flags.config, field)
+    assert str(value[0] if isinstance(value, tuple) else value) == text
+
+
+OCC = TextClassificationConfig(dataset="a.csv", max_steps=2000)
+
+
+@pytest.mark.promise("guide-O2", "guide-O3")
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ("--input-col occ", "text_col", "occ"),
+        ("--language-col lang", "lang_col", "lang"),
+        ("--share-val 0.2", "validation_share", 0.2),
+        ("--save-interval 5000", "checkpoint_every", 5000),
+        ("--warmup-steps 1000", "warmup_ratio", 0.5),
+        ("--warmup_steps=0", "warmup_ratio", 0.0),
+        ("--warmup-steps 1k --max-steps 4000", "warmup_ratio", 0.25),
+        ("--drop-bad-labels", "skip_unlabelled", True),
+        ("--drop-bad-labels true", "skip_unlabelled", True),
+        ("--log-wandb", "report_to", "wandb"),
+        ("--max-len 128", "sequence_length", 128),
+        ("--val-data a.csv b.csv", "val_data", ("a.csv", "b.csv")),
+        ("--validation_file=a.csv", "val_data", ("a.csv",)),
+        ("--train_file b.csv --do_train --do_eval", "dataset", "b.csv"),
+        ("--num_train_epochs 3.0", "epochs", 3),
+        ("--model_name_or_path m", "model_name", "m"),
+        ("--lr_scheduler_type cosine", "lr_schedule", "cosine"),
+        ("--label-separator ;", "label_separator", ";"),
+        ("--label_separator=", "label_separator", ""),
+        ("--missing-labels NA ?", "missing_labels", ("NA", "?")),
+    ],
+)
+def test_flags_of_occcanine_and_of_hugging_face_set_their_field(given: str, field: str, value: object) -> None:
+    assert getattr(parse(OCC, given.split()).config, field) == value
+
+
+@pytest.mark.promise("guide-O2", "guide-O3")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--language en", "language: has no field: a column of the data"),
+        ("--block-size 5", "block_size: has no field: it is 5 for HISCO"),
+        ("--freeze-encoder", "freeze_encoder: has no field: adapter='lora'"),
+        ("--only-encoder", "only_encoder: has no field"),
+        ("--use-within-block-sep", "use_within_block_sep: has no field"),
+        (
+            "--initial-checkpoint last.bin",
+            "initial_checkpoint: is no value of the config: give it to the script as --res",
+        ),
+        ("--wandb-project-name x", "the variable WANDB_PROJECT"),
+        ("--num-transformations 3", "num_transformations: has no field"),
+        (
+            "--epochs 5 --warmup-steps 100",
+            "--warmup-steps 100: means warmup_ratio x max_steps, and max_steps is not given",
+        ),
+        ("--warmup-steps few", "--warmup-steps few: is no whole number"),
+        ("--dataset_name imdb", "hf/OWNER/NAME"),
+        ("--eval_strategy epoch", "eval_every and checkpoint_every count steps"),
+    ],
+)
+def test_a_flag_of_another_program_without_a_field_is_refused_with_the_reason(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(OCC, given.split())
+    assert said in capsys.readouterr().err
+
+
+def test_block_size_is_the_length_of_sequences_where_codes_have_no_blocks() -> None:
+    assert parse(CONFIG, ["--block_size", "128"]).config.sequence_length == 128
 
 
 def test_lr_is_the_learning_rate() -> None:

@@ -183,9 +183,8 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
             for n in range(start, start + 30)
         ]
         (tables.root / name).write_text("\n".join(["text,colour,more", *lines]))
-    config = tiny(
-        dataset=None, train_data=("a.csv", "b.csv"), val_data="v.csv", text_col="text", target_cols=("colour", "more")
-    )
+    columns = {"text_col": "text", "target_cols": ("colour", "more"), "missing_labels": ("?",), "label_separator": "&"}
+    config = tiny(dataset=None, train_data=("a.csv", "b.csv"), val_data="v.csv", **columns)
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
     assert (derived["num_train_samples"], derived["num_eval_samples"], derived["vocab_size"]) == (60, 30, 4)
@@ -301,6 +300,7 @@ def test_bad_data_ends_before_the_first_step(
         ({"train_data": ("a.csv",)}, "dataset and train_data"),
         ({"dataset": None, "val_data": "v.csv"}, "needs train_data"),
         ({"target_cols": ()}, "name at least one"),
+        ({"val_data": ()}, "name at least one"),
         ({"hidden_size": 20}, "hidden_size=20: must be a multiple of CANINE's 8"),
         ({"num_decoder_heads": 3}, "num_decoder_heads=3: must be a multiple"),
         ({"max_codes": 7}, "must be <= 6"),
@@ -320,10 +320,14 @@ def test_the_old_programs_command_lines_still_work() -> None:
     assert changed.config.spelling == "generic"
     assert changed.config.save_dir == "out"
     assert any("distributed is ignored" in note for note in changed.notes)
-    classifier = "--train-data a.csv b.csv --val-data v.csv --save-dir out --batch-size 512 --formatter hisco"
+    classifier = "--train-data a.csv b.csv --val-data v.csv w.csv --save-dir out --batch-size 512 --formatter hisco"
     changed = parse(config, classifier.split())
     assert changed.config.files == ("a.csv", "b.csv")
-    assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == ("v.csv", "hisco", "out")
+    assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == (
+        ("v.csv", "w.csv"),
+        "hisco",
+        "out",
+    )
 
 
 def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
