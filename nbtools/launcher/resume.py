@@ -103,7 +103,7 @@ def resume(
         forked, more = _forked(parent, found, changes or {}, settings)
         settings["name"] = own if name is None else name
         try:
-            return _started(parent, found, forked, args, settings, notes + more)
+            return _started(parent, found, forked, args, settings, notes + more, tuple(changes or ()))
         except BaseException:
             if forked is not None:
                 forked.unlink(missing_ok=True)
@@ -149,6 +149,7 @@ def _started(
     args: Sequence[str],
     settings: Mapping[str, Any],
     notes: Sequence[str],
+    named: tuple[str, ...],
 ) -> Run:
     """Start the new run with the fork's script or the old one, and issue the notes as warnings."""
     own = resuming([] if forked else _args_of(parent), found.path)
@@ -163,6 +164,8 @@ def _started(
         warnings.warn(note, stacklevel=3)
     origin: dict[str, Any] = {"run": parent.id, "checkpoint": found.name, "step": found.step}
     origin |= {"changes": changes} if changes else {}
+    # The values are as before: the training then accepts that a file has another content.
+    origin |= {"named": kept} if (kept := [name for name in named if name not in changes]) else {}
     return start(checked, runs=parent.dir.parent, script=str(forked or parent.info.get("script")), resumed_from=origin)
 
 

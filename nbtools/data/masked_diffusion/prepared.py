@@ -9,10 +9,12 @@
 Training, validation and test never share a document. Sequences are cut from the rows side by side, so none overlap.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.data.split import DataDigest, digest_of
 from nbtools.errors import DataError
 
 TRAIN, VALIDATION, TEST = "train_data.npy", "val_data.npy", "test_data.npy"
@@ -73,3 +75,13 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
     sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))
     return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)
+
+
+def digest_of_prepared(folder: Path) -> DataDigest:
+    """Return a hash of the token ids of a prepared folder, which is divided already."""
+    names = [name for name in (TRAIN, VALIDATION, TEST) if (folder / name).is_file()]
+    digests = []
+    for name in names:
+        with (folder / name).open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").digest())
+    return DataDigest(digest_of(digests), f"{len(names)} files of tokens", rule="")

@@ -6,10 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from nbtools.data import split
+from nbtools.data.split import DataDigest
 from nbtools.data.tables import Source
 from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
+from nbtools.data.text_classification.coded_texts import (
+    CodedTexts,
+    Columns,
+    Rows,
+    keys_of,
+    read_key,
+    read_texts,
+    split_texts,
+)
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import plural, shown
 
@@ -30,6 +41,18 @@ class Samples:
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
+    data: DataDigest
+    is_seen: npt.NDArray[np.bool_]
+    """Whether the text of each row of the evaluation's own files is trained on, too; empty without such files."""
+    repeated_note: str
+    """A sentence on texts that occur more than once; empty without any."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on repeated texts, and on those of the evaluation's own files that are trained on, too."""
+        total, seen = len(self.is_seen), int(self.is_seen.sum())
+        overlap = f"{seen:,} of {plural(total, 'text')} of val_data are trained on, too: they have scores of their own"
+        return [*filter(None, [self.repeated_note]), *([overlap] if seen else [])]
 
     @property
     def unseen_note(self) -> str:
@@ -76,15 +99,21 @@ def read_samples(
             table.append(row.text, row.lang, numbers)
     if not val_files:
         evaluation = table
-        parts = split_texts(table, validation_share, test_fraction)
+        parts, rule = split_texts(table, validation_share, test_fraction), f"{split.RULE}, share {validation_share}"
+        is_seen = np.zeros(0, dtype=np.bool_)
     else:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
-        parts = np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)
+        parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
+        is_seen = np.isin(keys_of(evaluation), keys_of(table))
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
-    for each in (table,) if evaluation is table else (table, evaluation):
+    read = (table,) if evaluation is table else (table, evaluation)
+    for each in read:
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, parts[0], evaluation, *parts[1:])
+    digest = split.digest_of(piece for each in read for piece in each.pieces())
+    size = " and ".join(plural(len(each), "row") for each in read)
+    note = split.repeated_note(keys_of(table), "text")
+    return Samples(system, table, parts[0], evaluation, *parts[1:], DataDigest(digest, size, rule), is_seen, note)
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

@@ -23,7 +23,8 @@ from nbtools.data import data_files
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, HistoryMetadata, Steps
-from nbtools.errors import DataError
+from nbtools.data.split import DataDigest, digest_of
+from nbtools.errors import DataError, plural
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
 from nbtools.rundir.atomic import new_folder
@@ -47,6 +48,11 @@ class LearningHistories:
     test_HL4: Steps
     """Histories of the test goals."""
     test_goals_G2: Integers
+
+    def digest(self) -> DataDigest:
+        """Return a hash of all steps, which are divided by their goals."""
+        digest = digest_of(steps_HL4.reshape(-1).data for steps_HL4 in (self.train_HL4, self.test_HL4))
+        return DataDigest(digest, f"{len(self.train_HL4):,} + {plural(len(self.test_HL4), 'history')}", rule="")
 
     def divided(self, num_goals: int) -> tuple["LearningHistories", "LearningHistories"]:
         """Divide the test goals with their histories: the last `num_goals` are in the second part."""

@@ -18,10 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from nbtools.data import corpus, data_files
+from nbtools.data import corpus, data_files, split
 from nbtools.data.hub import split_options
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import LeftOutPairs, Pair, has_pairs, no_template, read_pairs, split_pairs
+from nbtools.data.masked_diffusion.pairs import (
+    LeftOutPairs,
+    Pair,
+    has_pairs,
+    no_template,
+    prompt_keys,
+    read_pairs,
+    split_pairs,
+)
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
@@ -35,8 +43,8 @@ from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
 
-_CACHE_FORMAT = 1
-_PAIRS_FORMAT = 3
+_CACHE_FORMAT = 2
+_PAIRS_FORMAT = 4
 _REFUSED = "refused.json"
 
 
@@ -50,6 +58,7 @@ class DiffusionText:
     test: Sequences | RaggedPairs
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
+    data: split.DataDigest | None = field(default=None, kw_only=True)
 
     @property
     def has_pairs(self) -> bool:
@@ -107,21 +116,21 @@ def prepare(
 
 def cached_text(
     cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
-) -> Path:
+) -> disk_buffer.Tokenized:
     """Call `prepare` for a folder named by a hash of the content, which later runs reuse; on rank 0 only."""
     tokenizer = config.model_name or config.tokenizer
     made = _pretrained_tokenizer(config)  # an error before the text is read
-    third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
-    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, *third_part) as documents:
+    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, config.test_fraction) as documents:
         if made is None:
             known = _known(documents, tokenizer, config.dataset, config.clean)
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        content = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest(), *third_part]
+        data = documents.digest()
+        content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), data.digest, config.test_fraction]
         folder = cache / disk_buffer.content_name([*content, *named_in_cache(config)])
         if not folder.is_dir():
             _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
     _say_notes(prepared.read_prepared_metadata(folder), say)
-    return folder
+    return disk_buffer.Tokenized(folder, data)
 
 
 def _known(documents: disk_buffer.Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
@@ -156,7 +165,7 @@ def _spooled(
         found = islice(found, None if downloaded is None else downloaded.max_samples)
         found = disk_buffer.with_progress(found, say, "reading the text")
         with disk_buffer.Spool(found, folder, test_fraction) as documents:
-            for remark in left_out.notes(min_words):
+            for remark in [*left_out.notes(min_words), *filter(None, [documents.repeated_note])]:
                 say(f"note: {remark}")
             yield documents
 
@@ -241,18 +250,18 @@ def cached_data(
     sources = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     column = split_options(config.dataset or "")[1].get("column")
 
-    def make(tell: Callable[[str], None]) -> Path:
+    def make(tell: Callable[[str], None]) -> disk_buffer.Tokenized:
         if not sources or not has_pairs(sources, column):
             return cached_text(cache, config, root, tell)
-        folder, remark = cached_pairs(cache, sources, config, tell)
+        made, remark = cached_pairs(cache, sources, config, tell)
         if remark:
             tell(f"note: {remark}")
-        return folder
+        return made
 
     if downloaded is None:
-        return disk_buffer.Tokenized(make(say))
+        return make(say)
     names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
-    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, *(getattr(config, name) for name in names)]
+    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, split.RULE, *(getattr(config, name) for name in names)]
     request += [config.test_fraction, *named_in_cache(config)]
     if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
         request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
@@ -261,7 +270,7 @@ def cached_data(
 
 def cached_pairs(
     cache: Path, sources: Sequence[Source], config: MaskedDiffusionConfig, say: Callable[[str], None] = print
-) -> tuple[Path, str]:
+) -> tuple[disk_buffer.Tokenized, str]:
     """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
 
     A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. Special
@@ -270,8 +279,8 @@ def cached_pairs(
     token, is part of it.
 
     Returns:
-        The folder, and a note on malformed rows of the hub, pairs that the template refuses or that are too long, and
-        unknown tokens; or an empty string.
+        The folder, and a note on malformed rows of the hub, pairs that the template refuses or that are too long,
+        repeated prompts and unknown tokens; or an empty string.
 
     Raises:
         DataError: a row is malformed (file and line are named), the template refuses all pairs, none fits, or messages
@@ -289,13 +298,12 @@ def cached_pairs(
         raise no_template(origin)
     if made is None:
         is_lossless = tokenizer == "chars" and config.clean == "none"  # all characters are known
-        known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
+        known = found if is_lossless else split_pairs(found, 1, lambda _: 0, config.test_fraction)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
-    settings = [_PAIRS_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
-    settings += [*([config.test_fraction] if config.test_fraction else []), *named_in_cache(config)]
-    contents = ((pair.prompt, pair.answer, *([pair.turns] if pair.turns else [])) for pair in found)
-    folder = cache / disk_buffer.content_name(chain(settings, contents))
+    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    digest = disk_buffer.content_name((pair.prompt, pair.answer, pair.turns) for pair in found)
+    folder = cache / disk_buffer.content_name([*settings, config.test_fraction, *named_in_cache(config), digest])
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
@@ -307,7 +315,10 @@ def cached_pairs(
     remarks = [remark] if left_out else []
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
+    remarks += filter(None, [split.repeated_note(prompt_keys(found), "prompt")])
+    data = split.DataDigest(digest, f"{plural(len(found), 'pair')} of prompt and answer")
+    note = "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
+    return disk_buffer.Tokenized(folder, data), note
 
 
 _PARTS = ("train", "eval", "test")

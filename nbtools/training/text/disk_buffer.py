@@ -4,6 +4,7 @@ Shape suffix: N documents.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import heapq
@@ -22,7 +23,8 @@ from typing import IO, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import corpus, hub
+from nbtools.data import hub, split
+from nbtools.data.split import DataDigest
 from nbtools.errors import DataError, plural
 from nbtools.rundir.json_files import read_json, write_json
 
@@ -80,6 +82,7 @@ class Tokenized(NamedTuple):
     """A folder of token ids for a training."""
 
     folder: Path
+    data: DataDigest
     commits: Mapping[str, str] = {}
     """Commit of each dataset of the hub in the folder, by its name; empty if unknown, or for local files."""
 
@@ -88,7 +91,7 @@ def downloaded_once(
     cache: Path,
     dataset: str | None,
     request: Sequence[object],
-    make: Callable[[Callable[[str], None]], Path],
+    make: Callable[[Callable[[str], None]], Tokenized],
     say: Callable[[str], None],
 ) -> Tokenized:
     """Return the folder in `cache` that `make(say)` wrote of a dataset of the hub, now or for the same request before.
@@ -102,22 +105,23 @@ def downloaded_once(
         day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
         for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
             say(f"note: {remark}")
-        return Tokenized(cache / str(known["folder"]), known.get("commits", {}))
+        return Tokenized(cache / str(known["folder"]), DataDigest(*known["data"]), known.get("commits", {}))
     remarks: list[str] = []
 
     def record(text: str) -> None:
         remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
         say(text)
 
-    made = Tokenized(make(record), hub.commits_of(dataset))
-    write_json(note, {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits})
+    made = make(record)._replace(commits=hub.commits_of(dataset))
+    content = {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits}
+    write_json(note, content | {"data": dataclasses.astuple(made.data)})
     return made
 
 
 class Spool:
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    Whole documents are held out for evaluation and test, as in `corpus.parts_of_documents`. The source may change
+    Whole documents are held out for evaluation and test, as in `split.parts_of`. The source may change
     between two passes, or need another download.
     """
 
@@ -125,6 +129,8 @@ class Spool:
         self._test_fraction = test_fraction
         self.lengths_N = array("q")
         """Length of each document in characters."""
+        self._keys_N = array("Q")
+        self._digest = hashlib.sha256()
         self._sizes_N = array("q")  # in bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `__exit__`
         with contextlib.ExitStack() as stack:
@@ -132,6 +138,8 @@ class Spool:
             for document in documents:
                 data = document.encode("utf-8", "surrogatepass")
                 self._file.write(data)
+                self._digest.update(hashlib.sha256(data).digest())
+                self._keys_N.append(split.key_of(document))
                 self.lengths_N.append(len(document))
                 self._sizes_N.append(len(data))
             stack.pop_all()  # success: the file stays open
@@ -159,22 +167,25 @@ class Spool:
 
     @functools.cached_property
     def parts_N(self) -> npt.NDArray[np.int8]:
-        """The part of each document; DataError if there is only one."""
-        return corpus.parts_of_documents(self.lengths_N, self._test_fraction)
+        """The part of each document; DataError if all are equal."""
+        return split.parts_of(self._keys_N, self.lengths_N, self._test_fraction)
 
     def part(self, part: int, say: Callable[[str], None] | None = None, what: str = "") -> Iterator[str]:
-        """Yield the documents of a part, such as `corpus.TRAIN`; `say` reports the progress of `what`."""
+        """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`."""
         texts = self.texts(self.parts_N == part)
         if say is None:
             return texts
         return with_progress(texts, say, what, int(np.asarray(self.lengths_N)[self.parts_N == part].sum()))
 
-    def digest(self) -> str:
-        """Return a hash of all documents."""
-        digest = hashlib.sha256()
-        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
-            digest.update(hashlib.sha256(document).digest())
-        return digest.hexdigest()
+    @property
+    def repeated_note(self) -> str:
+        """A sentence on documents that occur more than once; empty without any."""
+        return split.repeated_note(self._keys_N)
+
+    def digest(self) -> DataDigest:
+        """Return a hash of all documents, taken while they were read."""
+        size = f"{plural(len(self.lengths_N), 'document')} of {sum(self.lengths_N):,} characters"
+        return DataDigest(self._digest.hexdigest(), size)
 
 
 class WordCounts:

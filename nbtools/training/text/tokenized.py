@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from nbtools.data import corpus
+from nbtools.data import corpus, split
 from nbtools.data.hub import named, split_options
 from nbtools.errors import DataError
 from nbtools.recipes import MLMPretrainingConfig
@@ -18,7 +18,7 @@ from nbtools.training.text import disk_buffer
 from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_parts, masking_tokenizer, template_of, word_tokenizer
 
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 
 Tokens = npt.NDArray[np.int32]
 
@@ -33,6 +33,7 @@ class TokenizedText:
     test_NT: "Tokens | TemplateRows"
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
+    data: split.DataDigest | None = field(default=None, kw_only=True)
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -85,11 +86,11 @@ def tokenize(
         ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
     if (downloaded := named(config.dataset)) is None:
-        return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
+        return _tokenized(cache, config, config.max_samples, root, say)
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
-    request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # the only one in older caches
-    request += [*_third(config), *named_in_cache(config), *filter(None, [split_options(downloaded.dataset)[1]])]
+    request += [config.model_name, config.clean, split.RULE, config.test_fraction, *named_in_cache(config)]
+    request += filter(None, [split_options(downloaded.dataset)[1]])
     if config.model_name is not None:  # the tokenizer of a local model may change
         made = masking_tokenizer(config.model_name)
         request.append(
@@ -100,13 +101,9 @@ def tokenize(
     )
 
 
-def _third(config: MLMPretrainingConfig) -> list[float]:
-    return [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
-
-
 def _tokenized(
     cache: Path, config: MLMPretrainingConfig, max_samples: int | None, root: Path | None, say: Callable[[str], None]
-) -> Path:
+) -> disk_buffer.Tokenized:
     min_words, model_name = config.min_words, config.model_name
     left_out = corpus.LeftOut()
     documents = corpus.documents(
@@ -117,17 +114,17 @@ def _tokenized(
         cache.mkdir(parents=True, exist_ok=True)
         documents = disk_buffer.with_progress(islice(documents, max_samples), say, "reading the text")
         with disk_buffer.Spool(documents, cache, config.test_fraction) as spool:
-            counted = spool.part(corpus.TRAIN, say, "counting words")
+            counted = spool.part(split.TRAIN, say, "counting words")
             tokenizer = word_tokenizer(counted, config.vocab_size, cache) if given is None else given
-            content = [_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest()]
-            content += [*_third(config), *named_in_cache(config)]
+            content = [_CACHE_FORMAT, split.RULE, tokenizer.backend_tokenizer.to_str(), spool.digest().digest]
+            content += [config.test_fraction, *named_in_cache(config)]
             folder = cache / disk_buffer.content_name(content)
             if not folder.is_dir():
                 level = "words" if model_name is None else "model"
                 _build(folder, tokenizer, spool, level, config.special_tokens, say)
-    for remark in [*left_out.notes(min_words), *disk_buffer.notes_in(folder)]:
+    for remark in [*left_out.notes(min_words), *filter(None, [spool.repeated_note]), *disk_buffer.notes_in(folder)]:
         say(f"note: {remark}")
-    return folder
+    return disk_buffer.Tokenized(folder, spool.digest())
 
 
 def _build(
