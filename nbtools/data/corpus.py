@@ -242,7 +242,7 @@ def count_tokens(
         keys_N.append(split.key_of(document))
         lengths_N.append(len(document))
         counts_N.append(num_tokens(document) + 1)
-    parts_N, counts = split.parts_of(keys_N, lengths_N, test_fraction), np.frombuffer(counts_N, dtype=np.int64)
+    parts_N, counts = split.divide(keys_N, lengths_N, test_fraction), np.frombuffer(counts_N, dtype=np.int64)
     train, evaluation, test = (int(counts[parts_N == part].sum()) for part in range(3))
     return train, evaluation, test, split.repeated_note(keys_N)
 

@@ -42,7 +42,7 @@ def keys_of(texts: Iterable[str]) -> Keys:
     return np.fromiter(map(key_of, texts), dtype=np.uint64)
 
 
-def parts_of(
+def divide(
     keys_N: Sequence[int] | Keys,
     lengths_N: Sequence[int] | npt.NDArray[Any],
     test_fraction: float = 0.0,
@@ -52,16 +52,16 @@ def parts_of(
 ) -> npt.NDArray[np.int8]:
     """Return the part of each text: a tenth of the text is held out, and `test_fraction` of that is for the test.
 
-    The training part is the same without a test, unless only one group would be held out: a second one is for the test.
+    The training part is the same with and without a test: of three texts or more at least two are held out.
 
     Raises:
         DataError: all texts are equal; the message says `what` is too few, and the next `step`.
     """
     keys_N, lengths_N = np.asarray(keys_N, dtype=np.uint64), np.asarray(lengths_N)
-    held_out_N = choose(keys_N, lengths_N, HELD_OUT, fewest=2 if test_fraction else 1)
+    held_out_N = choose(keys_N, lengths_N, HELD_OUT, fewest=2)
     if not held_out_N.any():
         found = plural(len(np.unique(keys_N)), what)
-        raise DataError(f"{origin}{found}: at least two are needed, one of them to evaluate on; {step}")
+        raise DataError(f"{origin}{found}; at least two are needed, one of them to evaluate on: {step}")
     return with_test(held_out_N, keys_N, lengths_N, test_fraction)
 
 
@@ -84,12 +84,11 @@ def choose(keys_N: Keys, lengths_N: npt.NDArray[Any], share: float, fewest: int 
     _, groups_N = np.unique(keys_N, return_inverse=True)
     sizes_G = np.bincount(groups_N, lengths_N + 1.0)  # at least one character each
     chosen_G, budget = np.zeros(len(sizes_G), dtype=np.bool_), share * float(sizes_G.sum())
-    shortest = sizes_G.min(initial=np.inf)
     for group, size in enumerate(sizes_G.data):  # a list of five million numbers would take 200 MB
         if size <= budget:
             chosen_G[group] = True
             budget -= size
-            if budget < shortest:
+            if budget < 1:
                 break
     missing = min(fewest, len(sizes_G) - 1) - int(chosen_G.sum())
     if missing > 0:

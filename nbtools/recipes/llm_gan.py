@@ -22,7 +22,7 @@ from nbtools.data.llm_gan.stories import (
 )
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora, named_model
-from nbtools.recipes.recipe import Counts, Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 NUM_SPECIAL_TOKENS = 3
@@ -261,9 +261,11 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"text_col": (text,) if text else (), "prompt_cols": usual_prompt(columns, text)}
 
 
-def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> Counts | None:
+def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if config.dataset is None:
-        return Counts(config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0)
+        return SampleCounts(
+            config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
+        )
     if hub.named(config.dataset) is not None:
         return None  # counting downloads nothing
     # Only the fields that the texts depend on: another learning rate does not read them again.
@@ -273,11 +275,11 @@ def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> Counts:
+def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test texts; a new `fingerprint` counts again."""
     parts = load_stories(config, root)
     note = split.repeated_note(split.keys_of(story.text for part in parts for story in part), "text")
-    return Counts.of(map(len, parts), note)
+    return SampleCounts.of(map(len, parts), note)
 
 
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:

@@ -14,7 +14,7 @@ from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
-from nbtools.recipes.recipe import Counts, Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 
@@ -192,12 +192,12 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"column": None if found == "text" else found}
 
 
-def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> Counts | None:
+def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     path = None if config.dataset is None else data_files.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
         length, num_test = config.sequence_length, metadata.num_test_tokens if config.test_fraction else 0
-        return Counts(metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length)
+        return SampleCounts(metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length)
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
     relevant = config.only("dataset", "min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
@@ -210,7 +210,7 @@ def num_tokens(text: str, tokenizer: str) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> Counts:
+def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
     found = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
@@ -219,10 +219,10 @@ def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: obje
     *counts, note = corpus.count_tokens(
         documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction
     )
-    return Counts.of(counts, note, config.sequence_length)
+    return SampleCounts.of(counts, note, config.sequence_length)
 
 
-def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> Counts:
+def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> SampleCounts:
     found = list(pairs.read_pairs(*sources))
     if not found:
         raise DataError(f"{sources[0]}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
@@ -233,7 +233,7 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
     parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return Counts.of(map(len, parts), split.repeated_note(pairs.prompt_keys(found), "prompt"))
+    return SampleCounts.of(map(len, parts), split.repeated_note(pairs.prompt_keys(found), "prompt"))
 
 
 def _llada(num_gpus: int) -> Preset:

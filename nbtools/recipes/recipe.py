@@ -31,7 +31,7 @@ class Source:
     """Files that are read; empty for data that is generated, downloaded or part of Python."""
 
 
-class Counts(NamedTuple):
+class SampleCounts(NamedTuple):
     """Numbers of samples."""
 
     train: int
@@ -61,7 +61,7 @@ class Recipe:
     """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
     """(config, project root) -> the data; raises DataError if it is missing."""
-    count_samples: Callable[[Any, Path | None, object], Counts | None]
+    count_samples: Callable[[Any, Path | None, object], SampleCounts | None]
     """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
     data_fields: tuple[str, ...] = ("dataset",)

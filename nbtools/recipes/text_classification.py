@@ -15,7 +15,7 @@ from nbtools.data.text_classification.codes import HISCO_BLOCK
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
 from nbtools.recipes import activations, lora, named_model
-from nbtools.recipes.recipe import Counts, Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 HASH_FUNCTIONS = 8
@@ -205,7 +205,7 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"target_cols": usual_targets(columns), "lang_col": ("lang",) if "lang" in columns else ()}
 
 
-def _count_samples(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> Counts | None:
+def _count_samples(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if any(hub.named(name) for name in (*config.files, config.val_data)):
         return None  # counting downloads nothing
     if sum(path.stat().st_size for path in _source(config, root).files) > _LARGEST_COUNTED_BYTES:
@@ -214,11 +214,11 @@ def _count_samples(config: TextClassificationConfig, root: Path | None, fingerpr
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> Counts:
+def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test rows; a new `fingerprint` counts again."""
     samples = load_samples(config, root)
     rows = samples.train_rows, samples.evaluation_rows, samples.test_rows
-    return Counts.of(map(len, rows), "; ".join(samples.notes))
+    return SampleCounts.of(map(len, rows), "; ".join(samples.notes))
 
 
 def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: float) -> Preset:

@@ -105,7 +105,7 @@ def read_stories(
 def split_stories(
     stories: list[Story], origin: str, test_fraction: float = 0.0, say: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Story], list[Story], list[Story]]:
-    """Split stories for training, evaluation and test by their texts, as in `split.parts_of`.
+    """Split stories for training, evaluation and test by their texts, as in `split.divide`.
 
     Raises:
         DataError: there are fewer than two different texts.
@@ -113,7 +113,7 @@ def split_stories(
     keys_N = split.keys_of(story.text for story in stories)
     lengths, what = [len(story.text) for story in stories], "different text"
     step = "give more texts, or lower min_chars"
-    parts_N = split.parts_of(keys_N, lengths, test_fraction, f"{origin}: ", what, step)
+    parts_N = split.divide(keys_N, lengths, test_fraction, f"{origin}: ", what, step)
     if note := split.repeated_note(keys_N, "text"):
         say(f"note: {note}")
     train, evaluation, test = ([stories[row] for row in np.flatnonzero(parts_N == part)] for part in range(3))

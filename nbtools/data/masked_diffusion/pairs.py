@@ -210,7 +210,7 @@ def split_pairs(
 ) -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Divide the pairs that leave room for an end-of-text token in `length` for training, evaluation and test.
 
-    They are divided by their prompts, as in `split.parts_of`: a prompt is in one part with all its answers.
+    They are divided by their prompts, as in `split.divide`: a prompt is in one part with all its answers.
 
     Raises:
         DataError: no pair fits, or all have the same prompt, so that none could be held out.
@@ -221,7 +221,7 @@ def split_pairs(
             f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
         )
     lengths = [len(pair.prompt) + len(pair.answer) for pair in fitting]
-    parts_N = split.parts_of(prompt_keys(fitting), lengths, test_fraction, "", "different prompt", "give more pairs")
+    parts_N = split.divide(prompt_keys(fitting), lengths, test_fraction, "", "different prompt", "give more pairs")
     train, evaluation, test = ([fitting[row] for row in np.flatnonzero(parts_N == part)] for part in range(3))
     return train, evaluation, test
 

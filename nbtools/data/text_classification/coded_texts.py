@@ -240,7 +240,7 @@ def read_key(path: Path) -> dict[str, str]:
     return key
 
 
-def keys_of(table: CodedTexts) -> Keys:
+def text_keys(table: CodedTexts) -> Keys:
     """Return the hash of each row's text, which texts share that `clean_text` makes equal. Shape (R,)."""
     return split.keys_of(clean_text(table.text(row)) for row in range(len(table)))
 
@@ -255,8 +255,8 @@ def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> 
     Returns:
         Row numbers in ascending order, for training, evaluation and test.
     """
-    keys, lengths = keys_of(table), table.lengths()
-    held_out = _covered(table, keys, split.choose(keys, lengths, share, fewest=2 if test_fraction else 1))
+    keys, lengths = text_keys(table), table.lengths()
+    held_out = _covered(table, keys, split.choose(keys, lengths, share, fewest=2))
     if not held_out.any():
         for least in np.unique(keys)[:_FEW_TEXTS]:
             held_out = _covered(table, keys, keys == least)

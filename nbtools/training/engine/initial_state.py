@@ -84,7 +84,7 @@ class InitialState:
             field = "train_data" if now["fields"].get("train_data") else "dataset"
             raise CheckpointError(
                 f"{checkpoint}: the content or order of the data is not that which it was trained on ({sizes}); "
-                f"restore the data, or name it to train on what it is now: --set {field}=... (changes={{'{field}': ...}})"
+                f"restore it, or name it to train on what it is now: --set {field}=... (changes={{'{field}': ...}})"
             )
         elif is_fork:
             say(f"note: the split is not that of {checkpoint.name}, which is of an older rule: {seen}")

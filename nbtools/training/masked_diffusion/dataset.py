@@ -10,7 +10,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def prepare(
 
 def cached_text(
     cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
-) -> disk_buffer.Tokenized:
+) -> Path:
     """Call `prepare` for a folder named by a hash of the content, which later runs reuse; on rank 0 only."""
     tokenizer = config.model_name or config.tokenizer
     made = _pretrained_tokenizer(config)  # an error before the text is read
@@ -124,13 +124,14 @@ def cached_text(
         if made is None:
             known = _known(documents, tokenizer, config.dataset, config.clean)
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        data = documents.digest()
-        content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), data.digest, config.test_fraction]
+        digest = documents.digest()
+        content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), digest.digest, config.test_fraction]
         folder = cache / disk_buffer.content_name([*content, *named_in_cache(config)])
         if not folder.is_dir():
             _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
+            disk_buffer.save_digest(folder, digest)
     _say_notes(prepared.read_prepared_metadata(folder), say)
-    return disk_buffer.Tokenized(folder, data)
+    return folder
 
 
 def _known(documents: disk_buffer.Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
@@ -250,16 +251,16 @@ def cached_data(
     sources = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     column = split_options(config.dataset or "")[1].get("column")
 
-    def make(tell: Callable[[str], None]) -> disk_buffer.Tokenized:
+    def make(tell: Callable[[str], None]) -> Path:
         if not sources or not has_pairs(sources, column):
             return cached_text(cache, config, root, tell)
-        made, remark = cached_pairs(cache, sources, config, tell)
+        folder, remark = cached_pairs(cache, sources, config, tell)
         if remark:
             tell(f"note: {remark}")
-        return made
+        return folder
 
     if downloaded is None:
-        return make(say)
+        return disk_buffer.Tokenized(make(say))
     names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
     request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, split.RULE, *(getattr(config, name) for name in names)]
     request += [config.test_fraction, *named_in_cache(config)]
@@ -270,7 +271,7 @@ def cached_data(
 
 def cached_pairs(
     cache: Path, sources: Sequence[Source], config: MaskedDiffusionConfig, say: Callable[[str], None] = print
-) -> tuple[disk_buffer.Tokenized, str]:
+) -> tuple[Path, str]:
     """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
 
     A prompt goes through the tokenizer's chat template if it has one; otherwise the answer follows it directly. Special
@@ -308,6 +309,8 @@ def cached_pairs(
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
             _write_pairs(built, found, made, tokenizer, config, say)
+            size = f"{plural(len(found), 'pair')} of prompt and answer"
+            disk_buffer.save_digest(built, split.DataDigest(digest, size))
     refused = read_json(folder / _REFUSED) or {"number": 0}
     num_kept = sum(len(disk_buffer.mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
     left_out = len(found) - refused["number"] - num_kept
@@ -316,9 +319,7 @@ def cached_pairs(
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
     remarks += filter(None, [split.repeated_note(prompt_keys(found), "prompt")])
-    data = split.DataDigest(digest, f"{plural(len(found), 'pair')} of prompt and answer")
-    note = "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
-    return disk_buffer.Tokenized(folder, data), note
+    return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 
 _PARTS = ("train", "eval", "test")
@@ -381,7 +382,8 @@ def _write_pairs(
 def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     """Open the folder that `cached_data` wrote."""
     is_text = (folder / prepared.TRAIN).is_file()
-    return open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
+    opened = open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
+    return replace(opened, data=disk_buffer.digest_in(folder))
 
 
 def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:

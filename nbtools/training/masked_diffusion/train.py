@@ -210,7 +210,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return dataclasses.replace(text, data=worker.ranks.from_main(lambda: prepared.digest_of_prepared(path)))
     made = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))
-    return dataclasses.replace(open_cached(made.folder, config), commits=made.commits, data=made.data)
+    return dataclasses.replace(open_cached(made.folder, config), commits=made.commits)
 
 
 def check_prepared(worker: Worker, config: MaskedDiffusionConfig, text: DiffusionText, folder: Path) -> None:

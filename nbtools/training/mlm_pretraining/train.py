@@ -180,7 +180,7 @@ def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
     made = worker.ranks.from_main(lambda: tokenize(cache, config, worker.project.root, worker.say))
     has_template = config.model_name is not None and config.add_special_tokens
     text = open_tokenized(made.folder, config.sequence_length, with_template=has_template)
-    return dataclasses.replace(text, commits=made.commits, data=made.data)
+    return dataclasses.replace(text, commits=made.commits)
 
 
 def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:

@@ -33,7 +33,7 @@ _MOST_WORDS = 2**18
 _MOST_RUNS = 64
 
 _SAY_EVERY_S = 10.0
-_COUNTS = "counts.json"
+_COUNTS, _DIGEST = "counts.json", "data.json"
 _AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Selection = npt.NDArray[np.bool_]
@@ -82,7 +82,6 @@ class Tokenized(NamedTuple):
     """A folder of token ids for a training."""
 
     folder: Path
-    data: DataDigest
     commits: Mapping[str, str] = {}
     """Commit of each dataset of the hub in the folder, by its name; empty if unknown, or for local files."""
 
@@ -91,7 +90,7 @@ def downloaded_once(
     cache: Path,
     dataset: str | None,
     request: Sequence[object],
-    make: Callable[[Callable[[str], None]], Tokenized],
+    make: Callable[[Callable[[str], None]], Path],
     say: Callable[[str], None],
 ) -> Tokenized:
     """Return the folder in `cache` that `make(say)` wrote of a dataset of the hub, now or for the same request before.
@@ -105,23 +104,22 @@ def downloaded_once(
         day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
         for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
             say(f"note: {remark}")
-        return Tokenized(cache / str(known["folder"]), DataDigest(*known["data"]), known.get("commits", {}))
+        return Tokenized(cache / str(known["folder"]), known.get("commits", {}))
     remarks: list[str] = []
 
     def record(text: str) -> None:
         remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
         say(text)
 
-    made = make(record)._replace(commits=hub.commits_of(dataset))
-    content = {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits}
-    write_json(note, content | {"data": dataclasses.astuple(made.data)})
+    made = Tokenized(make(record), hub.commits_of(dataset))
+    write_json(note, {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits})
     return made
 
 
 class Spool:
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    Whole documents are held out for evaluation and test, as in `split.parts_of`. The source may change
+    Whole documents are held out for evaluation and test, as in `split.divide`. The source may change
     between two passes, or need another download.
     """
 
@@ -168,7 +166,7 @@ class Spool:
     @functools.cached_property
     def parts_N(self) -> npt.NDArray[np.int8]:
         """The part of each document; DataError if all are equal."""
-        return split.parts_of(self._keys_N, self.lengths_N, self._test_fraction)
+        return split.divide(self._keys_N, self.lengths_N, self._test_fraction)
 
     def part(self, part: int, say: Callable[[str], None] | None = None, what: str = "") -> Iterator[str]:
         """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`."""
@@ -285,6 +283,17 @@ def notes_in(folder: Path) -> list[str]:
     """Return a sentence on the unknown tokens of a folder, and one on its special tokens, if there are any."""
     counts = read_json(folder / _COUNTS) or {}
     return [*unknown_note(counts.get("unknown", 0), counts.get("tokens", 0)), *special_note(counts.get("special", 0))]
+
+
+def save_digest(folder: Path, digest: DataDigest) -> None:
+    """Write the digest of the data into a folder of its tokens, for `digest_in`."""
+    write_json(folder / _DIGEST, dataclasses.asdict(digest))
+
+
+def digest_in(folder: Path) -> DataDigest | None:
+    """Return the digest of the data of a folder of tokens; None for a folder of an older version."""
+    known = read_json(folder / _DIGEST)
+    return None if known is None else DataDigest(known["digest"], known["size"])
 
 
 def unknown_note(unknown: int, tokens: int) -> list[str]:

@@ -86,7 +86,7 @@ def tokenize(
         ConfigError: `model_name` has no loadable tokenizer, or no mask token.
     """
     if (downloaded := named(config.dataset)) is None:
-        return _tokenized(cache, config, config.max_samples, root, say)
+        return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
     request += [config.model_name, config.clean, split.RULE, config.test_fraction, *named_in_cache(config)]
@@ -103,7 +103,7 @@ def tokenize(
 
 def _tokenized(
     cache: Path, config: MLMPretrainingConfig, max_samples: int | None, root: Path | None, say: Callable[[str], None]
-) -> disk_buffer.Tokenized:
+) -> Path:
     min_words, model_name = config.min_words, config.model_name
     left_out = corpus.LeftOut()
     documents = corpus.documents(
@@ -124,7 +124,7 @@ def _tokenized(
                 _build(folder, tokenizer, spool, level, config.special_tokens, say)
     for remark in [*left_out.notes(min_words), *filter(None, [spool.repeated_note]), *disk_buffer.notes_in(folder)]:
         say(f"note: {remark}")
-    return disk_buffer.Tokenized(folder, spool.digest())
+    return folder
 
 
 def _build(
@@ -143,6 +143,7 @@ def _build(
         for name, pieces in zip(("train", "eval", "test"), parts, strict=True):
             disk_buffer.save_pieces(built / f"{name}.npy", pieces, np.int32)
         counts.save(built)
+        disk_buffer.save_digest(built, spool.digest())
 
 
 def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = False) -> TokenizedText:
@@ -164,6 +165,7 @@ def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = 
     parts = [
         disk_buffer.rows_of(disk_buffer.mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")
     ]
+    data = disk_buffer.digest_in(folder)
     if before or after:
-        return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
-    return TokenizedText(tokenizer, *parts)
+        return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts), data=data)
+    return TokenizedText(tokenizer, *parts, data=data)
