@@ -233,7 +233,7 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
     parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return SampleCounts.of(map(len, parts), split.repeated_note(pairs.prompt_keys(found), "prompt"))
+    return SampleCounts.of(map(len, parts), split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt"))
 
 
 def _llada(num_gpus: int) -> Preset:

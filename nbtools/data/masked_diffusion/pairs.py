@@ -6,7 +6,7 @@ et al. 2025, arXiv 2502.09992).
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,11 +221,7 @@ def split_pairs(
             f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
         )
     lengths = [len(pair.prompt) + len(pair.answer) for pair in fitting]
-    parts_N = split.divide(prompt_keys(fitting), lengths, test_fraction, "", "different prompt", "give more pairs")
+    keys_N = split.keys_of(pair.prompt for pair in fitting)
+    parts_N = split.divide(keys_N, lengths, test_fraction, "", "different prompt", "give more pairs")
     train, evaluation, test = ([fitting[row] for row in np.flatnonzero(parts_N == part)] for part in range(3))
     return train, evaluation, test
-
-
-def prompt_keys(pairs: Iterable[Pair]) -> split.Keys:
-    """Return the hash of each pair's prompt. Shape (N,)."""
-    return split.keys_of(pair.prompt for pair in pairs)

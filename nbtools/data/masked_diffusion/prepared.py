@@ -9,13 +9,13 @@
 Training, validation and test never share a document. Sequences are cut from the rows side by side, so none overlap.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.data.split import DataDigest, digest_of
 from nbtools.errors import DataError
+from nbtools.project import file_digest
 
 TRAIN, VALIDATION, TEST = "train_data.npy", "val_data.npy", "test_data.npy"
 METADATA, VOCABULARY, TOKENIZER = "metadata.json", "vocab.json", "tokenizer"
@@ -80,8 +80,5 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
 def digest_of_prepared(folder: Path) -> DataDigest:
     """Return a hash of the token ids of a prepared folder, which is divided already."""
     names = [name for name in (TRAIN, VALIDATION, TEST) if (folder / name).is_file()]
-    digests = []
-    for name in names:
-        with (folder / name).open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").digest())
-    return DataDigest(digest_of(digests), f"{len(names)} files of tokens", rule="")
+    digest = digest_of(file_digest(folder / name).encode() for name in names)
+    return DataDigest(digest, f"{len(names)} files of tokens", rule="")

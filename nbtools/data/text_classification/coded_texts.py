@@ -106,6 +106,10 @@ class CodedTexts:
         arrays = self.text_ends, self.code_numbers, self.code_ends, self.lang_numbers
         return [names, memoryview(self.texts), *(memoryview(each) for each in arrays)]
 
+    def keys(self) -> Keys:
+        """Return the hash of each row's text, which texts share that `clean_text` makes equal. Shape (R,)."""
+        return split.keys_of(clean_text(self.text(row)) for row in range(len(self)))
+
     def lang_lengths(self) -> Lengths:
         """Characters of every row's language. Shape (R,)."""
         lengths: Lengths = np.array([len(lang) for lang in self.langs], dtype=np.int32)[np.asarray(self.lang_numbers)]
@@ -240,11 +244,6 @@ def read_key(path: Path) -> dict[str, str]:
     return key
 
 
-def text_keys(table: CodedTexts) -> Keys:
-    """Return the hash of each row's text, which texts share that `clean_text` makes equal. Shape (R,)."""
-    return split.keys_of(clean_text(table.text(row)) for row in range(len(table)))
-
-
 def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
     """Divide the rows of a table for training, evaluation and test so that no text is in two of them.
 
@@ -255,7 +254,7 @@ def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> 
     Returns:
         Row numbers in ascending order, for training, evaluation and test.
     """
-    keys, lengths = text_keys(table), table.lengths()
+    keys, lengths = table.keys(), table.lengths()
     held_out = _covered(table, keys, split.choose(keys, lengths, share, fewest=2))
     if not held_out.any():
         for least in np.unique(keys)[:_FEW_TEXTS]:

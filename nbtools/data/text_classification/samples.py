@@ -12,15 +12,7 @@ from nbtools.data import split
 from nbtools.data.split import DataDigest
 from nbtools.data.tables import Source
 from nbtools.data.text_classification import codes, occupations
-from nbtools.data.text_classification.coded_texts import (
-    CodedTexts,
-    Columns,
-    Rows,
-    read_key,
-    read_texts,
-    split_texts,
-    text_keys,
-)
+from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem, Formatter
 from nbtools.errors import plural, shown
 
@@ -104,7 +96,7 @@ def read_samples(
     else:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
-        is_seen = np.isin(text_keys(evaluation), text_keys(table))
+        is_seen = np.isin(evaluation.keys(), table.keys())
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     read = (table,) if evaluation is table else (table, evaluation)
@@ -112,7 +104,7 @@ def read_samples(
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
     digest = split.digest_of(piece for each in read for piece in each.pieces())
     size = " and ".join(plural(len(each), "row") for each in read)
-    note = split.repeated_note(text_keys(table), "text")
+    note = split.repeated_note(table.keys(), "text")
     return Samples(system, table, parts[0], evaluation, *parts[1:], DataDigest(digest, size, rule), is_seen, note)
 
 

@@ -21,15 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from nbtools.data import corpus, data_files, split
 from nbtools.data.hub import split_options
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import (
-    LeftOutPairs,
-    Pair,
-    has_pairs,
-    no_template,
-    prompt_keys,
-    read_pairs,
-    split_pairs,
-)
+from nbtools.data.masked_diffusion.pairs import LeftOutPairs, Pair, has_pairs, no_template, read_pairs, split_pairs
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
@@ -299,7 +291,7 @@ def cached_pairs(
         raise no_template(origin)
     if made is None:
         is_lossless = tokenizer == "chars" and config.clean == "none"  # all characters are known
-        known = found if is_lossless else split_pairs(found, 1, lambda _: 0, config.test_fraction)[0]
+        known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
     settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
@@ -318,7 +310,7 @@ def cached_pairs(
     remarks = [remark] if left_out else []
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    remarks += filter(None, [split.repeated_note(prompt_keys(found), "prompt")])
+    remarks += filter(None, [split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt")])
     return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 
