@@ -82,8 +82,8 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     expected = recipes.RECIPES["text_classification"]
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
-    counted = expected.count_samples(config, tables.root, None)
-    assert counted == (derived["num_train_samples"], derived["num_eval_samples"], 0)
+    *counted, _ = expected.count_samples(config, tables.root, None) or ()
+    assert tuple(counted) == (derived["num_train_samples"], derived["num_eval_samples"], 0)
     assert sum(counted) == 160
     assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
     seen = rows(files)
