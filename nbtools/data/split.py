@@ -107,12 +107,12 @@ def repeated_note(keys_N: Sequence[int] | Keys, what: str = "document") -> str:
 
 @dataclass(frozen=True)
 class DataDigest:
-    """What a training reads, to compare with what an earlier one read."""
+    """A hash of the data of a training, to compare with that of an earlier one."""
 
     digest: str
     """Hash of the texts with what belongs to them, in their order."""
     size: str
-    """Their number, for a message."""
+    """Number of texts, for a message."""
     rule: str = f"{RULE}"
     """Version and share of the split; empty if the data is not divided here."""
 

@@ -50,7 +50,7 @@ class InitialState:
     report: WeightsReport | None = None
     """Weights that the models have loaded; None before."""
     data: Mapping[str, Any] | None = None
-    """What the checkpoint's manifest says of its data; None if it was saved before that was recorded."""
+    """Digest and fields of the data, from the checkpoint's manifest; None if an older version saved it."""
     is_loaded: bool = False
     """Whether a model has loaded the weights."""
 
