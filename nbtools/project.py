@@ -113,7 +113,8 @@ def user_cache(kind: str, path: Path) -> Path:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits: launch.json records that of the script."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_name(name: str) -> str:

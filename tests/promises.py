@@ -357,6 +357,14 @@ SAFETY: dict[str, tuple[str, str]] = {
         "reporting a model on the data that chose its checkpoint",
         "`test_fraction` of the held-out data is measured once, at the end of a completed training, with the best kept checkpoint, as `test/…`; it shares no text, row or goal with the other parts; form, log and config.json say what chooses and what tests; older configs have no test",
     ),
+    "safety-split": (
+        "a text that occurs several times is trained on and then tested",
+        "equal texts (whatever their case, white space and line ends; of pairs the prompts) are in one part, in every text recipe and any order of rows; repeated texts are counted in log and form; texts of `val_data` that are trained on are counted and scored apart",
+    ),
+    "safety-data": (
+        "a run is resumed on data that has changed",
+        "refused, with the sizes of both, unless the data is named among the changes, which the log notes; a checkpoint of an older split is not resumed but can be forked",
+    ),
     "safety-copies": (
         "a generator that copies the training texts",
         "`eval/copy_rate`, the share of generated 5-grams that the training texts hold, stands beside that of human texts",

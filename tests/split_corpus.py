@@ -1,8 +1,8 @@
-"""Documents of a dataset as a list, and the split of `corpus.held_out_documents` as texts."""
+"""Documents of a dataset as a list, and their division by `split.divide` as texts."""
 
 from pathlib import Path
 
-from nbtools.data import corpus
+from nbtools.data import corpus, split
 
 
 def read_documents(
@@ -11,12 +11,12 @@ def read_documents(
     return list(corpus.documents(dataset, min_words, clean=clean, root=root))
 
 
-def split_documents(documents: list[str], seed: int = 0) -> tuple[list[str], list[str]]:
+def split_documents(documents: list[str], test_fraction: float = 0.0) -> tuple[list[str], list[str]]:
     """Return the training documents and the held-out ones."""
-    held_out_N = corpus.held_out_documents([len(document) for document in documents], seed).tolist()
+    parts_N = split.divide(split.keys_of(documents), [len(document) for document in documents], test_fraction)
     parts: tuple[list[str], list[str]] = ([], [])
-    for document, is_held_out in zip(documents, held_out_N, strict=True):
-        parts[is_held_out].append(document)
+    for document, part in zip(documents, parts_N.tolist(), strict=True):
+        parts[part != split.TRAIN].append(document)
     return parts
 
 

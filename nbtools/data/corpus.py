@@ -3,23 +3,21 @@
 The form, the schedule and the training count sequences with these functions, so the numbers agree.
 
 Memory: `documents` reads half a million characters at a time and holds one document; the split needs no more than the
-lengths of all of them. A gigabyte is cleaned in about a minute.
+lengths and hashes of all of them. A gigabyte is cleaned in about a minute.
 """
 
 import io
-import random
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from nbtools.data import data_files, hub, tables
+from nbtools.data import data_files, hub, split, tables
 from nbtools.errors import DataError, plural
 
 # Spelled out character by character, because Python's and the tokenizer's idea of \w and \s differ (combining marks,
@@ -53,7 +51,6 @@ _LONGEST_DOCUMENT = 1_000_000
 _NUM_SECTIONS = 50
 _SHORTEST_SECTION, _LONGEST_SECTION = 200, _LONGEST_DOCUMENT // _NUM_SECTIONS
 _READ_CHARACTERS = 2**19
-_HELD_OUT = 0.1
 
 
 @dataclass
@@ -213,47 +210,9 @@ def clean_document(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-TRAIN, EVALUATION, TEST = range(3)
-"""Indices of the parts of a dataset."""
-
-
-def parts_of_documents(lengths_N: Sequence[int], test_fraction: float = 0.0) -> npt.NDArray[np.int8]:
-    """Return the part of each document: `held_out_documents`, and `test_fraction` of them for the test."""
-    parts_N = np.where(held_out_documents(lengths_N), EVALUATION, TRAIN).astype(np.int8)
-    held_out_H = np.flatnonzero(parts_N)
-    if test_fraction and len(held_out_H) > 1:
-        lengths_H = [lengths_N[int(row)] for row in held_out_H]
-        parts_N[held_out_H[held_out_documents(lengths_H, seed=1, share=test_fraction)]] = TEST
-    return parts_N
-
-
 def num_for_test(num_held_out: int, test_fraction: float) -> int:
     """Return how many of the held-out texts, prompts or goals are for the test: at least one, but not all."""
     return min(max(int(test_fraction * num_held_out), 1), num_held_out - 1) if test_fraction and num_held_out else 0
-
-
-def held_out_documents(lengths_N: Sequence[int], seed: int = 0, share: float = _HELD_OUT) -> npt.NDArray[np.bool_]:
-    """Choose whole documents to hold out, `share` of the text, by their lengths in characters and the seed alone.
-
-    Raises:
-        DataError: there is only one document.
-    """
-    if len(lengths_N) < 2:
-        raise DataError(
-            f"{len(lengths_N)} document: at least two are needed, one of them to evaluate on; "
-            "give a longer text or a lower min_words"
-        )
-    order = array("q", range(len(lengths_N)))  # a list of five million numbers would take 200 MB
-    random.Random(seed).shuffle(order)
-    budget = share * sum(lengths_N)
-    held_out_N = np.zeros(len(lengths_N), dtype=np.bool_)
-    for index in order:
-        if lengths_N[index] <= budget:
-            held_out_N[index] = True
-            budget -= lengths_N[index]
-    if not held_out_N.any():
-        held_out_N[min(order, key=lambda index: lengths_N[index])] = True
-    return held_out_N
 
 
 def words(text: str) -> list[str]:
@@ -270,19 +229,22 @@ def num_words(text: str) -> int:
 
 def count_tokens(
     documents: Iterable[str], num_tokens: Callable[[str], int] = num_words, test_fraction: float = 0.0
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, str]:
     """Return the tokens of the training, evaluation and test documents, each with its separator, in one pass.
 
+    The last value is a sentence on documents that occur more than once, or empty.
+
     Raises:
-        DataError: there is only one document, so nothing can be held out.
+        DataError: all documents are equal, so nothing can be held out.
     """
-    lengths_N, counts_N = array("q"), array("q")
+    lengths_N, counts_N, keys_N = array("q"), array("q"), array("Q")
     for document in documents:
+        keys_N.append(split.key_of(document))
         lengths_N.append(len(document))
         counts_N.append(num_tokens(document) + 1)
-    parts_N, counts = parts_of_documents(lengths_N, test_fraction), np.frombuffer(counts_N, dtype=np.int64)
-    train, evaluation, test = (int(counts[parts_N == part].sum()) for part in (TRAIN, EVALUATION, TEST))
-    return train, evaluation, test
+    parts_N, counts = split.divide(keys_N, lengths_N, test_fraction), np.frombuffer(counts_N, dtype=np.int64)
+    train, evaluation, test = (int(counts[parts_N == part].sum()) for part in range(3))
+    return train, evaluation, test, split.repeated_note(keys_N)
 
 
 def _texts_in(path: Path, clean: Clean, left_out: LeftOut) -> Iterator[Iterable[str]]:

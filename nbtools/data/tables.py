@@ -477,7 +477,7 @@ def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
 def delimiter_of(path: Path) -> str:
     """Return what separates the cells of a CSV file."""
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace") as file:
-        return _delimiter(path, file.readline())
+        return _delimiter(path, list(islice(lines_of(path, file), _SAMPLED_LINES)))[1]
 
 
 def _full_rows(rows: Iterable[tuple[str, list[str]]], header: list[str]) -> Iterator[tuple[str, list[str]]]:

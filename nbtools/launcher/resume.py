@@ -20,7 +20,7 @@ from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.launcher.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
-from nbtools.recipes import RECIPES
+from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
 from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
@@ -108,7 +108,7 @@ def resume(
         try:
             words = {*(changes or ()), *(arg.lstrip("-").replace("-", "_") for arg in args)}
             owner = None if "trust_remote_code" in words else foreign_owner(parent.dir)
-            return _started(parent, found, forked, args, settings, notes + more, owner)
+            return _started(parent, found, forked, args, settings, notes + more, tuple(changes or ()), owner)
         except BaseException:
             if forked is not None:
                 forked.unlink(missing_ok=True)
@@ -154,6 +154,7 @@ def _started(
     args: Sequence[str],
     settings: Mapping[str, Any],
     notes: Sequence[str],
+    named: tuple[str, ...],
     owner: str | None,
 ) -> Run:
     """Start the new run with the fork's script or the old one, and issue the notes as warnings.
@@ -172,11 +173,15 @@ def _started(
     before = None
     with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
         before = config_of(parent)
+    after = checked.config
     changes, more = _changes(parent, found, before, checked)
     for note in [*notes, *more]:
         warnings.warn(note, stacklevel=3)
     origin: dict[str, Any] = {"run": parent.id, "checkpoint": found.name, "step": found.step}
     origin |= {"changes": changes} if changes else {}
+    # The value is as before: the training then accepts that the files have another content.
+    kept = [name for name in named if name not in changes and after and name in recipe_of(after).data_fields]
+    origin |= {"named": kept} if kept else {}
     return start(checked, runs=parent.dir.parent, script=str(forked or parent.info.get("script")), resumed_from=origin)
 
 

@@ -36,6 +36,8 @@ class Schedule:
     """Test samples that are measured, once, at the end."""
     checkpoint_chosen_by: str = "evaluation: lowest eval/loss"
     """Part of the data and metric by which the best checkpoint is chosen."""
+    note: str = ""
+    """A sentence on texts that occur more than once, where the form or the preflight counts; empty without any."""
 
     @property
     def held_out(self) -> str:
@@ -43,12 +45,15 @@ class Schedule:
         parts = ((self.num_evaluated, self.num_eval_samples), (self.num_tested, self.num_test_samples))
         evaluated, tested = (f"{part:,} of {whole:,}" if part < whole else f"{whole:,}" for part, whole in parts)
         choice = f"{self.checkpoint_chosen_by.removeprefix('evaluation: ')} chooses the best checkpoint"
+        more = f"; {self.note}" * bool(self.note)
         if not self.num_tested:
-            return f"{evaluated} evaluation samples: the {choice}, which they also measure; no test samples"
-        return f"{evaluated} evaluation samples: the {choice}, and {tested} test samples measure it"
+            return f"{evaluated} evaluation samples: the {choice}, which they also measure; no test samples{more}"
+        return f"{evaluated} evaluation samples: the {choice}, and {tested} test samples measure it{more}"
 
     @classmethod
-    def of(cls, config: TrainConfig, world_size: int, num_train: int, num_eval: int, num_test: int = 0) -> Self:
+    def of(
+        cls, config: TrainConfig, world_size: int, num_train: int, num_eval: int, num_test: int = 0, *, note: str = ""
+    ) -> Self:
         """Derive the steps from the number of samples; every training uses this function.
 
         Every optimizer step is a full one: the rest of an epoch is dropped, and each epoch shuffles again.
@@ -72,7 +77,7 @@ class Schedule:
             total_steps = min(total_steps, config.max_steps)
         measured = config.num_evaluated(num_eval), num_test, config.num_evaluated(num_test)
         choice = f"evaluation: {recipe_of(config).choice}"
-        return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured, choice)
+        return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured, choice, note)
 
 
 def learning_rate(config: TrainConfig | SimpleNamespace, step: int, total_steps: int) -> float:
@@ -145,4 +150,4 @@ def schedule(
         return None
     fingerprint = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
     counted = recipe.count_samples(config, root, fingerprint)
-    return None if counted is None else Schedule.of(config, world_size, *counted)
+    return None if counted is None else Schedule.of(config, world_size, *counted[:3], note=counted.note)

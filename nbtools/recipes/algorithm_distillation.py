@@ -13,7 +13,7 @@ from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check
 from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import ConfigError, DataError, shown
 from nbtools.recipes import activations, gpt2
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 EVALUATION_HISTORIES = 4
@@ -243,7 +243,7 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
         raise DataError(f"dataset {shown(config.dataset)}: cannot be read: {error.strerror}") from None
 
 
-def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> tuple[int, int, int] | None:
+def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> SampleCounts:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
         known = config.histories_in(data_files.dataset_path(config.dataset, root))
@@ -254,7 +254,7 @@ def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: ob
         num_unseen, per_goal = config.num_test_goals, EVALUATION_HISTORIES
     num_test = config.num_goals_for_test(num_unseen)
     windows = per_goal * whole_windows
-    return num_train * config.windows_per_history, (num_unseen - num_test) * windows, num_test * windows
+    return SampleCounts(num_train * config.windows_per_history, (num_unseen - num_test) * windows, num_test * windows)
 
 
 def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:

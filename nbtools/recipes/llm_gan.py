@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub
+from nbtools.data import corpus, data_files, hub, split
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan.stories import (
     TOPICS,
@@ -22,7 +22,7 @@ from nbtools.data.llm_gan.stories import (
 )
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora, modernbert, named_model
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 NUM_SPECIAL_TOKENS = 3
@@ -225,7 +225,8 @@ def load_stories(
         DataError: the file is missing or malformed, a text is too short, or fewer than two texts are left.
     """
     if config.dataset == TOPICS:
-        return split_stories(list(python_stories(config.min_chars, config.max_chars)), TOPICS, config.test_fraction)
+        topics = list(python_stories(config.min_chars, config.max_chars))
+        return split_stories(topics, TOPICS, config.test_fraction, say)
     assert config.dataset is not None, "the Markov chain has no texts"
     return read_stories(
         data_files.sources_of(config.dataset, root),
@@ -261,9 +262,11 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"text_col": (text,) if text else (), "prompt_cols": usual_prompt(columns, text)}
 
 
-def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
+def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if config.dataset is None:
-        return config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
+        return SampleCounts(
+            config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
+        )
     if hub.named(config.dataset) is not None:
         return None  # counting downloads nothing
     # Only the fields that the texts depend on: another learning rate does not read them again.
@@ -273,10 +276,11 @@ def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test texts; a new `fingerprint` counts again."""
-    train, evaluation, test = load_stories(config, root)
-    return len(train), len(evaluation), len(test)
+    parts = load_stories(config, root)
+    note = split.repeated_note(split.keys_of(story.text for part in parts for story in part), "text")
+    return SampleCounts.of(map(len, parts), note)
 
 
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:

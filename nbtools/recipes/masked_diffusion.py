@@ -9,12 +9,12 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub, tables
+from nbtools.data import corpus, data_files, hub, split, tables
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 
@@ -211,14 +211,12 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"column": None if found == "text" else found}
 
 
-def _count_samples(
-    config: MaskedDiffusionConfig, root: Path | None, fingerprint: object
-) -> tuple[int, int, int] | None:
+def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     path = None if config.dataset is None else data_files.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
         length, num_test = config.sequence_length, metadata.num_test_tokens if config.test_fraction else 0
-        return metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length
+        return SampleCounts(metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length)
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
     relevant = config.only("dataset", "min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
@@ -231,18 +229,19 @@ def num_tokens(text: str, tokenizer: str) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
     found = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
         return _counted_pairs(found, config)
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
-    counts = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
-    train, evaluation, test = (count // config.sequence_length for count in counts)
-    return train, evaluation, test
+    *counts, note = corpus.count_tokens(
+        documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction
+    )
+    return SampleCounts.of(counts, note, config.sequence_length)
 
 
-def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> tuple[int, int, int]:
+def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> SampleCounts:
     found = list(pairs.read_pairs(*sources))
     if not found:
         raise DataError(f"{sources[0]}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON")
@@ -252,8 +251,8 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
     def tokens_of(pair: pairs.Pair) -> int:
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
-    train, evaluation, test = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return len(train), len(evaluation), len(test)
+    parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
+    return SampleCounts.of(map(len, parts), split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt"))
 
 
 def _llada(num_gpus: int) -> Preset:

@@ -12,7 +12,7 @@ from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.errors import plural
 from nbtools.recipes import activations, lora, modernbert
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 
@@ -98,7 +98,7 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"column": None if found == "text" else found}
 
 
-def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int] | None:
+def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
     relevant = config.only("dataset", "min_words", "clean", "max_samples", "sequence_length", "test_fraction")
@@ -106,12 +106,12 @@ def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
     taken = islice(documents, config.max_samples)
-    train, evaluation, test = corpus.count_tokens(taken, test_fraction=config.test_fraction)
-    return train // config.sequence_length, evaluation // config.sequence_length, test // config.sequence_length
+    *tokens, note = corpus.count_tokens(taken, test_fraction=config.test_fraction)
+    return SampleCounts.of(tokens, note, config.sequence_length)
 
 
 def _gpu_preset(

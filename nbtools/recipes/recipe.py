@@ -1,9 +1,9 @@
 """The description of a recipe without torch: key, config, presets, and the sizes of its model and data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.data.first_rows import FirstRows
@@ -31,6 +31,22 @@ class Source:
     """Files that are read; empty for data that is generated, downloaded or part of Python."""
 
 
+class SampleCounts(NamedTuple):
+    """Numbers of samples."""
+
+    train: int
+    evaluation: int
+    test: int
+    note: str = ""
+    """A sentence on texts that occur more than once, or in two files; empty without any."""
+
+    @classmethod
+    def of(cls, numbers: Iterable[int], note: str, each: int = 1) -> Self:
+        """Divide three numbers, such as those of tokens, by the size of a sample."""
+        train, evaluation, test = (number // each for number in numbers)
+        return cls(train, evaluation, test, note)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A training system: one key names its module, script, notebook and tests."""
@@ -45,7 +61,7 @@ class Recipe:
     """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
     """(config, project root) -> the data; raises DataError if it is missing."""
-    count_samples: Callable[[Any, Path | None, object], tuple[int, int, int] | None]
+    count_samples: Callable[[Any, Path | None, object], SampleCounts | None]
     """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
     fingerprint; None if unknown before the training."""
     data_fields: tuple[str, ...] = ("dataset",)

@@ -15,7 +15,7 @@ from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARAT
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
 from nbtools.recipes import activations, lora, named_model
-from nbtools.recipes.recipe import Preset, Recipe, Source
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 HASH_FUNCTIONS = 8
@@ -247,9 +247,7 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"target_cols": usual_targets(columns), "lang_col": ("lang",) if "lang" in columns else ()}
 
 
-def _count_samples(
-    config: TextClassificationConfig, root: Path | None, fingerprint: object
-) -> tuple[int, int, int] | None:
+def _count_samples(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if any(hub.named(name) for name in (*config.files, *config.val_files)):
         return None  # counting downloads nothing
     if sum(path.stat().st_size for path in _source(config, root).files) > _LARGEST_COUNTED_BYTES:
@@ -258,10 +256,11 @@ def _count_samples(
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> tuple[int, int, int]:
+def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts:
     """Return the numbers of training, evaluation and test rows; a new `fingerprint` counts again."""
     samples = load_samples(config, root)
-    return len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows)
+    rows = samples.train_rows, samples.evaluation_rows, samples.test_rows
+    return SampleCounts.of(map(len, rows), "; ".join(samples.notes))
 
 
 def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: float) -> Preset:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from split_corpus import read_documents, split_documents
 
-from nbtools.data import corpus
+from nbtools.data import corpus, split
 from nbtools.errors import DataError
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, and nobody knows why it does so.\n\n"
@@ -45,12 +45,6 @@ def test_about_a_tenth_of_the_built_in_text_is_held_out_by_whole_topics() -> Non
     share = sum(map(len, evaluation)) / sum(map(len, documents))
     assert 0.08 < share <= 0.1
     assert len(evaluation) >= 5
-
-
-def test_the_split_is_the_same_every_time_and_another_for_another_seed() -> None:
-    documents = read_documents(None)
-    assert split_documents(documents) == split_documents(list(documents))
-    assert split_documents(documents, seed=1) != split_documents(documents)
 
 
 # --- files and folders ---
@@ -155,7 +149,7 @@ def test_documents_come_one_at_a_time_in_little_memory(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sum(counted) > 2_000_000
+    assert sum(counted[:3]) > 2_000_000
     assert size > 12_000_000
     assert peak < size / 2
 
@@ -169,43 +163,15 @@ def test_the_first_document_does_not_wait_for_the_last_one(tmp_path: Path) -> No
         list(found)
 
 
-@given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.integers(0, 5))
-def test_what_is_held_out_follows_from_the_lengths_alone(lengths: list[int], seed: int) -> None:
-    documents = [f"{number}:".ljust(3) + "x" * length for number, length in enumerate(lengths)]
-    held_out = corpus.held_out_documents([len(document) for document in documents], seed)
-    train, evaluation = split_documents(documents, seed)
-    assert [document for document, is_out in zip(documents, held_out, strict=True) if is_out] == evaluation
-    assert [document for document, is_out in zip(documents, held_out, strict=True) if not is_out] == train
-    assert train
-    assert evaluation
-
-
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=60), st.floats(0.1, 0.9))
-def test_the_test_takes_held_out_documents_and_none_of_the_training(lengths: list[int], share: float) -> None:
-    parts_N, before_N = corpus.parts_of_documents(lengths, share), corpus.parts_of_documents(lengths)
-    assert ((parts_N == corpus.TRAIN) == (before_N == corpus.TRAIN)).all(), "the training does not change"
-    assert (before_N == corpus.held_out_documents(lengths)).all()
-    assert (parts_N == corpus.EVALUATION).any()
-    assert (parts_N == corpus.TEST).any() == ((before_N == corpus.EVALUATION).sum() > 1)
-    assert (parts_N == corpus.parts_of_documents(lengths, share)).all()
-
-
-def test_the_test_has_about_its_share_of_the_held_out_text() -> None:
-    lengths = [1000] * 2000
-    assert [corpus.parts_of_documents(lengths, 0.3).tolist().count(part) for part in range(3)] == [1800, 140, 60]
-    assert [corpus.num_for_test(number, 0.5) for number in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 4]
-    assert corpus.num_for_test(8, 0.0) == 0
-
-
 def test_counting_in_one_pass_gives_what_counting_the_split_gives() -> None:
     documents = read_documents(None)
-    parts_N = corpus.parts_of_documents([len(document) for document in documents], 0.4).tolist()
+    parts_N = split.divide(split.keys_of(documents), [len(document) for document in documents], 0.4).tolist()
     for count in (corpus.num_words, len):
         sums = [0, 0, 0]
         for document, part in zip(documents, parts_N, strict=True):
             sums[part] += count(document) + 1
-        assert corpus.count_tokens(iter(documents), count, 0.4) == tuple(sums)
-        assert corpus.count_tokens(iter(documents), count) == (sums[0], sums[1] + sums[2], 0)
+        assert corpus.count_tokens(iter(documents), count, 0.4) == (*sums, "")
+        assert corpus.count_tokens(iter(documents), count) == (sums[0], sums[1] + sums[2], 0, "")
 
 
 def test_documents_with_too_few_words_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -322,7 +288,7 @@ def test_counting_is_the_length_of_the_words(text: str) -> None:
 
 
 def test_every_document_is_counted_with_one_separator() -> None:
-    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1, 0)
+    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1, 0, "")
 
 
 @given(st.text(string.ascii_letters + string.punctuation + " \n-=", max_size=200))

@@ -337,9 +337,10 @@ def test_code_of_a_model_is_allowed_by_the_caller_not_by_a_foreign_run(
 
 @pytest.mark.usefixtures("unstarted")
 def test_values_that_are_what_they_were_make_no_fork(parent: Run, project: Project) -> None:
-    child = resume(parent, 4, changes={"learning_rate": 1e-2})
+    child = resume(parent, 4, changes={"learning_rate": 1e-2, "dataset": "texts"})
     assert sorted(path.name for path in project.scripts.iterdir()) == ["tiny.py"]
-    assert child.info["resumed_from"] == {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    assert child.info["resumed_from"] == {**origin, "named": ["dataset"]}, "the training accepts files that changed"
     assert child.summary()["origin"] == f"resumed from {parent.id} at step 4"
 
 

@@ -3,13 +3,14 @@
 The form, the schedule and the training count texts with `read_stories`, so the numbers agree. Texts are held in memory.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nbtools.data import corpus, tables
-from nbtools.errors import DataError, plural, shown
+import numpy as np
+
+from nbtools.data import corpus, split, tables
+from nbtools.errors import DataError, shown
 
 TOPICS = "topics"
 """Name of the dataset made of the English text that ships with Python."""
@@ -18,7 +19,6 @@ TEXT_COLUMNS = ("human_story", "human_solution", "text")
 PROMPT_COLUMNS = (("title", "genre"), ("problem",))
 """Default prompt columns: the columns that exist of the first group that has any."""
 
-_EVALUATION_SHARE = 0.1
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n\n+")
 
 
@@ -99,36 +99,24 @@ def read_stories(
         say(f"note: {num_cut:,} of {len(stories):,} texts are longer than max_chars={max_chars}; their end is cut")
     if num_cleaned:
         say(f"note: clean='light' changed the spaces of {num_cleaned:,} of {len(stories):,} texts or their prompts")
-    return split_stories(stories, str(path), test_fraction)
+    return split_stories(stories, str(path), test_fraction, say)
 
 
 def split_stories(
-    stories: list[Story], origin: str, test_fraction: float = 0.0
+    stories: list[Story], origin: str, test_fraction: float = 0.0, say: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Story], list[Story], list[Story]]:
-    """Split stories for training, evaluation and test; texts that differ only in outer spaces are in the same part.
-
-    Whether a text is held out depends on the text alone, except that at least one is: the one with the smallest hash.
-    The test has `test_fraction` of the held-out texts, those with the smallest hashes.
+    """Split stories for training, evaluation and test by their texts, as in `split.divide`.
 
     Raises:
         DataError: there are fewer than two different texts.
     """
-    texts = {story.text.strip() for story in stories}
-    hashes = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts}
-    if len(hashes) < 2:
-        raise DataError(
-            f"{origin}: {plural(len(hashes), 'different text')}; at least two are needed, one of "
-            "them to evaluate on: give more texts, or lower min_chars"
-        )
-    limit = int(_EVALUATION_SHARE * 2**64)
-    least = min(hashes.values())
-    held_out = {text for text, key in hashes.items() if int.from_bytes(key, "big") < limit or key == least}
-    if len(held_out) == len(hashes):
-        held_out.remove(max(hashes, key=lambda text: hashes[text]))
-    ranked = sorted(held_out, key=lambda text: hashes[text])
-    for_test = set(ranked[: corpus.num_for_test(len(ranked), test_fraction)])
-    parts = hashes.keys() - held_out, held_out - for_test, for_test
-    train, evaluation, test = ([story for story in stories if story.text.strip() in part] for part in parts)
+    keys_N = split.keys_of(story.text for story in stories)
+    lengths, what = [len(story.text) for story in stories], "different text"
+    step = "give more texts, or lower min_chars"
+    parts_N = split.divide(keys_N, lengths, test_fraction, f"{origin}: ", what, step)
+    if note := split.repeated_note(keys_N, "text"):
+        say(f"note: {note}")
+    train, evaluation, test = ([stories[row] for row in np.flatnonzero(parts_N == part)] for part in range(3))
     return train, evaluation, test
 
 

@@ -5,13 +5,14 @@ Every message of the assistant is the answer to all before it, in a pair of its 
 et al. 2025, arXiv 2502.09992).
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbtools.data import corpus, tables
+import numpy as np
+
+from nbtools.data import split, tables
 from nbtools.data.hub import HubDataset
 from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
@@ -33,7 +34,6 @@ _LOST = ("system", "system_prompt", "history", "tools", "functions", "tool_calls
 """Columns and parts of a message that are not read although they change the meaning of an answer."""
 _WANTED = 'write {"prompt": "...", "answer": "..."}'
 _CONVERSATION = 'write {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
-_EVALUATION_SHARE = 0.1
 
 Message = dict[str, str]
 
@@ -210,8 +210,7 @@ def split_pairs(
 ) -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Divide the pairs that leave room for an end-of-text token in `length` for training, evaluation and test.
 
-    A tenth of the prompts, at least one, is held out with all its pairs, `test_fraction` of them for the test. Prompts
-    are chosen by hash, so that the choice depends neither on the order nor on what else is in the file.
+    They are divided by their prompts, as in `split.divide`: a prompt is in one part with all its answers.
 
     Raises:
         DataError: no pair fits, or all have the same prompt, so that none could be held out.
@@ -221,15 +220,8 @@ def split_pairs(
         raise DataError(
             f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
         )
-    prompts = {pair.prompt for pair in fitting}
-    if len(prompts) < 2:
-        raise DataError(
-            f"{plural(len(prompts), 'different prompt')}: at least two are needed, one of them to "
-            "evaluate on; give more pairs"
-        )
-    ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.encode()).digest())
-    held_out = ranked[: max(1, round(_EVALUATION_SHARE * len(prompts)))]
-    num_test = corpus.num_for_test(len(held_out), test_fraction)
-    parts = prompts.difference(held_out), set(held_out[num_test:]), set(held_out[:num_test])
-    train, evaluation, test = ([pair for pair in fitting if pair.prompt in part] for part in parts)
+    lengths = [len(pair.prompt) + len(pair.answer) for pair in fitting]
+    keys_N = split.keys_of(pair.prompt for pair in fitting)
+    parts_N = split.divide(keys_N, lengths, test_fraction, "", "different prompt", "give more pairs")
+    train, evaluation, test = ([fitting[row] for row in np.flatnonzero(parts_N == part)] for part in range(3))
     return train, evaluation, test

@@ -13,7 +13,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.data.split import DataDigest, digest_of
 from nbtools.errors import DataError
+from nbtools.project import file_digest
 
 TRAIN, VALIDATION, TEST = "train_data.npy", "val_data.npy", "test_data.npy"
 METADATA, VOCABULARY, TOKENIZER = "metadata.json", "vocab.json", "tokenizer"
@@ -73,3 +75,10 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
     sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))
     return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)
+
+
+def digest_of_prepared(folder: Path) -> DataDigest:
+    """Return a hash of the token ids of a prepared folder, which is divided already."""
+    names = [name for name in (TRAIN, VALIDATION, TEST) if (folder / name).is_file()]
+    digest = digest_of(file_digest(folder / name).encode() for name in names)
+    return DataDigest(digest, f"{len(names)} files of tokens", rule="")

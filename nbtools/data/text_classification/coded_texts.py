@@ -7,7 +7,7 @@ Shapes: N rows of a selection, R rows of a table.
 """
 
 import functools
-import hashlib
+import json
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import tables
-from nbtools.data.corpus import Clean, num_for_test
+from nbtools.data import split, tables
+from nbtools.data.corpus import Clean
+from nbtools.data.split import Keys
 from nbtools.data.text_classification.codes import MISSING
 from nbtools.errors import DataError, plural, shown
 
@@ -134,6 +135,16 @@ class CodedTexts:
             is_start = (text & 0xC0) != 0x80  # a character's first byte
             lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int32)
         return lengths
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """All content, for a digest."""
+        names = json.dumps([self.langs, list(self.numbers), list(self.unseen)]).encode()
+        arrays = self.text_ends, self.code_numbers, self.code_ends, self.lang_numbers
+        return [names, memoryview(self.texts), *(memoryview(each) for each in arrays)]
+
+    def keys(self) -> Keys:
+        """Return the hash of each row's text, which texts share that `clean_text` makes equal. Shape (R,)."""
+        return split.keys_of(clean_text(self.text(row)) for row in range(len(self)))
 
     def lang_lengths(self) -> Lengths:
         """Characters of every row's language. Shape (R,)."""
@@ -291,33 +302,26 @@ def read_key(path: Path) -> dict[str, str]:
 def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
     """Divide the rows of a table for training, evaluation and test so that no text is in two of them.
 
-    Whether a text is held out follows from the text alone: neither order nor other rows matter. Texts that `clean_text`
-    makes equal are in one part, cleaned or not. A text whose codes the training would not see otherwise is trained on;
-    where too few texts are left to hold out any, one is. The test has `test_fraction` of the held-out texts, those of
-    the smallest hashes.
+    Whole texts are held out, as in `split.choose`; those that `clean_text` makes equal are in one part, cleaned or not.
+    A text whose codes the training would not see otherwise is trained on; where too few texts are left to hold out any,
+    one is.
 
     Returns:
         Row numbers in ascending order, for training, evaluation and test.
     """
-    limit = int(share * 2**64)
-    hashes = np.empty(len(table), dtype=np.uint64)
-    for row in range(len(table)):
-        text = clean_text(table.text(row)).encode("utf-8", "surrogatepass")
-        hashes[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-    held_out = _covered(table, hashes, hashes < np.uint64(limit))
+    keys, lengths = table.keys(), table.lengths()
+    held_out = _covered(table, keys, split.choose(keys, lengths, share, fewest=2))
     if not held_out.any():
-        for least in np.unique(hashes)[:_FEW_TEXTS]:
-            held_out = _covered(table, hashes, hashes == least)
+        for least in np.unique(keys)[:_FEW_TEXTS]:
+            held_out = _covered(table, keys, keys == least)
             if held_out.any():
                 break
-    ranked = np.unique(hashes[held_out])
-    is_test = np.isin(hashes, ranked[: num_for_test(len(ranked), test_fraction)])
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out & ~is_test), np.flatnonzero(held_out & is_test)
+    parts = split.with_test(held_out, keys, lengths, test_fraction)
+    train, evaluation, test = (np.flatnonzero(parts == part) for part in range(3))
+    return train, evaluation, test
 
 
-def _covered(
-    table: CodedTexts, hashes: npt.NDArray[np.uint64], held_out: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+def _covered(table: CodedTexts, hashes: Keys, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which texts can be held out so that all their codes are among those trained on."""
     numbers = np.frombuffer(table.code_numbers, dtype=np.int32)
     ends = np.frombuffer(table.code_ends, dtype=np.int64)
@@ -342,14 +346,14 @@ def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
     """Return sentences on codes that may be none, by their spelling, and on codes that may be several."""
     odd = [spelling for spelling in MISSING if spelling in codes]
     notes = [
-        f"note: codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
+        f"codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
         for _ in odd[:1]
     ]
     for separator in _USUAL_SEPARATORS if not columns.separator else "":
         divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
         if divided:
             notes.append(
-                f"note: {len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, are other codes "
+                f"{len(divided):,} of {plural(len(codes), 'code')}, such as {shown(divided[0])}, are other codes "
                 f"with {separator!r} between; each is one code here: label_separator={separator!r} divides them"
             )
     return notes

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from nbtools.data import split
+from nbtools.data.split import DataDigest
 from nbtools.data.tables import Source
 from nbtools.data.text_classification import coded_texts, codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
@@ -30,19 +33,24 @@ class Samples:
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
-    code_notes: Sequence[str] = ()
-    """Sentences on codes that may be none or several."""
+    data: DataDigest
+    is_seen: npt.NDArray[np.bool_]
+    """Whether the text of each row of the evaluation's own files is trained on, too; empty without such files."""
+    table_notes: Sequence[str] = ()
+    """Sentences on texts that occur more than once, and on codes that may be none or several."""
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on rows that were left out, and on unusual codes."""
+        """Sentences on rows that were left out, repeated texts, unusual codes, and the evaluation's own files."""
         tables = {id(table): table for table in (self.train, self.evaluation)}.values()
         skipped = [
-            f"note: {table.unlabelled.told(len(table) + len(table.unlabelled))}; they are left out (skip_unlabelled)"
+            f"{table.unlabelled.told(len(table) + len(table.unlabelled))}; they are left out (skip_unlabelled)"
             for table in tables
             if table.unlabelled
         ]
-        return [*skipped, *self.code_notes, *filter(None, [self.unseen_note])]
+        total, seen = len(self.is_seen), int(self.is_seen.sum())
+        overlap = f"{seen:,} of {plural(total, 'text')} of val_data are trained on, too: they have scores of their own"
+        return [*skipped, *self.table_notes, *[overlap] * bool(seen), *filter(None, [self.unseen_note])]
 
     @property
     def unseen_note(self) -> str:
@@ -53,7 +61,7 @@ class Samples:
         names = ", ".join(f"{shown(code)} ({count:,})" for code, count in list(unseen.items())[:_MOST_NAMED])
         more = f" and {len(unseen) - _MOST_NAMED:,} more" if len(unseen) > _MOST_NAMED else ""
         return (
-            f"note: {plural(len(unseen), 'code')} of the evaluation file (rows) are in no training row, so the model "
+            f"{plural(len(unseen), 'code')} of the evaluation file (rows) are in no training row, so the model "
             f"cannot predict them, and each counts as its error: {names}{more}"
         )
 
@@ -89,15 +97,24 @@ def read_samples(
             table.append(row.text, row.lang, numbers)
     if not val_files:
         evaluation = table
-        parts = split_texts(table, validation_share, test_fraction)
+        parts, rule = split_texts(table, validation_share, test_fraction), f"{split.RULE}, share {validation_share}"
+        is_seen = np.zeros(0, dtype=np.bool_)
     else:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
-        parts = np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)
+        parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
+        is_seen = np.isin(evaluation.keys(), table.keys())
     system = CodeSystem.of(formatter, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
-    for each in (table,) if evaluation is table else (table, evaluation):
+    read = (table,) if evaluation is table else (table, evaluation)
+    for each in read:
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
-    return Samples(system, table, parts[0], evaluation, *parts[1:], coded_texts.code_notes(table.numbers, columns))
+    digest = split.digest_of(piece for each in read for piece in each.pieces())
+    data = DataDigest(digest, " and ".join(plural(len(each), "row") for each in read), rule)
+    notes = [
+        *filter(None, [split.repeated_note(table.keys(), "text")]),
+        *coded_texts.code_notes(table.numbers, columns),
+    ]
+    return Samples(system, table, parts[0], evaluation, *parts[1:], data, is_seen, notes)
 
 
 def _looked_up(form: Callable[[str], str], key: Mapping[str, str], cell: str) -> str:

@@ -23,7 +23,9 @@ from nbtools.data import data_files
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, HistoryMetadata, Steps
-from nbtools.errors import DataError
+from nbtools.data.split import DataDigest, digest_of
+from nbtools.errors import DataError, plural
+from nbtools.project import file_digest
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
 from nbtools.rundir.atomic import new_folder
@@ -47,6 +49,11 @@ class LearningHistories:
     test_HL4: Steps
     """Histories of the test goals."""
     test_goals_G2: Integers
+
+    def digest(self) -> DataDigest:
+        """Return a hash of all steps, which are divided by their goals."""
+        digest = digest_of(steps_HL4.reshape(-1).data for steps_HL4 in (self.train_HL4, self.test_HL4))
+        return DataDigest(digest, f"{len(self.train_HL4):,} + {plural(len(self.test_HL4), 'history')}", rule="")
 
     def divided(self, num_goals: int) -> tuple["LearningHistories", "LearningHistories"]:
         """Divide the test goals with their histories: the last `num_goals` are in the second part."""
@@ -125,7 +132,7 @@ def _fill(
                 of_goal = shape[0] // len(goals_G2)
                 for steps_SL4 in learners.generated(config.learner, config.darkroom, goals_G2, of_goal):
                     file.write(steps_SL4.tobytes())
-        hashes = {name: histories.sha256_of(built / name) for name in (TRAIN, TEST)}
+        hashes = {name: file_digest(built / name) for name in (TRAIN, TEST)}
         (built / METADATA).write_text(json.dumps(asdict(replace(metadata, sha256=hashes))), encoding="utf-8")
     num_steps = (metadata.num_train + metadata.num_test) * config.num_episodes * config.horizon
     say(f"{num_steps:,} steps of learning histories were generated in {time.monotonic() - started:.1f} s")

@@ -4,7 +4,8 @@ checkpoints/step-000200/
   model/         written by `save_pretrained`: safetensors weights, or an adapter alone; config, tokenizer
   state.pt       optimizer and place in the data, for `torch.load(weights_only=True)`
   rank-<r>.pt    each rank's random number generators
-  manifest.json  written last: step, metrics, the base of an adapter, and the size and SHA-256 of every other file
+  manifest.json  written last: step, metrics, the base of an adapter, a digest of the data, and the size and SHA-256 of
+                 every other file
 """
 
 import contextlib
@@ -57,6 +58,7 @@ def save(
     lower_is_better: bool = True,
     stage: str | None = None,
     bases: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
@@ -73,6 +75,7 @@ def save(
         lower_is_better: whether the least value of that metric is the best one.
         stage: of the training, stored in the manifest; only checkpoints of the newest one's stage count as best.
         bases: what an adapter was added to, stored in the manifest; None without an adapter.
+        data: what `initial_state.recorded_data` returns, stored in the manifest.
 
     Raises:
         OSError: it could not be written (disk full); nothing of it remains, and older checkpoints are untouched.
@@ -101,6 +104,7 @@ def save(
             "lower_is_better": lower_is_better,
             **({} if stage is None else {"stage": stage}),
             **({} if bases is None else {"base": bases}),
+            **({} if data is None else {"data": data}),
             "files": dict(sorted(files.items())),
         }
         json_files.write_json(temporary / "manifest.json", manifest, sync=True)

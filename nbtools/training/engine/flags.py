@@ -4,10 +4,12 @@ Every flag takes dashes or underscores. Arguments of older launchers and program
 them. A setting in the environment by `accelerate launch` overrides the script; a flag overrides both.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ import tyro
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.project import expanded
+from nbtools.run.records import recorded_arguments
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat import aliases
@@ -40,6 +43,10 @@ class Flags(Generic[C]):
     """Checkpoint folder to resume from, or a file of weights."""
     notes: tuple[str, ...] = ()
     """Ignored arguments, each with the reason."""
+    named: tuple[str, ...] = ()
+    """Names of the fields that flags set here, and did not in the run that is resumed."""
+    recorded: Mapping[str, Any] | None = None
+    """Values of the run that is resumed; None if it recorded none."""
 
 
 def parse(
@@ -89,7 +96,18 @@ def parse(
     except ConfigError as error:
         _refuse(prog, error)
     overridden = tuple(name for name, value in changed if value != getattr(config, name))
-    return Flags(changed, overridden, Path(resume_from) if resume_from is not None else None, notes)
+    if resume_from is None:
+        return Flags(changed, overridden, None, notes)
+    before = read_json(_run_of(Path(resume_from)).launch) or {}
+    with contextlib.suppress(ConfigError):
+        given = list(Counter(_names(given)) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
+    return Flags(changed, overridden, Path(resume_from), notes, tuple(given), known)
+
+
+def _names(args: Sequence[str]) -> list[str]:
+    """Return the fields that normalized arguments set."""
+    flags = (argument[2:].partition("=")[0] for argument in args if argument.startswith("--"))
+    return [flag.removeprefix("no-").replace("-", "_") for flag in flags]
 
 
 def _parsed(default: TrainConfig, given: Sequence[str], prog: str) -> dict[str, Any]:
@@ -100,9 +118,13 @@ def _parsed(default: TrainConfig, given: Sequence[str], prog: str) -> dict[str, 
 
 def _recorded_values(checkpoint: Path) -> dict[str, Any] | None:
     """Return the values of the run of a checkpoint as it recorded them; None if it recorded none."""
-    record = read_json(RunDir(expanded(checkpoint).resolve().parent.parent).config) or {}
+    record = read_json(_run_of(checkpoint).config) or {}
     known = record.get("config")
     return known if isinstance(known, dict) else None
+
+
+def _run_of(checkpoint: Path) -> RunDir:
+    return RunDir(expanded(checkpoint).resolve().parent.parent)
 
 
 def _refuse(prog: str, error: ConfigError) -> NoReturn:

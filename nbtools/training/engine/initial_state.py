@@ -1,7 +1,7 @@
 """The initial state of a training: from scratch, from a checkpoint, or from a file of weights of an older program."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,17 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from nbtools.config import TrainConfig
+from nbtools.data.split import DataDigest
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
 from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Progress
+from nbtools.run.records import mapping_at
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
+from nbtools.training.engine.flags import Flags
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.sharding.sharded_checkpoint import insert_stored
 from nbtools.training.text.adapter import check_bases
@@ -23,6 +28,8 @@ from nbtools.training.text.weights import WeightsReport
 
 _WEIGHTS_KEYS = ("model_state_dict", "state_dict", "model")
 """Keys under which older programs store the weights, beside optimizer and epoch."""
+_DATA_FIELDS = ("test_fraction", "sequence_length", "eval_samples", "seed")
+"""Fields of any recipe that may change its data, beside its `data_fields`."""
 
 
 @dataclass
@@ -42,8 +49,51 @@ class InitialState:
     weights_file: Path | None = None
     report: WeightsReport | None = None
     """Weights that the models have loaded; None before."""
+    data: Mapping[str, Any] | None = None
+    """Digest and fields of the data, from the checkpoint's manifest; None if an older version saved it."""
     is_loaded: bool = False
     """Whether a model has loaded the weights."""
+
+    def check_data(self, now: Mapping[str, Any], flags: Flags[Any], files: RunDir, say: Callable[[str], None]) -> None:
+        """Compare the data of a training, from `recorded_data`, with that of the checkpoint.
+
+        Other data is fine if the user changed or named one of its fields; a note says that it is other data. A
+        checkpoint of an older rule of the split can be forked, with a note, but not resumed.
+
+        Raises:
+            CheckpointError: it is other data, or divided by another rule.
+        """
+        if self.model is None:
+            return  # from scratch, or weights alone
+        checkpoint, before = self.model.parent, self.data if isinstance(self.data, dict) else {}
+        if all(before.get(name) == now[name] for name in ("digest", "rule")):
+            return
+        fields, origin = mapping_at(before, "fields"), mapping_at(read_json(files.launch) or {}, "resumed_from")
+        changed = {name for name, value in now["fields"].items() if fields.get(name, value) != value}
+        changed |= now["fields"].keys() & {*flags.named, *origin.get("named", ())}
+        values = flags.config.model_dump(mode="json")
+        is_fork = flags.recorded is None or any(flags.recorded.get(name, new) != new for name, new in values.items())
+        seen = "texts that are evaluated from here on may have been trained on before"
+        if not before and not now["rule"]:
+            say(f"note: {checkpoint.name} does not record its data, so it may be other data")
+        elif before and changed:
+            say(f"note: the data is not that of {checkpoint.name} ({', '.join(sorted(changed))}): {seen}")
+        elif str(before.get("rule")).partition(",")[0] == now["rule"].partition(",")[0]:
+            is_other_size = before.get("size") != now["size"]
+            sizes = f"{before.get('size')} until now, {now['size']} from here on" if is_other_size else now["size"]
+            field = "train_data" if now["fields"].get("train_data") else "dataset"
+            raise CheckpointError(
+                f"{checkpoint}: the content or order of the data is not that which it was trained on ({sizes}); "
+                f"restore it, or name it to train on what it is now: --set {field}=... (changes={{'{field}': ...}})"
+            )
+        elif is_fork:
+            say(f"note: the split is not that of {checkpoint.name}, which is of an older rule: {seen}")
+        else:
+            raise CheckpointError(
+                f"{checkpoint}: its data was split by an older rule, by which equal texts could be in two parts, so it "
+                f"cannot be resumed on it; fork it by a change, such as --set max_steps={2 * self.progress.step} "
+                f"({seen}), or train a new run"
+            )
 
     def release(self) -> None:
         """Drop states and weights, which a model, optimizers and random number generators hold from now on."""
@@ -77,6 +127,12 @@ class InitialState:
         self.report = replace(report, source=source, num_weights=count, unexpected=unexpected)
 
 
+def recorded_data(data: DataDigest, config: TrainConfig) -> dict[str, Any]:
+    """Return what a checkpoint records of its data: digest, rule of the split, and the fields that decide both."""
+    fields = {*recipe_of(config).data_fields, *_DATA_FIELDS}
+    return {**asdict(data), "fields": config.model_dump(mode="json", include=fields)}
+
+
 def open_initial_state(
     path: Path, config: TrainConfig, bases: Mapping[str, Any] | None, ranks: Ranks, say: Callable[[str], None]
 ) -> InitialState:
@@ -104,6 +160,7 @@ def open_initial_state(
         Progress(**state["progress"]),
         opened.metrics,
         opened.path / "model",
+        data=opened.manifest.get("data"),
     )
     if (saved := state.get("recipe", recipe)) != recipe:
         raise CheckpointError(

@@ -25,6 +25,7 @@ from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedModel
 
 from nbtools.config import TrainConfig
+from nbtools.data.split import DataDigest
 from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural, spoken
 from nbtools.launcher.step_count import Schedule
 from nbtools.metrics.writer import MetricWriter
@@ -38,7 +39,7 @@ from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.initial_state import InitialState, open_initial_state
+from nbtools.training.engine.initial_state import InitialState, open_initial_state, recorded_data
 from nbtools.training.engine.optimizer import (
     TYPES,
     Optimizer,
@@ -150,6 +151,7 @@ class Worker:
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
         self._compiled = (0, 0, 0.0)
         self._test: _Test | None = None
+        self._data: dict[str, Any] | None = None
         self._optimizers: tuple[Optimizer, ...] = ()
         self._saves = ShardedSaves(self.rank, self.world_size, self.ranks.saving)
         self._step_to_save = 0
@@ -212,8 +214,19 @@ class Worker:
 
     # --- before the first step --------------------------------------------------------------------
 
-    def plan(self, num_train: int, num_eval: int, num_test: int = 0) -> Plan:
-        """Plan the steps that are left, from the number of samples; DataError if there are too few."""
+    def plan(self, num_train: int, num_eval: int, num_test: int = 0, data: DataDigest | None = None) -> Plan:
+        """Plan the steps that are left, from the number of samples.
+
+        Args:
+            data: digest of the data, for the checkpoints of this training, and to compare with that of the initial one.
+
+        Raises:
+            DataError: there are too few samples.
+            CheckpointError: the checkpoint is of other data, which the user has not asked for.
+        """
+        if data is not None:
+            self._data = now = recorded_data(data, self.flags.config)
+            self.ranks.from_main(lambda: self.initial_state.check_data(now, self.flags, self.files, self.say))
         schedule = Schedule.of(self.config, self.world_size, num_train, num_eval, num_test)
         return Plan.of(self.config, schedule, self.progress, self.rank, self.world_size)
 
@@ -505,6 +518,7 @@ class Worker:
             "keep_last": self.config.keep_last,
             "keep_best": self.config.keep_best,
             "bases": self.bases,
+            "data": self._data,
             **best,
         }
         with self.aside("checkpoint"):

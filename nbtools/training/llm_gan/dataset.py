@@ -7,9 +7,10 @@ the prompt.
 Shape suffixes: N samples, P positions of a prompt, T positions of a text.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import hub
 from nbtools.data.llm_gan.stories import TOPICS, Story
-from nbtools.errors import ConfigError, shown
+from nbtools.data.split import DataDigest, digest_of
+from nbtools.errors import ConfigError, plural, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.gan_data import GANData, Texts
@@ -56,7 +58,10 @@ def text_data(worker: Worker, config: LLMGANConfig) -> GANData:
         tokenizer = worker.ranks.in_turn(lambda: pretrained_tokenizer(config))
     share = worker.ranks.from_main if hub.named(config.dataset) else worker.ranks.in_turn  # one rank downloads
     train, evaluation, test = share(lambda: load_stories(config, worker.project.root, worker.say))
-    return tokenize_stories(config, train, evaluation, tokenizer, worker.say, test)
+    made = tokenize_stories(config, train, evaluation, tokenizer, worker.say, test)
+    parts = [[text for story in part for text in (story.prompt, story.text)] for part in (train, evaluation, test)]
+    size = plural(sum(map(len, parts)) // 2, "text")
+    return replace(made, data=DataDigest(digest_of(json.dumps(part).encode() for part in parts), size))
 
 
 def tokenize_stories(

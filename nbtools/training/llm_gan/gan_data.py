@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from nbtools.data.llm_gan import markov
+from nbtools.data.split import DataDigest, digest_of
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
 from nbtools.training.engine.sampler import Samples, randoms, uniforms
 from nbtools.training.llm_gan.ngrams import Copies, NGrams
@@ -59,6 +60,7 @@ class GANData:
     """Name of the reference model, such as `oracle`; its metric is eval/NAME_loss."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """Tokenizer of the generator; None for the Markov chain."""
+    data: DataDigest | None = None
 
     @functools.cached_property
     def copies(self) -> Copies:
@@ -121,4 +123,5 @@ def markov_data(config: LLMGANConfig) -> GANData:
     train, evaluation, test = (
         Texts(markov_prompts(len(symbols_NT)), symbols_NT + np.int32(NUM_SPECIAL_TOKENS)) for symbols_NT in drawn
     )
-    return GANData(train, evaluation, test, markov_alphabet(config), Chain(chain), "oracle")
+    data = DataDigest(digest_of(symbols_NT.tobytes() for symbols_NT in drawn), f"{sum(sizes):,} sequences", rule="")
+    return GANData(train, evaluation, test, markov_alphabet(config), Chain(chain), "oracle", data=data)

@@ -49,7 +49,7 @@ _MOST_COMPARED = 1000
 def train(worker: Worker, config: LLMGANConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     data = markov_data(config) if config.dataset is None else text_data(worker, config)
-    plan = worker.plan(len(data.train), len(data.evaluation), len(data.test))
+    plan = worker.plan(len(data.train), len(data.evaluation), len(data.test), data.data)
     generator, discriminator = worker.build(lambda: build_models(config, data))
     wrapped_generator, wrapped_discriminator = worker.wrap(generator), worker.wrap(discriminator)
     load_models(worker.initial_state, data, generator, discriminator)

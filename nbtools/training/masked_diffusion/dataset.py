@@ -10,7 +10,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from nbtools.data import corpus, data_files
+from nbtools.data import corpus, data_files, split
 from nbtools.data.hub import split_options
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import LeftOutPairs, Pair, has_pairs, no_template, read_pairs, split_pairs
@@ -35,8 +35,8 @@ from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
 
-_CACHE_FORMAT = 1
-_PAIRS_FORMAT = 3
+_CACHE_FORMAT = 2
+_PAIRS_FORMAT = 4
 _REFUSED = "refused.json"
 
 
@@ -50,6 +50,7 @@ class DiffusionText:
     test: Sequences | RaggedPairs
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
+    data: split.DataDigest | None = field(default=None, kw_only=True)
 
     @property
     def has_pairs(self) -> bool:
@@ -111,15 +112,16 @@ def cached_text(
     """Call `prepare` for a folder named by a hash of the content, which later runs reuse; on rank 0 only."""
     tokenizer = config.model_name or config.tokenizer
     made = _pretrained_tokenizer(config)  # an error before the text is read
-    third_part = [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
-    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, *third_part) as documents:
+    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, config.test_fraction) as documents:
         if made is None:
             known = _known(documents, tokenizer, config.dataset, config.clean)
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        content = [_CACHE_FORMAT, tokenizer, _fingerprint(made), documents.digest(), *third_part]
+        digest = documents.digest()
+        content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), digest.digest, config.test_fraction]
         folder = cache / disk_buffer.content_name([*content, *named_in_cache(config)])
         if not folder.is_dir():
             _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
+            disk_buffer.save_digest(folder, digest)
     _say_notes(prepared.read_prepared_metadata(folder), say)
     return folder
 
@@ -156,7 +158,7 @@ def _spooled(
         found = islice(found, None if downloaded is None else downloaded.max_samples)
         found = disk_buffer.with_progress(found, say, "reading the text")
         with disk_buffer.Spool(found, folder, test_fraction) as documents:
-            for remark in left_out.notes(min_words):
+            for remark in [*left_out.notes(min_words), *filter(None, [documents.repeated_note])]:
                 say(f"note: {remark}")
             yield documents
 
@@ -252,7 +254,7 @@ def cached_data(
     if downloaded is None:
         return disk_buffer.Tokenized(make(say))
     names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
-    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, *(getattr(config, name) for name in names)]
+    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, split.RULE, *(getattr(config, name) for name in names)]
     request += [config.test_fraction, *named_in_cache(config)]
     if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
         request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
@@ -270,8 +272,8 @@ def cached_pairs(
     token, is part of it.
 
     Returns:
-        The folder, and a note on malformed rows of the hub, pairs that the template refuses or that are too long, and
-        unknown tokens; or an empty string.
+        The folder, and a note on malformed rows of the hub, pairs that the template refuses or that are too long,
+        repeated prompts and unknown tokens; or an empty string.
 
     Raises:
         DataError: a row is malformed (file and line are named), the template refuses all pairs, none fits, or messages
@@ -292,14 +294,15 @@ def cached_pairs(
         known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
-    settings = [_PAIRS_FORMAT, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
-    settings += [*([config.test_fraction] if config.test_fraction else []), *named_in_cache(config)]
-    contents = ((pair.prompt, pair.answer, *([pair.turns] if pair.turns else [])) for pair in found)
-    folder = cache / disk_buffer.content_name(chain(settings, contents))
+    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    digest = disk_buffer.content_name((pair.prompt, pair.answer, pair.turns) for pair in found)
+    folder = cache / disk_buffer.content_name([*settings, config.test_fraction, *named_in_cache(config), digest])
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
             _write_pairs(built, found, made, tokenizer, config, say)
+            size = f"{plural(len(found), 'pair')} of prompt and answer"
+            disk_buffer.save_digest(built, split.DataDigest(digest, size))
     refused = read_json(folder / _REFUSED) or {"number": 0}
     num_kept = sum(len(disk_buffer.mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
     left_out = len(found) - refused["number"] - num_kept
@@ -307,6 +310,7 @@ def cached_pairs(
     remarks = [remark] if left_out else []
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
+    remarks += filter(None, [split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt")])
     return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 
@@ -370,7 +374,8 @@ def _write_pairs(
 def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     """Open the folder that `cached_data` wrote."""
     is_text = (folder / prepared.TRAIN).is_file()
-    return open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
+    opened = open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
+    return replace(opened, data=disk_buffer.digest_in(folder))
 
 
 def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:

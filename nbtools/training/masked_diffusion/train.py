@@ -37,7 +37,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     refuse_remote_code(config)
     text = open_data(worker, config)
     num_test = len(text.test) if config.test_fraction else 0  # a prepared folder may have a test part
-    plan = worker.plan(len(text.train), len(text.evaluation), num_test)
+    plan = worker.plan(len(text.train), len(text.evaluation), num_test, text.data)
     denoiser = worker.build(lambda: build_denoiser(config, text.tokenizer))
     model = worker.wrap(denoiser, find_unused_parameters=denoiser.has_unused_weights)
     worker.initial_state.load_weights(denoiser.model, text.tokenizer)
@@ -208,7 +208,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
     if path is not None and prepared.is_prepared(path):
         text = open_text(path, config.sequence_length)
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
-        return text
+        return dataclasses.replace(text, data=worker.ranks.from_main(lambda: prepared.digest_of_prepared(path)))
     made = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))
     return dataclasses.replace(open_cached(made.folder, config), commits=made.commits)
 

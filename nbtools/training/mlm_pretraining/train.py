@@ -36,7 +36,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
-    plan = worker.plan(len(text.train_NT), len(text.eval_NT), len(text.test_NT))
+    plan = worker.plan(len(text.train_NT), len(text.eval_NT), len(text.test_NT), text.data)
     masked_lm = MaskedLM(worker.build(lambda: build_model(config, text)))
     model = worker.wrap(masked_lm, find_unused_parameters=masked_lm.has_unused_weights)
     worker.initial_state.load_weights(masked_lm.model, text.tokenizer)

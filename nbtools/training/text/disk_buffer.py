@@ -4,6 +4,7 @@ Shape suffix: N documents.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import heapq
@@ -22,7 +23,8 @@ from typing import IO, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import corpus, hub
+from nbtools.data import hub, split
+from nbtools.data.split import DataDigest
 from nbtools.errors import DataError, plural
 from nbtools.rundir.json_files import read_json, write_json
 
@@ -31,7 +33,7 @@ _MOST_WORDS = 2**18
 _MOST_RUNS = 64
 
 _SAY_EVERY_S = 10.0
-_COUNTS = "counts.json"
+_COUNTS, _DIGEST = "counts.json", "data.json"
 _AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Selection = npt.NDArray[np.bool_]
@@ -117,7 +119,7 @@ def downloaded_once(
 class Spool:
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
-    Whole documents are held out for evaluation and test, as in `corpus.parts_of_documents`. The source may change
+    Whole documents are held out for evaluation and test, as in `split.divide`. The source may change
     between two passes, or need another download.
     """
 
@@ -125,6 +127,8 @@ class Spool:
         self._test_fraction = test_fraction
         self.lengths_N = array("q")
         """Length of each document in characters."""
+        self._keys_N = array("Q")
+        self._digest = hashlib.sha256()
         self._sizes_N = array("q")  # in bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `__exit__`
         with contextlib.ExitStack() as stack:
@@ -132,6 +136,8 @@ class Spool:
             for document in documents:
                 data = document.encode("utf-8", "surrogatepass")
                 self._file.write(data)
+                self._digest.update(hashlib.sha256(data).digest())
+                self._keys_N.append(split.key_of(document))
                 self.lengths_N.append(len(document))
                 self._sizes_N.append(len(data))
             stack.pop_all()  # success: the file stays open
@@ -159,22 +165,25 @@ class Spool:
 
     @functools.cached_property
     def parts_N(self) -> npt.NDArray[np.int8]:
-        """The part of each document; DataError if there is only one."""
-        return corpus.parts_of_documents(self.lengths_N, self._test_fraction)
+        """The part of each document; DataError if all are equal."""
+        return split.divide(self._keys_N, self.lengths_N, self._test_fraction)
 
     def part(self, part: int, say: Callable[[str], None] | None = None, what: str = "") -> Iterator[str]:
-        """Yield the documents of a part, such as `corpus.TRAIN`; `say` reports the progress of `what`."""
+        """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`."""
         texts = self.texts(self.parts_N == part)
         if say is None:
             return texts
         return with_progress(texts, say, what, int(np.asarray(self.lengths_N)[self.parts_N == part].sum()))
 
-    def digest(self) -> str:
-        """Return a hash of all documents."""
-        digest = hashlib.sha256()
-        for document in self.raw(np.ones(len(self.lengths_N), dtype=np.bool_)):
-            digest.update(hashlib.sha256(document).digest())
-        return digest.hexdigest()
+    @property
+    def repeated_note(self) -> str:
+        """A sentence on documents that occur more than once; empty without any."""
+        return split.repeated_note(self._keys_N)
+
+    def digest(self) -> DataDigest:
+        """Return a hash of all documents, taken while they were read."""
+        size = f"{plural(len(self.lengths_N), 'document')} of {sum(self.lengths_N):,} characters"
+        return DataDigest(self._digest.hexdigest(), size)
 
 
 class WordCounts:
@@ -274,6 +283,17 @@ def notes_in(folder: Path) -> list[str]:
     """Return a sentence on the unknown tokens of a folder, and one on its special tokens, if there are any."""
     counts = read_json(folder / _COUNTS) or {}
     return [*unknown_note(counts.get("unknown", 0), counts.get("tokens", 0)), *special_note(counts.get("special", 0))]
+
+
+def save_digest(folder: Path, digest: DataDigest) -> None:
+    """Write the digest of the data into a folder of its tokens, for `digest_in`."""
+    write_json(folder / _DIGEST, dataclasses.asdict(digest))
+
+
+def digest_in(folder: Path) -> DataDigest | None:
+    """Return the digest of the data of a folder of tokens; None for a folder of an older version."""
+    known = read_json(folder / _DIGEST)
+    return None if known is None else DataDigest(known["digest"], known["size"])
 
 
 def unknown_note(unknown: int, tokens: int) -> list[str]:

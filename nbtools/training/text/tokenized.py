@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from nbtools.data import corpus
+from nbtools.data import corpus, split
 from nbtools.data.hub import named, split_options
 from nbtools.errors import DataError
 from nbtools.recipes import MLMPretrainingConfig
@@ -18,7 +18,7 @@ from nbtools.training.text import disk_buffer
 from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_parts, masking_tokenizer, template_of, word_tokenizer
 
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 
 Tokens = npt.NDArray[np.int32]
 
@@ -33,6 +33,7 @@ class TokenizedText:
     test_NT: "Tokens | TemplateRows"
     commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
+    data: split.DataDigest | None = field(default=None, kw_only=True)
 
     @property
     def maskable_ids(self) -> npt.NDArray[np.int64]:
@@ -88,8 +89,8 @@ def tokenize(
         return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
-    request += [config.model_name, *([] if config.clean == "light" else [config.clean])]  # the only one in older caches
-    request += [*_third(config), *named_in_cache(config), *filter(None, [split_options(downloaded.dataset)[1]])]
+    request += [config.model_name, config.clean, split.RULE, config.test_fraction, *named_in_cache(config)]
+    request += filter(None, [split_options(downloaded.dataset)[1]])
     if config.model_name is not None:  # the tokenizer of a local model may change
         made = masking_tokenizer(config.model_name)
         request.append(
@@ -98,10 +99,6 @@ def tokenize(
     return disk_buffer.downloaded_once(
         cache, config.dataset, request, lambda tell: _tokenized(cache, config, max_samples, root, tell), say
     )
-
-
-def _third(config: MLMPretrainingConfig) -> list[float]:
-    return [config.test_fraction] if config.test_fraction else []  # names from before there was a test stay
 
 
 def _tokenized(
@@ -117,15 +114,15 @@ def _tokenized(
         cache.mkdir(parents=True, exist_ok=True)
         documents = disk_buffer.with_progress(islice(documents, max_samples), say, "reading the text")
         with disk_buffer.Spool(documents, cache, config.test_fraction) as spool:
-            counted = spool.part(corpus.TRAIN, say, "counting words")
+            counted = spool.part(split.TRAIN, say, "counting words")
             tokenizer = word_tokenizer(counted, config.vocab_size, cache) if given is None else given
-            content = [_CACHE_FORMAT, tokenizer.backend_tokenizer.to_str(), spool.digest()]
-            content += [*_third(config), *named_in_cache(config)]
+            content = [_CACHE_FORMAT, split.RULE, tokenizer.backend_tokenizer.to_str(), spool.digest().digest]
+            content += [config.test_fraction, *named_in_cache(config)]
             folder = cache / disk_buffer.content_name(content)
             if not folder.is_dir():
                 level = "words" if model_name is None else "model"
                 _build(folder, tokenizer, spool, level, config.special_tokens, say)
-    for remark in [*left_out.notes(min_words), *disk_buffer.notes_in(folder)]:
+    for remark in [*left_out.notes(min_words), *filter(None, [spool.repeated_note]), *disk_buffer.notes_in(folder)]:
         say(f"note: {remark}")
     return folder
 
@@ -146,6 +143,7 @@ def _build(
         for name, pieces in zip(("train", "eval", "test"), parts, strict=True):
             disk_buffer.save_pieces(built / f"{name}.npy", pieces, np.int32)
         counts.save(built)
+        disk_buffer.save_digest(built, spool.digest())
 
 
 def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = False) -> TokenizedText:
@@ -167,6 +165,7 @@ def open_tokenized(folder: Path, sequence_length: int, *, with_template: bool = 
     parts = [
         disk_buffer.rows_of(disk_buffer.mapped(folder / f"{name}.npy"), room) for name in ("train", "eval", "test")
     ]
+    data = disk_buffer.digest_in(folder)
     if before or after:
-        return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts))
-    return TokenizedText(tokenizer, *parts)
+        return TokenizedText(tokenizer, *(TemplateRows(part, before, after) for part in parts), data=data)
+    return TokenizedText(tokenizer, *parts, data=data)

@@ -41,6 +41,7 @@ from nbtools.training.text_classification.model import TextClassifier, build_cla
 _NUM_MISTAKES = 20
 _NUM_LANGS = 20
 _ALL, _FLAT, _MAJORITY, _DISTINCT = "all texts", "flat head", "most frequent codes", "each distinct text once"
+_SEEN, _UNSEEN = "texts that are trained on", "texts that are not trained on"
 
 Mistake = tuple[float, str, str, str]
 """Probability of the prediction, the text, its true codes, the predicted codes."""
@@ -52,9 +53,9 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     is_download = any(map(hub.named, (*config.files, *config.val_files)))  # which rank 0 reads for all
     share = worker.ranks.from_main if is_download else worker.ranks.in_turn
     samples = share(lambda: load_samples(config, worker.project.root))
-    plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows))
+    plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows), samples.data)
     for note in samples.notes:
-        worker.say(note)
+        worker.say(f"note: {note}")
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
     classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
@@ -123,7 +124,8 @@ class Evaluation:
     """Metrics on held-out texts, decoded greedily, and the accuracy of the most frequent set of codes as a baseline.
 
     The scores are also shown for first digits, for each language, and with each distinct text counted once: frequent
-    texts, which the training data has in other spellings, are easier.
+    texts, which the training data has in other spellings, are easier. If texts of the config's evaluation files are
+    trained on, these and the others have scores of their own.
     """
 
     table: MediaItem
@@ -144,6 +146,7 @@ class Evaluation:
         texts = [table.text(row) for row in rows_N.tolist()]
         counts = Counter(texts)
         self.shares_N = torch.tensor([1 / counts[text] for text in texts], dtype=torch.float64)
+        self.is_seen_N = torch.from_numpy(samples.is_seen[rows_N] if samples.is_seen.any() else samples.is_seen[:0])
         self.langs, self.langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
 
     @torch.no_grad()
@@ -155,6 +158,7 @@ class Evaluation:
         tally = Tally("seq2seq_loss", "flat_loss", "texts", device=worker.device)
         cuts = [f"first {plural(digits, 'digit')}" for digits in self.prefixes]
         parts = [_ALL, *cuts, _FLAT, _MAJORITY, _DISTINCT, *(self.langs if len(self.langs) > 1 else ())]
+        parts += (_SEEN, _UNSEEN) if len(self.is_seen_N) else ()
         table_of_parts = ScoreTable(parts, worker.device)
         with worker.aside("evaluation"):
             classifier.eval()  # type: ignore[no-untyped-call]
@@ -182,6 +186,9 @@ class Evaluation:
                 table_of_parts.add(_FLAT, score(picked_BC, true_BC, unseen_BU))
                 table_of_parts.add(_MAJORITY, score(majority_BC, true_BC, unseen_BU))
                 table_of_parts.add(_DISTINCT, scores_BS, self.shares_N[members, None].to(worker.device))
+                if len(self.is_seen_N):
+                    seen_B = self.is_seen_N[members].to(worker.device)
+                    table_of_parts.add(_SEEN, scores_BS, torch.stack([seen_B, ~seen_B], dim=1).double())
                 if len(self.langs) > 1:
                     langs_BP = one_hot(self.langs_N[members], len(self.langs)).double()
                     table_of_parts.add(self.langs[0], scores_BS, langs_BP.to(worker.device))
@@ -212,6 +219,9 @@ class Evaluation:
             f"accuracy_{digits}_digits": means[cut]["accuracy"] for digits, cut in zip(self.prefixes, cuts, strict=True)
         }
         row |= {"accuracy_distinct": means[_DISTINCT]["accuracy"], **mean_losses}
+        for name, part in (("seen", _SEEN), ("unseen", _UNSEEN)):
+            if part in means and means[part]["texts"]:
+                row |= {f"{name}_{score}": means[part][score] for score in ("accuracy", "exact")}
         return {f"eval/{name}": value for name, value in row.items()}
 
     def _unseen(self, labels_BK: torch.Tensor) -> torch.Tensor:

@@ -122,7 +122,7 @@ def test_a_long_reading_says_how_far_it_is(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenized(dataset, tmp_path)
-    assert capsys.readouterr().out == "", "a short one says nothing"
+    assert "reading the text" not in capsys.readouterr().out, "a short one says nothing of it"
     monkeypatch.setattr(disk_buffer, "_SAY_EVERY_S", 0.0)
     said: list[str] = []
     tokenize(tmp_path / "other", mlm_config(dataset), say=said.append)

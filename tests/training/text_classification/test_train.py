@@ -82,8 +82,8 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     expected = recipes.RECIPES["text_classification"]
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
-    counted = expected.count_samples(config, tables.root, None)
-    assert counted == (derived["num_train_samples"], derived["num_eval_samples"], 0)
+    *counted, _ = expected.count_samples(config, tables.root, None) or ()
+    assert tuple(counted) == (derived["num_train_samples"], derived["num_eval_samples"], 0)
     assert sum(counted) == 160
     assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
     seen = rows(files)
@@ -173,6 +173,29 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
     assert 0 < accuracy < 1
     for text, lang, (codes, probability) in zip(texts, langs, found, strict=True):
         assert predictions(files.path, [text], [lang]) == [(codes, pytest.approx(probability, rel=1e-4))]
+
+
+@pytest.mark.promise("safety-split")
+def test_texts_of_val_data_that_are_trained_on_are_counted_and_scored_apart(
+    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
+    write_csv(tables.root / "train.csv", known[:140])
+    write_csv(tables.root / "val.csv", [(f" {text.upper()}", lang, codes) for text, lang, codes in known[130:]])
+    seen = {text.lower() for text, _, _ in known[:140]} & {text.lower() for text, _, _ in known[130:]}
+    assert len(seen) == 10
+    config = tiny(dataset=None, train_data=("train.csv",), val_data="val.csv", text_col="occ1")
+    counted = recipes.RECIPES["text_classification"].count_samples(config, tables.root, None)
+    said = "10 of 30 texts of val_data are trained on, too: they have scores of their own"
+    assert counted is not None and counted.note == said
+    files = trained(config)
+    assert f"note: {said}" in capfd.readouterr().out
+    parts = {row[0]: row[1:] for row in media.read(files.media, "scores")[-1].rows}
+    assert [parts[f"texts that are {trained_on}"][0] for trained_on in ("trained on", "not trained on")] == ["10", "20"]
+    row = rows(files)[-1]
+    for name in ("accuracy", "exact"):
+        mean = (10 * row[f"eval/seen_{name}"] + 20 * row[f"eval/unseen_{name}"]) / 30
+        assert mean == pytest.approx(row[f"eval/{name}"])
 
 
 def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..., RunDir], tables: Project) -> None:
