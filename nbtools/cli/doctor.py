@@ -21,11 +21,12 @@ import psutil
 from nbtools import __version__
 from nbtools.errors import ProjectError, plural
 from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
-from nbtools.machine import processes, slurm
+from nbtools.machine import network, processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.machine.file_systems import local_disk
-from nbtools.project import find_project
+from nbtools.project import find_project, lost_target
 from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.script.torchrun import ON_ONE_MACHINE
 
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)
@@ -63,6 +64,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_canvas(),
         *_machine(gpus),
         *_torch(gpus, facts),
+        *_name(),
         *_ports(),
         *_hub(),
         *_folders(),
@@ -219,6 +221,12 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
         yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
 
 
+def _name() -> Iterator[Finding]:
+    if name := network.unresolved_name():
+        text = f"{name} has no address in /etc/hosts or by a name server; nbtools needs none on one machine"
+        yield warn("host name", text, "add it to /etc/hosts, or torchrun by hand needs --local-addr=127.0.0.1")
+
+
 def _ports() -> Iterator[Finding]:
     """Report the ports that older guides name; only a torchrun command without --standalone needs them."""
     taken = []
@@ -260,6 +268,9 @@ def _folders() -> Iterator[Finding]:
         return
     yield ok("project", str(project.root))
     for folder in (project.scripts, project.runs):
+        if lost := lost_target(folder):
+            yield problem(f"{folder.name}/", f"{folder} links to {lost}, which does not exist", "mount or make it")
+            continue
         existing = folder if folder.is_dir() else project.root
         try:
             with tempfile.NamedTemporaryFile(dir=existing, prefix=".nbtools-doctor-"):
@@ -334,8 +345,8 @@ def _locks(folder: Path) -> Finding:
 
 
 def _all_reduce(backend: str) -> Finding:
-    command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", "-m", "nbtools.training.process.all_reduce", backend]
+    command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", *ON_ONE_MACHINE]
+    command += ["-m", "nbtools.training.process.all_reduce", backend]
     step = f"try NCCL_DEBUG=INFO or TORCH_DISTRIBUTED_DEBUG=DETAIL with: {' '.join(command)}"
     try:
         done = _run(*command)

@@ -15,7 +15,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, check_cores, place
+from nbtools.launcher.placement import Placement, check_machine, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
@@ -263,7 +263,7 @@ def _check_recipe(
             _source_of(path, config, project)
         found += [*_check_lacks(plain, config), *(ok("weights", note) for note in weights_notes(config))]
     placement = _placed(wanted, interpreter, on, found)
-    cores = check_cores(placement, project.runs)
+    cores = check_machine(placement, project.runs)
     found += [*placement.findings, *cores, check_disk(project.runs, config)] if not on else placement.findings
     if config is not None:
         is_known = wanted.cluster is None and placement.findings
@@ -345,7 +345,7 @@ def _check_program(
         placement=placement,
         findings=(
             *(*notes, *found, *placement.findings),
-            *(*check_cores(placement, project.runs), check_disk(project.runs, None)),
+            *(*check_machine(placement, project.runs), check_disk(project.runs, None)),
         ),
         program=program,
         source=source,

@@ -1,6 +1,7 @@
 """The current JSON records of a run, read from its directory."""
 
 import contextlib
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,6 +13,9 @@ from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
+
+_LONGEST_ROW = 1 << 16
 
 
 class Records:
@@ -60,6 +64,17 @@ class Records:
     def started_at(self) -> float | None:
         """Unix time of the launch."""
         return finite(self.launch.get("time"))
+
+    @property
+    def began_at(self) -> float | None:
+        """Unix time at which the training was started, after its wait in the queue; that of the launch if unknown."""
+        launched = self.started_at
+        with contextlib.suppress(OSError, ValueError, RecursionError), open_regular(self.files.system) as file:
+            row = json.loads(file.readline(_LONGEST_ROW))
+            began = finite(row.get("time")) if isinstance(row, dict) else None
+            if began is not None and launched is not None:
+                return max(began, launched)
+        return launched
 
     @property
     def ended_at(self) -> float | None:

@@ -1,9 +1,11 @@
 """The lock of a run, taken with flock."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, retried
@@ -66,6 +68,28 @@ def wait_for_lock(descriptor: int, kind: int, timeout_s: float) -> bool:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, timeout_s: float = 10.0) -> Iterator[None]:
+    """Lock a folder while a file in it is read and written again; a file system without such locks has none.
+
+    Raises:
+        OSError: the folder cannot be opened, or another process holds the lock all the time.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            is_ours = wait_for_lock(descriptor, fcntl.LOCK_EX, timeout_s)
+        except OSError as error:
+            if error.errno not in (*NO_LOCKS, errno.EBADF):  # NFS locks no file that is open for reading only
+                raise
+            is_ours = True
+        if not is_ours:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {timeout_s:g} s", str(folder))
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(path: Path) -> bool:

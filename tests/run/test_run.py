@@ -31,8 +31,8 @@ from nbtools.run.lineage import resumed_step
 from nbtools.run.records import local_time
 from nbtools.run.run import Run, is_read, newest_history
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import write_json
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
@@ -477,11 +477,45 @@ def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
 
 def test_a_run_on_another_host_is_not_signalled_from_here(locked: RunDir, stranger: subprocess.Popen[bytes]) -> None:
     identity = ProcessIdentity.of(stranger.pid).to_json()
-    write_json(locked.process, {"role": "torchrun", **identity, "host": "node-17"})
+    write_json(locked.process, {"role": "torchrun", **identity, "boot_id": "another boot", "host": "node-17"})
     locked.log.touch()
     with pytest.raises(NbtoolsError, match="runs on node-17"):
         Run(locked.path).stop(timeout_s=0.2)
     assert stranger.poll() is None
+
+
+@pytest.mark.promise("safety-renamed-machine")
+@pytest.mark.parametrize(
+    ("change", "is_alive", "is_elsewhere"),
+    [
+        ({"host": "its-name-before"}, True, False),
+        ({"host": "its-name-before", "pid_namespace": 0}, True, False),  # as recorded by an earlier nbtools
+        ({"boot_id": "another boot"}, False, False),  # the same machine, started again
+        ({"boot_id": "another boot", "host": "node-17"}, False, True),
+        ({"pid_namespace": 1, "host": "a-container"}, False, True),
+        ({"boot_id": "", "host": "node-17"}, False, True),
+    ],
+)
+def test_a_machine_is_known_by_its_boot_before_its_name(
+    change: dict[str, Any], is_alive: bool, is_elsewhere: bool, stranger: subprocess.Popen[bytes]
+) -> None:
+    content = {**ProcessIdentity.of(stranger.pid).to_json(), **change}
+    identity = ProcessIdentity.from_json(content)
+    assert identity is not None
+    assert (identity.is_alive(), identity.is_elsewhere) == (is_alive, is_elsewhere)
+    beat = RankHeartbeat.from_json({"rank": 0, "step": 1, "phase": "data", "time": 1.0, **content})
+    assert beat is not None and beat.is_elsewhere == is_elsewhere
+
+
+@pytest.mark.promise("safety-renamed-machine")
+def test_a_run_is_stopped_after_its_machine_was_renamed(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+    record = read_json(run.files.process)
+    assert record is not None
+    write_json(run.files.process, {**record, "host": "its-name-before"})
+    assert run.stop(60).startswith("stopped at step")
+    assert run.state is RunState.STOPPED
 
 
 def test_times_do_not_depend_on_the_clock_of_the_day() -> None:
