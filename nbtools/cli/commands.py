@@ -419,11 +419,13 @@ def _print_diff(run: "Run") -> int:
 
 def _log(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import follow
-    from nbtools.rundir.rundir import has_started
+    from nbtools.rundir.rundir import has_started, is_removed
 
     run = _named(arguments)
     if arguments.follow:
         follow(run, arguments.num_lines)
+        if is_removed(run.files):
+            return _exit_code(run)
     elif text := run.log(arguments.num_lines):
         print(text)
     elif not run.files.log.exists():

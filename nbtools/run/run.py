@@ -36,7 +36,7 @@ from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_run, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
@@ -306,6 +306,8 @@ class Run:
             ending = stop_job(self.records, timeout_s)
         else:
             ending = stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+        if is_removed(self.files):
+            return f"its run directory was removed; {ending}"
         state, saved = self.state, self.checkpoints
         if state is RunState.STOPPED and not has_started(self.files) and not ending.left:
             return "cancelled while queued; it had not started"

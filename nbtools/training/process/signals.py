@@ -55,7 +55,8 @@ def _stay_with_rank(is_leaving: Any, worker_id: int) -> None:
         _die_with_parent()  # torch's own check takes up to 5 s
 
     def send_error(results: Any, error: Exception, batch: tuple[int, object]) -> None:
-        results.put((batch[0], ExceptionWrapper(where=f"in DataLoader worker process {worker_id}")))
+        where = f"in DataLoader worker process {worker_id}"
+        results.put((batch[0], ExceptionWrapper(where=where)))  # type: ignore[no-untyped-call]
 
     # By default, what keeps a batch from the rank, such as a full /dev/shm, is printed, and the rank waits for ever.
     setattr(multiprocessing.queues.Queue, "_on_queue_feeder_error", send_error)  # noqa: B010 - typed as static
