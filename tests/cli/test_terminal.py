@@ -117,7 +117,10 @@ def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
     project: Project, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_run(project, "good", 1)
-    add_run(project, "bad", 2, returncode=1)
+    bad = add_run(project, "bad", 2, returncode=1)
+    assert not any("nbtools resume" in line for line in plain(terminal())), "it saved no checkpoint"
+    (saved := bad.checkpoints / "step-000010").mkdir(parents=True)
+    write_json(saved / "manifest.json", {"step": 10, "time": 1.0, "metrics": {}, "files": {}})
     coloured = terminal("runs")
     assert "\x1b[1;31mFAILED" in coloured and "\x1b[32mSUCCEEDED" in coloured
     assert "\x1b" not in terminal("runs", "--json") and "\x1b" not in terminal("show", "latest", "--json")

@@ -227,7 +227,7 @@ def test_two_hosts_meet_over_the_cable_between_them(
 NAMELESS = """
 ip link set lo up; hostname nameless
 for file in hosts resolv.conf; do mount --bind /dev/null /etc/$file; done
-"$@"
+exec "$0" -P -m nbtools launch "$@"
 """
 """The beginning of a command on a machine without network whose own name, and `localhost`, have no address."""
 
@@ -240,24 +240,10 @@ def test_ranks_on_one_machine_meet_although_its_name_has_no_address(
 ) -> None:
     script = write_script(tiny_config(max_steps=3), "tiny", Launch(nproc_per_node=2, gpus=()), project=texts)
     monkeypatch.setenv("NBTOOLS_ROOT", str(texts.root))
-    command = [
-        "unshare",
-        "--net",
-        "--uts",
-        "--mount",
-        "sh",
-        "-ec",
-        NAMELESS,
-        "sh",
-        sys.executable,
-        "-P",
-        "-m",
-        "nbtools",
-    ]
-    checked = subprocess.run([*command, "launch", str(script), "--dry-run"], check=True, capture_output=True, text=True)
+    command = ["unshare", "--net", "--uts", "--mount", "sh", "-ec", NAMELESS, sys.executable, script]
+    checked = subprocess.run([*command, "--dry-run"], check=True, capture_output=True, text=True)
     assert "nameless, the name of this machine, has no address" in checked.stdout
-    started = subprocess.run([*command, "launch", str(script)], check=True, capture_output=True, text=True)
-    run = Run(texts.runs / started.stdout.strip())
+    run = Run(texts.runs / subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
     assert run.wait(180) is RunState.SUCCEEDED
     assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
 

@@ -294,3 +294,9 @@ def test_finding_the_latest_of_many_runs_reads_few_files(
     with audited() as events:
         assert find_run(tmp_path, "latest").name == "2026-12-28_120000_a"
     assert len([event for event, _ in events if event == "open"]) < 10
+
+
+def test_a_folder_of_runs_that_links_to_nothing_is_named_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("/mnt/missing")
+    with pytest.raises(FileNotFoundError, match=r"links to /mnt/missing, which does not exist"):
+        RunDir.create(tmp_path / "runs", "toy")
