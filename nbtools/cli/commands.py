@@ -77,11 +77,9 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _overview() -> int:
     from nbtools.cli.overview import print_overview
-    from nbtools.project import find_project
 
     print_overview()
-    with contextlib.suppress(ProjectError):
-        _tell_removed(find_project().runs)
+    _tell_removed()
     return DONE
 
 
@@ -309,7 +307,7 @@ def _clean(arguments: argparse.Namespace) -> int:
     options["states"] = [RunState(state) for state in arguments.states]
     if all(option is None or option is False or option == [] for option in options.values()):
         clean_output.print_stored(runs)
-        _tell_removed(runs)
+        _tell_removed()
         return DONE
     plan = clean.plan_removal(runs, **options)
     clean_output.print_plan(plan)
@@ -347,7 +345,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         except (FormatError, OSError, RunNotFoundError) as error:  # the other runs are still listed
             complain(f"warning: {row.id} is left out: {error}")
     rows.save()
-    _tell_removed(find_project().runs)
+    _tell_removed()
     if arguments.json:
         lines = ",\n".join(json.dumps(summary, allow_nan=False) for summary in found)
         print(f"[\n{lines}\n]" if found else "[]")
@@ -366,15 +364,16 @@ def _runs(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _tell_removed(runs: Path) -> None:
-    """Name the runs whose directories were removed while their processes live, or all if the folder is not there."""
+def _tell_removed() -> None:
+    """Name the runs whose directories were removed while their processes live, or the missing target of `runs/`."""
     from nbtools.machine.processes import removed_in_words, removed_runs
-    from nbtools.project import lost_target
+    from nbtools.project import find_project, lost_target
 
-    if lost := lost_target(runs):
-        complain(f"{runs} links to {lost}, which does not exist: mount or make it")
-    for run in removed_runs(runs):
-        complain(one_line(f"{run.id}: {removed_in_words(run)}"))
+    with contextlib.suppress(ProjectError):
+        if lost := lost_target(runs := find_project().runs):
+            complain(f"{runs} links to {lost}, which does not exist: mount or make it")
+        for run in removed_runs(runs):
+            complain(one_line(f"{run.id}: {removed_in_words(run)}"))
 
 
 _SELECTIONS = "states", "name", "recipe"
@@ -419,18 +418,17 @@ def _print_diff(run: "Run") -> int:
 
 def _log(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import follow
-    from nbtools.rundir.rundir import has_started, is_removed
+    from nbtools.rundir.rundir import is_removed
 
     run = _named(arguments)
     if arguments.follow:
         follow(run, arguments.num_lines)
-        if is_removed(run.files):
-            return _exit_code(run)
     elif text := run.log(arguments.num_lines):
         print(text)
-    elif not run.files.log.exists():
-        why = "was removed or renamed" if has_started(run.files) else "does not exist yet"
-        return complain(f"{shortest(run.files.log)} {why}; {run.id} is {run.state}", DONE)
+    if is_removed(run.files):
+        return _exit_code(run)
+    if not run.files.log.exists():
+        complain(f"{run.id} is {run.state}, without {shortest(run.files.log)}: not written yet, removed or renamed")
     return DONE
 
 
@@ -473,7 +471,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _stop(arguments: argparse.Namespace) -> int:
     from nbtools.run.stop import left_behind
 
-    runs = [_also_removed(ref) for ref in dict.fromkeys(arguments.runs)]
+    runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
     code = DONE
     for run in sorted(runs, key=lambda run: run.id, reverse=True):  # a newer run may wait for an older one
         name = f"{run.id}: " if len(runs) > 1 else ""
@@ -484,20 +482,6 @@ def _stop(arguments: argparse.Namespace) -> int:
         except NbtoolsError as error:  # the others are stopped all the same
             code = complain(str(error))
     return code
-
-
-def _also_removed(ref: str) -> "Run":
-    """Return a run, also one whose directory was removed while its processes live."""
-    from nbtools.project import find_project, located
-    from nbtools.run.run import Run, removed_run
-
-    try:
-        return Run(ref)
-    except RunNotFoundError:
-        path = located(ref) if os.sep in ref else find_project().runs / ref
-        if (removed := removed_run(path.parent, path.name)) is None:
-            raise
-        return Run(removed)
 
 
 def _wait(arguments: argparse.Namespace) -> int:

@@ -19,9 +19,11 @@ from typing import Any
 import psutil
 
 from nbtools import __version__
+from nbtools.config import Launch
 from nbtools.errors import ProjectError, plural
 from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
-from nbtools.machine import network, processes, slurm
+from nbtools.launcher.placement import check_host_name
+from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.machine.file_systems import local_disk
 from nbtools.project import find_project, lost_target
@@ -64,7 +66,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_canvas(),
         *_machine(gpus),
         *_torch(gpus, facts),
-        *_name(),
+        *check_host_name(Launch()),
         *_ports(),
         *_hub(),
         *_folders(),
@@ -219,12 +221,6 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
         yield ok("nccl", f"available{version} (GPU collectives)")
     elif gpus:
         yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
-
-
-def _name() -> Iterator[Finding]:
-    if name := network.unresolved_name():
-        text = f"{name} has no address in /etc/hosts or by a name server; nbtools needs none on one machine"
-        yield warn("host name", text, "add it to /etc/hosts, or torchrun by hand needs --local-addr=127.0.0.1")
 
 
 def _ports() -> Iterator[Finding]:

@@ -48,10 +48,9 @@ def print_overview() -> None:
     launch = ("nbtools launch scripts/SCRIPT.py", "start another run")
     if scripts:
         launch = (f"nbtools launch scripts/{scripts[-1].name}", "start the newest script in the background")
-    has_saved = bool(ended) and _has_saved(rows, ended[0])
-    _print_commands(
-        [*_commands(active, ended, listed[0].id if listed else "", has_saved), launch if scripts or listed else _NEW]
-    )
+    has_saved = bool(ended and rows.run(ended[0].id).checkpoints)
+    commands = _commands(active, ended, listed[0].id if listed else "", has_saved)
+    _print_commands([*commands, launch if scripts or listed else _NEW])
 
 
 def _active(rows: Rows, row: RunRow) -> tuple[str, ...]:
@@ -73,14 +72,6 @@ def _ended(rows: Rows, row: RunRow) -> tuple[str, ...]:
         if row.state in _FAILED and (failure := rows.run(row.id).failure) is not None:
             why = failure.headline[:_LONGEST_WHY]
     return row.id, row.state, "" if row.ended_at is None else f"{spoken(time.time() - row.ended_at)} ago", why
-
-
-def _has_saved(rows: Rows, row: RunRow) -> bool:
-    """Whether a run has a checkpoint to continue from, or names the one that it resumed."""
-    with contextlib.suppress(NbtoolsError, OSError):  # just removed
-        run = rows.run(row.id)
-        return bool(run.checkpoints) or run.parent is not None
-    return False
 
 
 def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str, has_saved: bool) -> list[tuple[str, str]]:

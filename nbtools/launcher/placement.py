@@ -203,19 +203,13 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
         yield warn(CORES_TAKEN, text, f"after='{newest}' (--after {newest}) waits")
 
 
-def check_machine(placed: Placement, runs: Path) -> Iterator[Finding]:
-    """Report a name of this machine without an address, and too few CPU cores beside the active runs in `runs`."""
-    yield from check_host_name(placed.launch)
-    yield from check_cores(placed, runs)
-
-
 def check_host_name(launch: Launch) -> Iterator[Finding]:
     """Say of a launch with torchrun on this machine if the machine's name has no address."""
     if launch.torchrun is False or launch.cluster is not None or not (name := network.unresolved_name()):
         return
     text = f"{name}, the name of this machine, has no address in /etc/hosts or by a name server"
     if launch.nnodes == 1:
-        yield ok("host name", f"{text}; this run does not need one, torchrun by hand needs --local-addr=127.0.0.1")
+        yield ok("host name", f"{text}; runs on one machine need none, torchrun by hand needs --local-addr=127.0.0.1")
     else:
         yield warn("host name", text, f"add it to /etc/hosts on all {launch.nnodes} machines")
 

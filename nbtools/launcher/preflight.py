@@ -15,7 +15,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, check_machine, place
+from nbtools.launcher.placement import Placement, check_cores, check_host_name, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
@@ -265,8 +265,8 @@ def _check_recipe(
     placement = _placed(wanted, interpreter, on, found)
     found += placement.findings
     if not on:
-        found += [*check_machine(placement, project.runs), check_disk(project.runs, config)]
-        found += check_shared_memory(config, placement.launch)
+        found += [*check_host_name(placement.launch), *check_cores(placement, project.runs)]
+        found += [check_disk(project.runs, config), *check_shared_memory(config, placement.launch)]
     if config is not None:
         is_known = wanted.cluster is None and placement.findings
         found += check_size(config, placement.launch.world_size, on or (placement.gpus if is_known else None))
@@ -346,8 +346,8 @@ def _check_program(
         args=args,
         placement=placement,
         findings=(
-            *(*notes, *found, *placement.findings),
-            *(*check_machine(placement, project.runs), check_disk(project.runs, None)),
+            *(*notes, *found, *placement.findings, *check_host_name(placement.launch)),
+            *(*check_cores(placement, project.runs), check_disk(project.runs, None)),
         ),
         program=program,
         source=source,

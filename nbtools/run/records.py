@@ -15,8 +15,6 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
 
-_LONGEST_ROW = 1 << 16
-
 
 class Records:
     """Content of launch.json, config.json, process.json, finished.json and exit.json of one run.
@@ -68,13 +66,11 @@ class Records:
     @property
     def began_at(self) -> float | None:
         """Unix time at which the training was started, after its wait in the queue; that of the launch if unknown."""
-        launched = self.started_at
-        with contextlib.suppress(OSError, ValueError, RecursionError), open_regular(self.files.system) as file:
-            row = json.loads(file.readline(_LONGEST_ROW))
-            began = finite(row.get("time")) if isinstance(row, dict) else None
-            if began is not None and launched is not None:
-                return max(began, launched)
-        return launched
+        launched, began = self.started_at, None
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+            with open_regular(self.files.system) as file:
+                began = finite(json.loads(file.readline(1 << 16)).get("time"))
+        return launched if launched is None or began is None else max(launched, began)
 
     @property
     def ended_at(self) -> float | None:

@@ -507,8 +507,8 @@ def _located(ref: str | Path) -> Path:
     if isinstance(ref, Path) or os.sep in ref:
         path = located(ref)
         if not is_run(path):
-            if (removed := removed_run(path.parent, path.name)) is not None:
-                raise RunNotFoundError(f"{removed.id}: {processes.removed_in_words(removed)}")
+            if (removed := _removed(path.parent, path.name)) is not None:
+                return removed
             raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
         # Another user's link keeps its name, so that it is not taken for the run of this user to which it may lead.
         return path.resolve() if path.is_symlink() and foreign_owner(path) is None else path
@@ -516,14 +516,14 @@ def _located(ref: str | Path) -> Path:
     try:
         return find_run(runs, ref)
     except RunNotFoundError:
-        if (removed := removed_run(runs, ref)) is None:
+        if (removed := _removed(runs, ref)) is None:
             raise
-        raise RunNotFoundError(f"{removed.id}: {processes.removed_in_words(removed)}") from None
+        return removed
 
 
-def removed_run(runs: Path, ref: str) -> RunDir | None:
-    """Return the run with living processes that a reference names, and whose directory was removed from `runs`."""
-    found = [run for run in processes.removed_runs(runs) if ref in (run.id, name_of(run.id))]
+def _removed(runs: Path, name: str) -> Path | None:
+    """Return the path of a run whose directory was removed while its processes live, by its id or name."""
+    found = [run.path for run in processes.removed_runs(runs) if name in (run.id, name_of(run.id))]
     return found[-1] if found else None
 
 

@@ -11,20 +11,9 @@ from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members
 from nbtools.machine.slurm_messages import reason_in_words
 from nbtools.run.records import Records, mapping_at
-from nbtools.run.slurm_job import (
-    CANCELLED,
-    STOPPED,
-    cluster_of,
-    in_job,
-    is_active,
-    is_waiting,
-    job_of,
-    runs_on_slurm,
-    why_ended,
-)
-from nbtools.rundir.lock import is_locked
+from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.rundir.machines import has_joined, join_command, num_machines
-from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, lives_without_lock, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import last_lines, one_line
 
@@ -60,7 +49,7 @@ def state_of(records: Records) -> RunState:
         return recorded
     if runs_on_slurm(records):
         return _on_slurm(records)
-    if _is_held(records):
+    if goes_on(records.files):
         return RunState.RUNNING if has_started(records.files) else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
     return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
@@ -99,13 +88,7 @@ def stopped_in_words(records: Records) -> str:
     if mapping_at(records.exit or {}, "stopped_on"):
         return "by stop_on"
     why = (records.exit or {}).get("why")
-    return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != STOPPED else "on request"
-
-
-def _is_held(records: Records) -> bool:
-    if records.launch.get("flock", True):
-        return is_locked(records.files.lock)
-    return lives_without_lock(records.launch, records.process)  # as found at the launch
+    return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != "stopped" else "on request"
 
 
 def waiting_for(records: Records) -> str:
