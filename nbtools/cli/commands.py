@@ -469,6 +469,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
+    from nbtools.run.run import Run
     from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]

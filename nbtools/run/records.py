@@ -66,10 +66,9 @@ class Records:
     @property
     def began_at(self) -> float | None:
         """Unix time at which the training was started, after its wait in the queue; that of the launch if unknown."""
-        launched, began = self.started_at, None
-        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-            with open_regular(self.files.system) as file:
-                began = finite(json.loads(file.readline(1 << 16)).get("time"))
+        launched, began, path = self.started_at, None, self.files.system
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError), open_regular(path) as file:
+            began = finite(json.loads(file.readline(1 << 16)).get("time"))
         return launched if launched is None or began is None else max(launched, began)
 
     @property

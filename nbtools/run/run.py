@@ -514,11 +514,13 @@ def _located(ref: str | Path) -> Path:
         return path.resolve() if path.is_symlink() and foreign_owner(path) is None else path
     runs = find_project().runs
     try:
-        return find_run(runs, ref)
+        found = find_run(runs, ref)
     except RunNotFoundError:
         if (removed := _removed(runs, ref)) is None:
             raise
         return removed
+    is_longer = found.name != ref and found.name.startswith(ref)  # ID_2, and ID may be the removed run
+    return (_removed(runs, ref) if is_longer else None) or found
 
 
 def _removed(runs: Path, name: str) -> Path | None:

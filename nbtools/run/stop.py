@@ -74,7 +74,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         raise NbtoolsError(f"{run.id} runs on {identity.host}, this is {socket.gethostname()}: stop it from there")
     leader = processes.leader_of(run, identity)
     supervisor = leader if role == "supervisor" else None
-    family = processes.family_of(run, leader) | set(processes.lock_holders(run))
+    family = processes.family_of(run, leader)
     if not family:
         if not is_over():
             if owner := foreign_owner(run.path):
@@ -97,6 +97,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
             return True
         if not alive:  # there was none, or it ended before it passed the signal on
+            family.update(processes.lock_holders(run))  # a supervisor would end them
             asked = processes.outermost(workers())
         _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()))
         signalled.update(asked)
