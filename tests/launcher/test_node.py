@@ -252,7 +252,7 @@ def test_ranks_on_one_machine_meet_although_its_name_has_no_address(
 @pytest.mark.parametrize(
     ("settings", "level", "step"),
     [
-        ({}, "ok", "this run does not need one, torchrun by hand needs --local-addr=127.0.0.1"),
+        ({}, "ok", "runs on one machine need none, torchrun by hand needs --local-addr=127.0.0.1"),
         ({"nnodes": 2}, "warn", "add it to /etc/hosts on all 2 machines"),
         ({"torchrun": False}, None, ""),
     ],
