@@ -108,7 +108,7 @@ def family_of(run: RunDir, leader: psutil.Process | None) -> set[psutil.Process]
 def lock_holders(run: RunDir) -> list[psutil.Process]:
     """Return the processes of this user that hold a run's lock because they inherited it, except the caller.
 
-    A program's daemon may have emptied its environment and left the run's session; the run goes on while it has the
+    A program's daemon may have emptied its environment and left the run's session; the run is RUNNING while it has the
     lock. Another process may take the lock for an instant, to record or to remove: it, and what it forks, do not count.
     """
     found = []
