@@ -153,3 +153,8 @@ def _is_importable(name: str) -> bool:
         return False
     # scripts/NAME.py itself, seen because the working directory or the script's folder is on sys.path.
     return Path(spec.origin).parent.name != "scripts"
+
+
+def lost_target(folder: Path) -> str:
+    """Return where a link leads if nothing is there, as without the disk of a project's `runs/`; empty otherwise."""
+    return os.readlink(folder) if folder.is_symlink() and not folder.exists() else ""  # noqa: PTH115 - as written

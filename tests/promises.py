@@ -126,6 +126,26 @@ FAULTS: dict[str, tuple[str, str]] = {
 """Each fault, and what can be relied on."""
 
 SAFETY: dict[str, tuple[str, str]] = {
+    "safety-nameless-machine": (
+        "a machine whose own name has no address: a laptop without a network, a container",
+        "processes on one machine find each other at 127.0.0.1; the dry run names the machine and what several need",
+    ),
+    "safety-removed-run": (
+        "a run directory is removed while its processes live",
+        "every verb says so and how to end them; `stop` ends them; a run behind it by `after` still waits",
+    ),
+    "safety-shared-memory": (
+        "`/dev/shm` is too small for the batches of DataLoader workers",
+        "a warning of the dry run; the training fails at once and names it instead of waiting for ever",
+    ),
+    "safety-stop-unkillable": (
+        "a process that a stop cannot end, or that hides from its run",
+        "named with pid and state, exit code 1; the supervisor goes on and records the end; a holder of the run's lock counts as its process",
+    ),
+    "safety-renamed-machine": (
+        "the name of a machine changes while a run trains on it",
+        "the run is shown and stopped as before: its processes are known by the machine's boot, not by its name",
+    ),
     "safety-pairs": (
         "fine-tuning on prompts and answers with a large sequence_length",
         "loss and cost are those of the answers: one end token each, batches padded to their longest; a run recorded before `pad_to` keeps its samples and losses",

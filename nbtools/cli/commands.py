@@ -79,6 +79,7 @@ def _overview() -> int:
     from nbtools.cli.overview import print_overview
 
     print_overview()
+    _tell_removed()
     return DONE
 
 
@@ -309,6 +310,7 @@ def _clean(arguments: argparse.Namespace) -> int:
     options["states"] = [RunState(state) for state in arguments.states]
     if all(option is None or option is False or option == [] for option in options.values()):
         clean_output.print_stored(runs)
+        _tell_removed()
         return DONE
     plan = clean.plan_removal(runs, **options)
     clean_output.print_plan(plan)
@@ -346,6 +348,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         except (FormatError, OSError, RunNotFoundError) as error:  # the other runs are still listed
             complain(f"warning: {row.id} is left out: {error}")
     rows.save()
+    _tell_removed()
     if arguments.json:
         lines = ",\n".join(json.dumps(summary, allow_nan=False) for summary in found)
         print(f"[\n{lines}\n]" if found else "[]")
@@ -362,6 +365,18 @@ def _runs(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return DONE
+
+
+def _tell_removed() -> None:
+    """Name the runs whose directories were removed while their processes live, or the missing target of `runs/`."""
+    from nbtools.machine.processes import removed_in_words, removed_runs
+    from nbtools.project import find_project, lost_target
+
+    with contextlib.suppress(ProjectError):
+        if lost := lost_target(runs := find_project().runs):
+            complain(f"{runs} links to {lost}, which does not exist: mount or make it")
+        for run in removed_runs(runs):
+            complain(one_line(f"{run.id}: {removed_in_words(run)}"))
 
 
 _SELECTIONS = "states", "name", "recipe"
@@ -406,12 +421,17 @@ def _print_diff(run: "Run") -> int:
 
 def _log(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import follow
+    from nbtools.rundir.rundir import is_removed
 
     run = _named(arguments)
     if arguments.follow:
         follow(run, arguments.num_lines)
     elif text := run.log(arguments.num_lines):
         print(text)
+    if is_removed(run.files):
+        return _exit_code(run)
+    if not run.files.log.exists():
+        complain(f"{run.id} is {run.state}, without {shortest(run.files.log)}: not written yet, removed or renamed")
     return DONE
 
 
@@ -453,6 +473,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 def _stop(arguments: argparse.Namespace) -> int:
     from nbtools.run.run import Run
+    from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
     code = DONE
@@ -460,6 +481,8 @@ def _stop(arguments: argparse.Namespace) -> int:
         name = f"{run.id}: " if len(runs) > 1 else ""
         try:
             print(one_line(f"{name}{run.stop(arguments.timeout_s)}"), flush=True)
+            if not run.state.is_final or left_behind(run.records):
+                code = code or FAILED
         except NbtoolsError as error:  # the others are stopped all the same
             code = complain(str(error))
     return code

@@ -19,13 +19,16 @@ from typing import Any
 import psutil
 
 from nbtools import __version__
+from nbtools.config import Launch
 from nbtools.errors import ProjectError, plural
 from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
+from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.machine.file_systems import local_disk
-from nbtools.project import find_project
+from nbtools.project import find_project, lost_target
 from nbtools.rundir.lock import acquire_lock, is_locked
+from nbtools.script.torchrun import ON_ONE_MACHINE
 
 _PROBE_TIMEOUT_S = 180
 _USUAL_PORTS = (29500, 12355)
@@ -63,6 +66,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_canvas(),
         *_machine(gpus),
         *_torch(gpus, facts),
+        *check_host_name(Launch()),
         *_ports(),
         *_hub(),
         *_folders(),
@@ -260,6 +264,9 @@ def _folders() -> Iterator[Finding]:
         return
     yield ok("project", str(project.root))
     for folder in (project.scripts, project.runs):
+        if lost := lost_target(folder):
+            yield problem(f"{folder.name}/", f"{folder} links to {lost}, which does not exist", "mount or make it")
+            continue
         existing = folder if folder.is_dir() else project.root
         try:
             with tempfile.NamedTemporaryFile(dir=existing, prefix=".nbtools-doctor-"):
@@ -334,8 +341,8 @@ def _locks(folder: Path) -> Finding:
 
 
 def _all_reduce(backend: str) -> Finding:
-    command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", "-m", "nbtools.training.process.all_reduce", backend]
+    command = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", *ON_ONE_MACHINE]
+    command += ["-m", "nbtools.training.process.all_reduce", backend]
     step = f"try NCCL_DEBUG=INFO or TORCH_DISTRIBUTED_DEBUG=DETAIL with: {' '.join(command)}"
     try:
         done = _run(*command)

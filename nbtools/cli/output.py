@@ -149,6 +149,7 @@ def print_run(summary: dict[str, Any]) -> None:
     code, own = summary["returncode"], (summary["failure"] or {}).get("exitcode")
     is_told_apart = own is not None and own > 0 and own != code
     said = f" (exit code {own}, torchrun's {code})" if is_told_apart else "" if code is None else f" (exit code {code})"
+    said = f" {summary['why_stopped']}" if summary["why_stopped"] else said  # its exit code would look like a failure
     silent = spoken(silent_s) if (silent_s := summary["silent_s"] or 0.0) >= SILENT_S else ""
     facts: list[tuple[str, Any]] = [
         ("name", summary["name"]),

@@ -48,7 +48,9 @@ def print_overview() -> None:
     launch = ("nbtools launch scripts/SCRIPT.py", "start another run")
     if scripts:
         launch = (f"nbtools launch scripts/{scripts[-1].name}", "start the newest script in the background")
-    _print_commands([*_commands(active, ended, listed[0].id if listed else ""), launch if scripts or listed else _NEW])
+    has_saved = bool(ended and rows.run(ended[0].id).checkpoints)
+    commands = _commands(active, ended, listed[0].id if listed else "", has_saved)
+    _print_commands([*commands, launch if scripts or listed else _NEW])
 
 
 def _active(rows: Rows, row: RunRow) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ def _ended(rows: Rows, row: RunRow) -> tuple[str, ...]:
     return row.id, row.state, "" if row.ended_at is None else f"{spoken(time.time() - row.ended_at)} ago", why
 
 
-def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str) -> list[tuple[str, str]]:
+def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str, has_saved: bool) -> list[tuple[str, str]]:
     commands: list[tuple[str, str]] = []
     if active:
         run = LATEST if active[0].id == newest else active[0].id
@@ -84,7 +86,7 @@ def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str) ->
             commands.append((f"nbtools show {run}", "show the whole failure" if has_failed else "all about it"))
         if ended[0].state == RunState.SUCCEEDED and not active:
             commands.append((f"nbtools plot {run} -o curves.png", "draw its curves"))
-        elif ended[0].state != RunState.SUCCEEDED and ended[0].recipe:
+        elif ended[0].state != RunState.SUCCEEDED and ended[0].recipe and has_saved:
             commands.append((f"nbtools resume {run}", "continue from its newest checkpoint"))
     return commands
 

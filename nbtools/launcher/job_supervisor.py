@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
 from nbtools.launcher.programs.program_restart import continued, newest_of_program, recorded_words
@@ -119,7 +120,8 @@ def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
 def ended_attempt(run: RunDir, attempt: int, why: str, returncode: int | None = None) -> dict[str, Any]:
     """Return the line of attempts.jsonl on an attempt that Slurm has ended."""
     finished = whole((read_json(run.finished) or {}).get("step"))
-    step = max([finished or 0, *(beat.step for beat in read_heartbeats(run))])
+    rows = (whole(row.get("step")) or 0 for row in last_rows(run.metrics))
+    step = max([finished or 0, *rows, *(beat.step for beat in read_heartbeats(run))])
     plan, start = read_json(run.launch) or {}, (read_json(run.job) or {}).get("resume_from")
     saved: AnyCheckpoint | None = newest_of_program(run, plan)[0]
     if has_recipe(run):

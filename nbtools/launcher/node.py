@@ -142,7 +142,7 @@ def joinable(folder: Path, node: int) -> RunDir:
         raise LaunchError(f"{run.id}: is {state}; launch or resume it first")
     known = machines.record(run, node)
     other = ProcessIdentity.from_json(known)
-    if machines.has_joined(run, node) and other is not None and (other.host != host or other.is_alive()):
+    if machines.has_joined(run, node) and other is not None and (other.is_elsewhere or other.is_alive()):
         raise LaunchError(
             f"machine {node} of {run.id} is {other.host} already (process {other.pid}); if that process has ended, "
             f"remove {run.node_record(node)}"
@@ -154,5 +154,5 @@ def _state_of(run: RunDir) -> RunState:
     """Return the state of a run; RUNNING if only the machine of its supervisor can see that it runs."""
     records = Records(run)
     state, leader = state_of(records), records.process
-    is_elsewhere = leader is not None and leader.host != socket.gethostname()
+    is_elsewhere = leader is not None and leader.is_elsewhere
     return RunState.RUNNING if state is RunState.LOST and is_elsewhere else state

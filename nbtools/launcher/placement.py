@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from socket import gethostname
 
 from nbtools.config import Launch
 from nbtools.errors import FormatError, LaunchError, plural
@@ -21,7 +20,8 @@ from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, device
 from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import read_json, whole
-from nbtools.rundir.rundir import RunDir, found_runs, goes_on
+from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.rundir import RunDir, found_runs, goes_on, has_started
 from nbtools.script.torchrun import Meeting, torchrun_command
 
 CORES_TAKEN = "cores taken"
@@ -193,13 +193,25 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
     active: dict[str, int] = {}
     for run in map(RunDir, found_runs(runs)):
         with contextlib.suppress(FormatError):  # of a newer nbtools
-            launch = (read_json(run.launch) or {}) if goes_on(run) and run.log.exists() else {}
-            if launch.get("host") == gethostname():
-                active[run.id] = whole(mapping_at(launch, "launch").get("nproc_per_node")) or 1
+            process = ProcessIdentity.from_json(read_json(run.process) or {}) if goes_on(run) else None
+            if process is not None and process.is_here and has_started(run):
+                launch = mapping_at(read_json(run.launch) or {}, "launch")
+                active[run.id] = whole(launch.get("nproc_per_node")) or 1
     if active and wanted + (taken := sum(active.values())) > cores:
         newest = max(active)
         text = f"{plural(taken, 'process')} of {plural(len(active), 'active run')} on {plural(cores, 'CPU core')}"
         yield warn(CORES_TAKEN, text, f"after='{newest}' (--after {newest}) waits")
+
+
+def check_host_name(launch: Launch) -> Iterator[Finding]:
+    """Say of a launch with torchrun on this machine if the machine's name has no address."""
+    if launch.torchrun is False or launch.cluster is not None or not (name := network.unresolved_name()):
+        return
+    text = f"{name}, the name of this machine, has no address in /etc/hosts or by a name server"
+    if launch.nnodes == 1:
+        yield ok("host name", f"{text}; runs on one machine need none, torchrun by hand needs --local-addr=127.0.0.1")
+    else:
+        yield warn("host name", text, f"add it to /etc/hosts on all {launch.nnodes} machines")
 
 
 def _check_torch(wanted: Launch, interpreter: Interpreter) -> Finding:

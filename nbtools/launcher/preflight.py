@@ -15,9 +15,9 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, check_cores, place
+from nbtools.launcher.placement import Placement, check_cores, check_host_name, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
-from nbtools.launcher.sizes import check_disk, check_size
+from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
@@ -263,8 +263,10 @@ def _check_recipe(
             _source_of(path, config, project)
         found += [*_check_lacks(plain, config), *(ok("weights", note) for note in weights_notes(config))]
     placement = _placed(wanted, interpreter, on, found)
-    cores = check_cores(placement, project.runs)
-    found += [*placement.findings, *cores, check_disk(project.runs, config)] if not on else placement.findings
+    found += placement.findings
+    if not on:
+        found += [*check_host_name(placement.launch), *check_cores(placement, project.runs)]
+        found += [check_disk(project.runs, config), *check_shared_memory(config, placement.launch)]
     if config is not None:
         is_known = wanted.cluster is None and placement.findings
         found += check_size(config, placement.launch.world_size, on or (placement.gpus if is_known else None))
@@ -344,7 +346,7 @@ def _check_program(
         args=args,
         placement=placement,
         findings=(
-            *(*notes, *found, *placement.findings),
+            *(*notes, *found, *placement.findings, *check_host_name(placement.launch)),
             *(*check_cores(placement, project.runs), check_disk(project.runs, None)),
         ),
         program=program,

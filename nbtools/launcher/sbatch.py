@@ -193,7 +193,9 @@ def check_site(launch: Launch, *folders: Path) -> list[Finding]:
     for folder in folders:
         real = folder.resolve()
         disk = None if any(real.is_relative_to(path) for path in shared) else local_disk(real)
-        if disk and not slurm.is_one_machine():
+        if disk and (is_one := slurm.is_one_machine()) is None:
+            raise LaunchError(f"Slurm does not answer ({start.text}): launch again once sinfo answers")
+        if disk and not is_one:
             raise LaunchError(
                 f"{folder}: is on a local disk of {host} ({disk}), and the nodes of a job need it: use a folder on a "
                 f"shared disk; if all nodes see this one, name it in {_SHARED} of {site_file()}"

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from nbtools.config import TrainConfig
+from nbtools.config import Launch, TrainConfig
 from nbtools.errors import plural
 from nbtools.launcher.findings import Finding, batch, ok, problem, size, warn
 from nbtools.machine.devices import Device
@@ -16,6 +16,10 @@ from nbtools.recipes import lora, recipe_of
 from nbtools.recipes.named_model import models_of
 
 _BF16_SINCE = (8, 0)
+_BATCHES_AHEAD = 2
+"""Batches that a DataLoader worker has ready."""
+_TOKEN_BYTES = 3 * 8
+"""Bytes per token of a batch: inputs, labels and one more tensor of 64-bit integers."""
 
 
 def precision_of(config: TrainConfig, gpus: Sequence[Device] | None) -> str:
@@ -228,6 +232,21 @@ def check_size(config: TrainConfig, world_size: int, gpus: Sequence[Device] | No
         f"weights, gradients and AdamW's moments of this model take {size(memory.state)} on every GPU, and {has}{words}"
     )
     return [*found, problem("memory", state, step)]
+
+
+def check_shared_memory(config: TrainConfig | None, launch: Launch, folder: Path = Path("/dev/shm")) -> list[Finding]:
+    """Warn if the batches that DataLoader workers have ready do not fit into this machine's shared memory."""
+    if config is None or not config.num_workers or launch.cluster is not None or not folder.is_dir():
+        return []
+    num_batches = launch.num_processes * config.num_workers * _BATCHES_AHEAD
+    wanted = num_batches * config.batch_size * getattr(config, "sequence_length", 1) * _TOKEN_BYTES
+    if (free := shutil.disk_usage(folder).free) >= wanted:
+        return []
+    text = (
+        f"{folder} has {size(free)} free, and {num_batches} batches of about {size(wanted // num_batches)} wait there"
+    )
+    step = f"lower num_workers={config.num_workers} or batch_size, or give the container more (--shm-size=8g)"
+    return [warn("shared memory", text, step)]
 
 
 def check_disk(runs: Path, config: TrainConfig | None) -> Finding:

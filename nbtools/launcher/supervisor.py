@@ -91,6 +91,8 @@ class Supervisor:
         self._num_swept = 0
         self._stamped = (-1, 0)
         self._started = time.monotonic()
+        self._waited_s = 0.0
+        """Time in the queue, which is no part of the run's duration."""
         self._kill_at = float("inf")
         self._next_sample = self._started
         self._next_stamp = float("inf")
@@ -132,6 +134,8 @@ class Supervisor:
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
         self.plan = self._read_plan()
         self._wait_for_turn()
+        self._waited_s = time.monotonic() - self._started
+        self._started += self._waited_s
         failure = None if self.was_asked else self._attempt(self.plan.get("argv"))
         while failure is not None and self._may_restart():
             if not self._pause():
@@ -455,6 +459,7 @@ class Supervisor:
             "failure": None if failure is None else failure.to_json(),
             "time": time.time(),
             "duration_s": round(time.monotonic() - self._started, 3),
+            "waited_s": round(self._waited_s, 3),
             "swept": self._num_swept,
             "attempt": self.attempt,
             **({} if self.stopped_on is None else {"stopped_on": self.stopped_on}),
@@ -510,8 +515,8 @@ class Supervisor:
             return True  # non-finite weights are not saved, which would otherwise count as a failure
         if self.was_asked:
             return why != "failed" and (self.returncode, why) != (0, "completed")
-        if self._code == -signal.SIGKILL:
-            return False  # ranks without an agent may have recorded a stop
+        if self._code == -signal.SIGKILL:  # ranks without an agent may have recorded a stop
+            return self._asked_late  # the kernel had held this process, and a stop killed the others meanwhile
         is_signal = self._code in (-signal.SIGTERM, -signal.SIGINT)
         return is_signal or (self._code != 0 and was_stopped_from_outside(self.run, since=self._log_start))
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Sequence
 
 import psutil
@@ -14,6 +15,9 @@ _ELSEWHERE = "192.0.2.1"
 """An address for documentation (RFC 5737): the system reports the route to it without sending a packet."""
 _LARGEST_PORT = 65_535
 _LOOPBACK = "127."
+LOOPBACK = "127.0.0.1"
+"""Address of this machine for itself; unlike localhost, it needs no /etc/hosts and no name server."""
+_NAMED_WITHIN_S = 2.0
 
 
 def meeting_point(peers: Sequence[str] = ()) -> tuple[str, int]:
@@ -39,6 +43,21 @@ def meeting_point(peers: Sequence[str] = ()) -> tuple[str, int]:
             "GLOO_SOCKET_IFNAME to an interface"
         )
     return address, _free_port() if port is None else int(port)
+
+
+def unresolved_name() -> str:
+    """Return this machine's name if it leads to no address, or to none within two seconds; empty if it does."""
+    has_address = threading.Event()
+
+    def look() -> None:
+        with contextlib.suppress(OSError):
+            socket.getaddrinfo(socket.getfqdn(), None)  # without a network, a name server's silence takes long
+            has_address.set()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_NAMED_WITHIN_S)
+    return "" if has_address.is_set() else socket.gethostname()
 
 
 def interface_towards(address: str) -> str | None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -67,25 +68,38 @@ def survives(process: psutil.Process, number: signal.Signals) -> bool:
     return bool(masks >> (number - 1) & 1)
 
 
+def lock_taker(process: psutil.Process, run: RunDir) -> int | None:
+    """Return the pid that took the run's lock, of which a process has a descriptor; None if it holds no lock.
+
+    It need not live: the launcher takes the lock, and the run's processes inherit the descriptor.
+    """
+    for facts in _opened(process, run.lock):
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF
+        words = facts.get("lock", "").split()
+        if "FLOCK" in words and "WRITE" in words:
+            return int(words[words.index("WRITE") + 1])
+    return None
+
+
 def _writes(process: psutil.Process, run: RunDir) -> bool:
     """Whether a process holds the run's lock, or has its log open for writing."""
+    modes = (int(facts["flags"], 8) & os.O_ACCMODE for facts in _opened(process, run.log))
+    return lock_taker(process, run) is not None or any(mode != os.O_RDONLY for mode in modes)
+
+
+def _opened(process: psutil.Process, path: Path) -> Iterator[dict[str, str]]:
+    """Yield what the kernel says of each descriptor that a process has of a file."""
     try:
-        lock, log = _identity(run.lock), _identity(run.log)
+        wanted = _identity(path)
         descriptors = [entry.name for entry in os.scandir(f"/proc/{process.pid}/fd")]
     except OSError:  # ended, or no /proc
-        return False
-    for descriptor in descriptors:
+        return
+    for descriptor in descriptors if wanted else ():
         with contextlib.suppress(OSError, ValueError):
             status = Path(f"/proc/{process.pid}/fd/{descriptor}").stat()
-            if (opened := (status.st_dev, status.st_ino)) not in (lock, log):
-                continue
-            text = Path(f"/proc/{process.pid}/fdinfo/{descriptor}").read_text()
-            facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-            is_locked = "FLOCK" in facts.get("lock", "") and "WRITE" in facts["lock"]
-            is_written = int(facts["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
-            if is_locked if opened == lock else is_written:
-                return True
-    return False
+            if (status.st_dev, status.st_ino) == wanted:
+                text = Path(f"/proc/{process.pid}/fdinfo/{descriptor}").read_text()
+                yield dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -10,11 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 
 import psutil
 
 from nbtools.errors import NbtoolsError
-from nbtools.machine.ownership import belongs_to, is_marked, is_own, may_be_signalled, ranks_of
+from nbtools.machine.ownership import belongs_to, is_marked, is_own, lock_taker, may_be_signalled, ranks_of
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, is_removed
 from nbtools.rundir.tail import one_line
@@ -63,13 +64,14 @@ def removed_in_words(run: RunDir) -> str:
     return f"{said}; its processes still run: stop them with {command}" if command else said
 
 
-def removed_runs() -> list[RunDir]:
-    """Return the runs with living processes of this user whose directories were removed."""
+def removed_runs(runs: Path | None = None) -> list[RunDir]:
+    """Return the runs with living processes of this user whose directories were removed, of one folder of runs."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             found |= {process.environ().get(RUN_DIR_VARIABLE, "")} if is_own(process) else set()
-    return [run for run in map(RunDir, sorted(found - {""})) if is_removed(run) and members(run)]
+    removed = [run for run in map(RunDir, sorted(found - {""})) if is_removed(run)]
+    return [run for run in removed if (runs is None or run.path.parent == runs.resolve()) and members(run)]
 
 
 def started_by(process: psutil.Process, run: RunDir) -> list[psutil.Process]:
@@ -101,6 +103,21 @@ def family_of(run: RunDir, leader: psutil.Process | None) -> set[psutil.Process]
             with contextlib.suppress(psutil.Error):
                 family.update(started_by(root, run))
     return family
+
+
+def lock_holders(run: RunDir) -> list[psutil.Process]:
+    """Return the processes of this user that hold a run's lock because they inherited it, except the caller.
+
+    A program's daemon may have emptied its environment and left the run's session; the run is RUNNING while it has the
+    lock. Another process may take the lock for an instant, to record or to remove: it, and what it forks, do not count.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            taker = lock_taker(process, run) if is_own(process) else None
+            if taker not in (None, process.pid, *(above.pid for above in process.parents())):
+                found.append(process)
+    return found
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

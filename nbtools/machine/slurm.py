@@ -281,9 +281,12 @@ def nodes(partition: str | None) -> list[Nodes]:
     ]
 
 
-def is_one_machine() -> bool:
-    """Whether all nodes of the cluster are this machine, so that they see its disks."""
-    names = _called("sinfo", "-h", "-o", "%n").output.split()
+def is_one_machine() -> bool | None:
+    """Whether all nodes of the cluster are this machine, so that they see its disks; None if sinfo fails."""
+    answer = _called("sinfo", "-h", "-o", "%n")
+    if answer.returncode != 0:
+        return None
+    names = answer.output.split()
     return bool(names) and set(names) <= {socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 

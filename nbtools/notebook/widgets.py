@@ -55,3 +55,6 @@ def close_tree(widget: widgets.Widget) -> None:
     for child in getattr(widget, "children", ()):
         close_tree(child)
     widget.close()
+    for part in (getattr(widget, "layout", None), getattr(widget, "style", None)):
+        if isinstance(part, widgets.Widget):  # the kernel keeps a model of each
+            part.close()

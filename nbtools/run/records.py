@@ -1,6 +1,7 @@
 """The current JSON records of a run, read from its directory."""
 
 import contextlib
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,6 +13,7 @@ from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import open_regular
 
 
 class Records:
@@ -60,6 +62,14 @@ class Records:
     def started_at(self) -> float | None:
         """Unix time of the launch."""
         return finite(self.launch.get("time"))
+
+    @property
+    def began_at(self) -> float | None:
+        """Unix time at which the training was started, after its wait in the queue; that of the launch if unknown."""
+        launched, began, path = self.started_at, None, self.files.system
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError), open_regular(path) as file:
+            began = finite(json.loads(file.readline(1 << 16)).get("time"))
+        return launched if launched is None or began is None else max(launched, began)
 
     @property
     def ended_at(self) -> float | None:

@@ -27,7 +27,7 @@ from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, mapping_at, started_as, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
-from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
+from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
@@ -36,7 +36,7 @@ from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, name_of
+from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
@@ -188,8 +188,8 @@ class Run:
 
     @property
     def _has_program_log(self) -> bool:
-        """Whether the run runs a user's program and has its log: curves come from more than metrics.jsonl."""
-        return self._has_program and self.files.log.exists()
+        """Whether the run has started a user's program: its curves come from more than metrics.jsonl."""
+        return self._has_program and has_started(self.files)
 
     @property
     def _written_where_and_when(self) -> tuple[str | None, list[str], float | None, float | None]:
@@ -258,7 +258,7 @@ class Run:
     def checkpoints(self) -> list[AnyCheckpoint]:
         """Checkpoints of this run, oldest first; those of a program of the user's are known by their names."""
         saved = checkpoints_in(self.files.checkpoints)
-        if saved or not self._has_program or not self.files.log.exists():
+        if saved or not self._has_program_log:
             return [*saved]
         with self._reading:
             found = self._foreign.look(*self._written_where_and_when)
@@ -306,8 +306,10 @@ class Run:
             ending = stop_job(self.records, timeout_s)
         else:
             ending = stop_processes(self.files, lambda: self.state.is_final, timeout_s)
+        if is_removed(self.files):
+            return f"its run directory was removed; {ending}"
         state, saved = self.state, self.checkpoints
-        if state is RunState.STOPPED and not self.files.log.exists() and not ending.left:
+        if state is RunState.STOPPED and not has_started(self.files) and not ending.left:
             return "cancelled while queued; it had not started"
         how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
         how += f" at step {self.step}"
@@ -382,12 +384,13 @@ class Run:
             "stopped_on": why_stopped(self.records),
             "unsaved": unsaved(self.records),
             "outputs": one_line(str(self.records.finished.get("outputs") or ""), 500),
+            "why_stopped": stopped_in_words(self.records) if state is RunState.STOPPED else "",
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
             "join": {str(node): command for node, command in commands_to_join(self.records).items()},
             "restarts": len(read_restarts(self.files)),
             "failure": None if failure is None else failure.to_json(),
-            "started_at": self.records.started_at,
+            "started_at": self.records.began_at,
             "ended_at": self.records.ended_at,
             "parent": parent.id if (parent := self.parent) else None,
             "code": source_in_words(self.info),
@@ -508,10 +511,26 @@ def _located(ref: str | Path) -> Path:
     if isinstance(ref, Path) or os.sep in ref:
         path = located(ref)
         if not is_run(path):
+            if (removed := _removed(path.parent, path.name)) is not None:
+                return removed
             raise RunNotFoundError(f"{path}: is not a run directory (it has neither launch.json nor lock)")
         # Another user's link keeps its name, so that it is not taken for the run of this user to which it may lead.
         return path.resolve() if path.is_symlink() and foreign_owner(path) is None else path
-    return find_run(find_project().runs, ref)
+    runs = find_project().runs
+    try:
+        found = find_run(runs, ref)
+    except RunNotFoundError:
+        if (removed := _removed(runs, ref)) is None:
+            raise
+        return removed
+    is_longer = found.name != ref and found.name.startswith(ref)  # ID_2, and ID may be the removed run
+    return (_removed(runs, ref) if is_longer else None) or found
+
+
+def _removed(runs: Path, name: str) -> Path | None:
+    """Return the path of a run whose directory was removed while its processes live, by its id or name."""
+    found = [run.path for run in processes.removed_runs(runs) if name in (run.id, name_of(run.id))]
+    return found[-1] if found else None
 
 
 def step_of_total(run: Run) -> str:

@@ -1,21 +1,26 @@
 """The state of a run: derived from its records and its lock, never stored."""
 
 import contextlib
+import time
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.errors import FormatError, plural
+from nbtools.errors import FormatError, plural, spoken
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
+from nbtools.machine.processes import members
 from nbtools.machine.slurm_messages import reason_in_words
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.rundir.json_files import read_json, whole
-from nbtools.rundir.lock import is_locked
 from nbtools.rundir.machines import has_joined, join_command, num_machines
-from nbtools.rundir.rundir import RunDir, foreign_owner, lives_without_lock, name_of
-from nbtools.rundir.tail import one_line
+from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed, name_of
+from nbtools.rundir.secret_values import secrets_of, without_secrets
+from nbtools.rundir.tail import last_lines, one_line
+
+NO_RANK_S = 120.0
+"""Seconds after the start of torchrun from which a run without a rank says so."""
 
 
 class RunState(StrEnum):
@@ -46,16 +51,16 @@ def state_of(records: Records) -> RunState:
         return recorded
     if runs_on_slurm(records):
         return _on_slurm(records)
-    if _is_held(records):
-        return RunState.RUNNING if records.files.log.exists() else RunState.QUEUED
+    if goes_on(records.files):
+        return RunState.RUNNING if has_started(records.files) else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
     return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
 
 
 def _on_slurm(records: Records) -> RunState:
     if in_job(records):
-        job, has_started = job_of(records), records.process is not None and records.files.log.exists()
-        return RunState.RUNNING if has_started and not (job and is_waiting(job)) else RunState.QUEUED
+        job, is_started = job_of(records), records.process is not None and has_started(records.files)
+        return RunState.RUNNING if is_started and not (job and is_waiting(job)) else RunState.QUEUED
     if (state := _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))) is not None:
         return state
     why = why_ended(records)
@@ -90,19 +95,21 @@ def unsaved(records: Records) -> str:
     return f"no checkpoint at step {step:,} ({one_line(str(found.get('error')), 200)}): {newest}"
 
 
-def _is_held(records: Records) -> bool:
-    if records.launch.get("flock", True):
-        return is_locked(records.files.lock)
-    return lives_without_lock(records.launch, records.process)  # as found at the launch
+def stopped_in_words(records: Records) -> str:
+    """Return by what a STOPPED run was: `on request`, `by stop_on`, or Slurm's reason."""
+    if mapping_at(records.exit or {}, "stopped_on"):
+        return "by stop_on"
+    why = (records.exit or {}).get("why")
+    return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != "stopped" else "on request"
 
 
 def waiting_for(records: Records) -> str:
-    """Return what a run waits for: `behind ID on GPU 0,1`, `after ID`, machines that have not joined, or Slurm."""
+    """Return what a run waits for: `behind ID on GPU 0,1`, `after ID`, machines, Slurm, or its own ranks."""
     if missing := list(commands_to_join(records)):
         more = f" and {plural(len(missing) - 1, 'machine')} more" if len(missing) > 1 else ""
         return f"waiting for machine {missing[0]}{more}"
-    if state_of(records) is not RunState.QUEUED:
-        return ""
+    if (state := state_of(records)) is not RunState.QUEUED:
+        return _without_ranks(records) if state is RunState.RUNNING else ""
     if runs_on_slurm(records):
         return _waiting_on_slurm(records)
     ticket = records.launch.get("ticket")
@@ -110,6 +117,18 @@ def waiting_for(records: Records) -> str:
     if before:
         return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
     return "" if (after := awaited(records)) is None else f"after {one_line(name_of(after.id), 200)}"
+
+
+def _without_ranks(records: Records) -> str:
+    """Return that torchrun has started no rank for minutes, and what it printed last; empty if it has."""
+    run, began = records.files, records.began_at
+    if began is None or mapping_at(records.launch, "launch").get("torchrun") is False:
+        return ""
+    waited_s = time.time() - began
+    if waited_s < NO_RANK_S or any(run.ranks.glob("*/attempt_*")) or any(run.ranks.glob("*.heartbeat.json")):
+        return ""
+    said = next((line for line in reversed(last_lines(run.log, 20)) if line.strip()), "nothing was printed")
+    return f"no rank has started for {spoken(waited_s)}: {one_line(without_secrets(said, secrets_of(run)), 200)}"
 
 
 def awaited(records: Records) -> RunDir | None:
@@ -122,7 +141,7 @@ def awaited(records: Records) -> RunDir | None:
         while isinstance(after := records.launch.get("after"), str) and after not in seen:
             seen.add(after)
             records = Records(RunDir(after))
-            if is_active(records.files):
+            if is_active(records.files) or (is_removed(records.files) and members(records.files)):
                 return records.files
     return None
 

@@ -22,7 +22,7 @@ from nbtools.rundir.json_files import read_json, whole, write_json, write_reserv
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.machines import num_machines, record
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on
+from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed
 from nbtools.rundir.tail import one_line
 
 _GPU_WAIT_S = 2.0
@@ -70,7 +70,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     """
     written = _process_record(run)
     role, identity = written.get("role"), ProcessIdentity.from_json(written)
-    if not is_over() and identity is not None and identity.host != socket.gethostname():
+    if not is_over() and identity is not None and identity.is_elsewhere:
         raise NbtoolsError(f"{run.id} runs on {identity.host}, this is {socket.gethostname()}: stop it from there")
     leader = processes.leader_of(run, identity)
     supervisor = leader if role == "supervisor" else None
@@ -97,6 +97,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         if is_over() and not alive:  # alive, but LOST by its files: the lock was deleted
             return True
         if not alive:  # there was none, or it ended before it passed the signal on
+            family.update(processes.lock_holders(run))  # a supervisor would end them
             asked = processes.outermost(workers())
         _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()))
         signalled.update(asked)
@@ -105,9 +106,13 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     was_killed = not processes.happens_within(is_over_once_asked, timeout_s)
     if was_killed:
         processes.sweep_processes(workers, grace_s=0)
-        # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below.
-        if supervisor is not None and not processes.happens_within(
-            lambda: is_over() and not living([supervisor]), STOP_GRACE_S
+        # The supervisor sees the end of its agent, sweeps and records the end; without a supervisor, see below. One
+        # that waits for a process which even SIGKILL does not end, or is itself held by the kernel, does so later.
+        if (
+            supervisor is not None
+            and not workers()
+            and not processes.happens_within(lambda: is_over() and not living([supervisor]), STOP_GRACE_S)
+            and "(state D)" not in _described(supervisor)
         ):
             processes.send_signal(supervisor, signal.SIGKILL)
             processes.happens_within(lambda: not living([supervisor]), SWEEP_GRACE_S)
@@ -122,7 +127,8 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
             seen = Counter({kind: whole(number) or 0 for kind, number in asked_kinds.items()})
             ended = max(ended, seen, key=lambda counts: (counts[RANK], counts.total()))
     del ended[AGENT]
-    return Ending(ended, tuple(map(_described, left)), was_killed)
+    stuck = living([supervisor]) if supervisor is not None and not left and not is_over() else []
+    return Ending(ended, (*map(_described, left), *(f"{_described(one)}, the supervisor" for one in stuck)), was_killed)
 
 
 def _described(process: psutil.Process) -> str:
@@ -141,7 +147,7 @@ def _process_record(run: RunDir) -> dict[str, object]:
     deadline = time.monotonic() + 5
     while True:
         written = read_json(run.process)
-        is_starting = not run.log.exists() and (goes_on(run) or processes.members(run))
+        is_starting = not (is_removed(run) or has_started(run)) and (goes_on(run) or processes.members(run))
         if written is not None or not is_starting or time.monotonic() > deadline:
             return written or {}
         time.sleep(_POLL_S)

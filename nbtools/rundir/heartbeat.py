@@ -1,5 +1,6 @@
 """The heartbeat file of a rank: its format, and its reader."""
 
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -49,6 +50,11 @@ class RankHeartbeat:
     def to_json(self) -> dict[str, Any]:
         """Return rank, process, host, step, phase and time as plain values."""
         return {name: getattr(self, name) for name in ("rank", "pid", "host", "step", "phase", "time")}
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the rank runs on another machine."""
+        return self.host != socket.gethostname() if self.identity is None else self.identity.is_elsewhere
 
     @property
     def place(self) -> tuple[int, int, int]:

@@ -1,9 +1,11 @@
 """The lock of a run, taken with flock."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, retried
@@ -66,6 +68,21 @@ def wait_for_lock(descriptor: int, kind: int, timeout_s: float) -> bool:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, timeout_s: float = 10.0) -> Iterator[None]:
+    """Lock a folder while a file in it is read and written again.
+
+    Without a lock on a file system that has none for folders, and after `timeout_s` with another holder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            wait_for_lock(descriptor, fcntl.LOCK_EX, timeout_s)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(path: Path) -> bool:

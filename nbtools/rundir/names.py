@@ -15,6 +15,7 @@ from typing import Any, Self
 from nbtools.errors import ConfigError, FormatError, InvalidNameError, RunNotFoundError, did_you_mean, plural, shown
 from nbtools.project import user_cache
 from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import locked_folder
 from nbtools.rundir.rundir import RunDir, foreign_owner, found_runs, is_run, launch_of, name_of, newest_first
 from nbtools.rundir.tail import one_line
 
@@ -75,7 +76,13 @@ def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = 
         FormatError: A newer nbtools wrote the labels.
         OSError: The file cannot be written.
     """
-    labels = Labels.from_json(read_json(labels_file(run)) or {})
+    path = run.labels if foreign_owner(run.path) is None else user_cache("labels", run.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked_folder(path.parent):  # several processes may change a run's labels at once
+        write_json(path, asdict(_changed(Labels.from_json(read_json(labels_file(run)) or {}), name, tags, note)))
+
+
+def _changed(labels: Labels, name: str | None, tags: Sequence[str] | None, note: str | None) -> Labels:
     if name is not None:
         if name and not _is_name(name):
             allowed = "a letter, then at most 63 letters, digits, '_' or '-'; not latest"
@@ -91,9 +98,7 @@ def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = 
         if len(note) > _LONGEST_NOTE:
             raise ConfigError(f"note={shown(note)}: must have at most {_LONGEST_NOTE:,} characters")
         labels = replace(labels, note=note)
-    path = run.labels if foreign_owner(run.path) is None else user_cache("labels", run.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(labels))
+    return labels
 
 
 def find_run(runs: Path, ref: str) -> Path:

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,9 @@ class ProcessIdentity:
     start_time: float
     """Seconds since boot at which the process started; independent of the wall clock."""
     boot_id: str
-    host: str
+    host: str = field(compare=False)
+    pid_namespace: int = 0
+    """Number of the space of pids, which containers do not share; 0 if it is not recorded."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -27,13 +29,14 @@ class ProcessIdentity:
         Raises:
             psutil.NoSuchProcess: there is no such process.
         """
-        return cls(pid, _start_time(pid), _boot_id(), socket.gethostname())
+        return cls(pid, _start_time(pid), _boot_id(), socket.gethostname(), _pid_namespace())
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self | None:
         """Return the identity in a JSON object; None if a key is missing or of the wrong type."""
         try:
-            return cls(int(content["pid"]), float(content["start_time"]), str(content["boot_id"]), str(content["host"]))
+            where = str(content["boot_id"]), str(content["host"]), int(content.get("pid_namespace", 0))
+            return cls(int(content["pid"]), float(content["start_time"]), *where)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
@@ -41,9 +44,21 @@ class ProcessIdentity:
         """Return the identity as plain values."""
         return asdict(self)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the pid is one of this machine since its last start; its name may have changed meanwhile."""
+        if self.boot_id != _boot_id() or self.pid_namespace not in (0, _pid_namespace()):
+            return False
+        return self.boot_id != "" or self.host == socket.gethostname()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this is a process of another machine or container: not `is_here`, and under another name."""
+        return not self.is_here and self.host != socket.gethostname()
+
     def is_alive(self) -> bool:
         """Whether this process runs on this machine; a zombie does not."""
-        if self.host != socket.gethostname() or self.boot_id != _boot_id() or self.pid <= 0:
+        if not self.is_here or self.pid <= 0:
             return False
         try:
             if psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
@@ -69,3 +84,10 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _pid_namespace() -> int:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0

@@ -7,6 +7,7 @@ unknown keys.
 
 import contextlib
 import datetime
+import errno
 import heapq
 import itertools
 import math
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import NbtoolsError
-from nbtools.project import Project, find_project
+from nbtools.project import Project, find_project, lost_target
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.lock import is_locked
@@ -133,6 +134,8 @@ class RunDir:
         `mkdir` is exclusive, so any number of processes may create runs at once. A new `runs/` tells git to ignore it.
         """
         if not runs.exists():
+            if lost := lost_target(runs):
+                raise FileNotFoundError(errno.ENOENT, f"it links to {lost}, which does not exist", str(runs))
             runs.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):
                 (runs / ".gitignore").write_text("*\n")
@@ -317,6 +320,11 @@ def _written_at(path: Path) -> int:
 def has_recipe(run: RunDir) -> bool:
     """Whether the script of a run is a recipe's, which resumes from a checkpoint; others start from their beginning."""
     return any((read_json(file) or {}).get("recipe") for file in (run.launch, run.config))
+
+
+def has_started(run: RunDir) -> bool:
+    """Whether the training was started: its log exists, or another of its files where the log was removed."""
+    return any(path.exists() for path in (run.log, run.system, run.metrics)) or any(run.ranks.glob("*.heartbeat.json"))
 
 
 def goes_on(run: RunDir) -> bool:

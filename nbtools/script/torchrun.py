@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nbtools.config import Launch
 from nbtools.machine.interpreter import Interpreter, own_interpreter
+from nbtools.machine.network import LOOPBACK
 from nbtools.rundir.rundir import RunDir
 
 
@@ -17,6 +18,8 @@ class Meeting:
     port: int
 
 
+ON_ONE_MACHINE = "--rdzv-backend=c10d", f"--rdzv-endpoint={LOOPBACK}:0", f"--local-addr={LOOPBACK}"
+"""Rendezvous of processes on one machine; by default, torchrun announces the host's name, which need not resolve."""
 _JOIN_WITHIN_S = 3600
 """Time in which all machines have to join."""
 
@@ -53,7 +56,7 @@ def torchrun_command(
         return [str(python.path), *program, *args]
     redirects = ",".join(f"{rank}:3" for rank in range(1, launch.num_processes)) if node == 0 else "3"
     if meeting is None:
-        rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        rendezvous = list(ON_ONE_MACHINE)
     else:
         rendezvous = [f"--node-rank={node}", f"--rdzv-conf=timeout={_JOIN_WITHIN_S}"]
         rendezvous += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]

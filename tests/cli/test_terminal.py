@@ -185,7 +185,10 @@ def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Pr
     assert "nbtools new mlm_pretraining tiny" in terminal()
     add_run(project, "good", 1, loss=0.25)
     assert "nbtools plot latest -o curves.png" in terminal()
-    add_run(project, "bad", 2, returncode=1)
+    bad = add_run(project, "bad", 2, returncode=1)
+    assert not any("nbtools resume" in line for line in plain(terminal())), "it saved no checkpoint"
+    (saved := bad.checkpoints / "step-000010").mkdir(parents=True)
+    write_json(saved / "manifest.json", {"step": 10, "time": 1.0, "files": {"state.pt": {}}})
     run, end = start_run(project)
     shown = plain(terminal())
     active = next(line for line in shown if run.id in line)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
+from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 
@@ -85,7 +85,8 @@ def test_too_few_cpu_cores_are_a_warning(project: Project, monkeypatch: pytest.M
     for number, log in enumerate(("rank0.log", "rank0.log", "")):  # the last one waits
         run = RunDir(RunDir.create(project.runs, f"other_{number}").path)
         held.append(acquire_lock(run.lock))
-        write_json(run.launch, {"host": socket.gethostname(), "launch": {"nproc_per_node": 1 + number}})
+        write_json(run.launch, {"launch": {"nproc_per_node": 1 + number}})
+        write_json(run.process, ProcessIdentity.of(os.getpid()).to_json())
         if log:
             (run.path / log).touch()
         assert len(check(path).warnings) == (number > 0)

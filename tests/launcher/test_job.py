@@ -20,6 +20,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.failures.evidence import end_of
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
+from nbtools.launcher.job_supervisor import ended_attempt
 from nbtools.launcher.launch import run_of_job
 from nbtools.machine import slurm
 from nbtools.machine.processes import living, members, sweep_processes
@@ -114,6 +115,12 @@ def test_a_job_does_not_start_again_after_three_attempts_without_progress(projec
     assert done.returncode == 1
     assert "3 attempts in a row ended without a new checkpoint (node failed, node failed, node failed)" in done.stderr
     assert Run(run.path).state is RunState.FAILED and not run.log.exists()
+
+
+def test_the_last_row_of_an_attempt_is_its_step_without_heartbeats(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "x")
+    run.metrics.write_text('{"step": 2, "loss": 1.0}\n{"step": 7, "loss": 0.5}\n')
+    assert ended_attempt(run, 1, "preempted")["step"] == 7
 
 
 def test_a_stop_in_the_first_moments_of_a_job_is_recorded(project: Project, tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_the_command_needs_no_shell_and_no_port() -> None:
     )
     assert command == [
         *(sys.executable, "-P", "-m", "torch.distributed.run"),
-        *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
-        *("--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
+        *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+        *("--local-addr=127.0.0.1", "--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
         *("--log-dir=/p/runs/2026_x/ranks", "--redirects=1:3,2:3"),
         *("/p/a b.py", "--name", "$(touch p) 'q'", "-x"),
     ]

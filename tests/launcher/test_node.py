@@ -18,7 +18,7 @@ from nbtools.errors import ConfigError, LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure
 from nbtools.launcher.launch import launch
 from nbtools.launcher.node import run_node
-from nbtools.launcher.placement import place
+from nbtools.launcher.placement import check_host_name, place
 from nbtools.machine import network
 from nbtools.notebook.panel.snapshot import notes_of
 from nbtools.project import Project
@@ -222,6 +222,48 @@ def test_two_hosts_meet_over_the_cable_between_them(
     said = subprocess.run([*hosts[1], *shlex.split(run.info["join"][0])], check=False, capture_output=True, text=True)
     assert run.wait(60) is RunState.SUCCEEDED and said.returncode == 0
     assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
+
+
+NAMELESS = """
+ip link set lo up; hostname nameless
+for file in hosts resolv.conf; do mount --bind /dev/null /etc/$file; done
+exec "$0" -P -m nbtools launch "$@"
+"""
+"""The beginning of a command on a machine without network whose own name, and `localhost`, have no address."""
+
+
+@pytest.mark.needs("network namespaces")
+@pytest.mark.promise("safety-nameless-machine")
+@pytest.mark.slow
+def test_ranks_on_one_machine_meet_although_its_name_has_no_address(
+    texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = write_script(tiny_config(max_steps=3), "tiny", Launch(nproc_per_node=2, gpus=()), project=texts)
+    monkeypatch.setenv("NBTOOLS_ROOT", str(texts.root))
+    command = ["unshare", "--net", "--uts", "--mount", "sh", "-ec", NAMELESS, sys.executable, script]
+    checked = subprocess.run([*command, "--dry-run"], check=True, capture_output=True, text=True)
+    assert "nameless, the name of this machine, has no address" in checked.stdout
+    run = Run(texts.runs / subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    assert run.wait(180) is RunState.SUCCEEDED
+    assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
+
+
+@pytest.mark.promise("safety-nameless-machine")
+@pytest.mark.parametrize(
+    ("settings", "level", "step"),
+    [
+        ({}, "ok", "runs on one machine need none, torchrun by hand needs --local-addr=127.0.0.1"),
+        ({"nnodes": 2}, "warn", "add it to /etc/hosts on all 2 machines"),
+        ({"torchrun": False}, None, ""),
+    ],
+)
+def test_a_machine_whose_name_has_no_address_is_a_finding_of_the_launch(
+    settings: dict[str, Any], level: str | None, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "nameless.invalid")
+    found = list(check_host_name(Launch(**settings)))
+    assert [finding.level for finding in found] == ([] if level is None else [level])
+    assert all(step in str(finding) for finding in found)
 
 
 FAILS = """

@@ -20,10 +20,11 @@ from transformers import (
     PreTrainedModel,
 )
 
-from nbtools.config import TrainConfig
+from nbtools.config import Launch, TrainConfig
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.launcher.sizes import (
     activation_bytes,
+    check_shared_memory,
     check_size,
     memory_of,
     num_trainable_parameters,
@@ -108,6 +109,17 @@ def test_a_batch_that_does_not_fit_is_told_with_the_smallest_change_that_fits() 
     for gib, change in ((40, "set gradient_checkpointing=True, "), (8, "set batch_size=128, gradient_accumulation_s")):
         found = check_size(config, 1, gpus(gib, 1))[-1]
         assert (found.level, found.next_step[: len(change)]) == ("warn", change)
+
+
+@pytest.mark.promise("safety-shared-memory")
+@pytest.mark.parametrize(("num_workers", "folder", "level"), [(2, "/proc", ["warn"]), (0, "/proc", []), (2, "/", [])])
+def test_batches_that_do_not_fit_into_the_shared_memory_are_told(
+    num_workers: int, folder: str, level: list[str]
+) -> None:
+    config = MLMPretrainingConfig(dataset="x", num_workers=num_workers)
+    found = check_shared_memory(config, Launch(nproc_per_node=2), Path(folder))  # /proc has no space
+    assert [finding.level for finding in found] == level
+    assert all("and 8 batches of about" in finding.text for finding in found)
 
 
 def test_both_strategies_and_lora_are_told_without_a_gpu() -> None:

@@ -1,5 +1,6 @@
 """The supervisor against real processes: torch-free programs, alone and as ranks under a stand-in for torchrun."""
 
+import functools
 import json
 import os
 import signal
@@ -14,8 +15,11 @@ import psutil
 import pytest
 from waiting import eventually
 
-from nbtools.machine.processes import living, members
+from nbtools.cli.commands import main
+from nbtools.machine import processes
+from nbtools.machine.processes import living, lock_holders, members
 from nbtools.project import Project
+from nbtools.run import stop
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -286,6 +290,82 @@ def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_s
     assert said.startswith("killed")
     assert run.state is RunState.STOPPED
     assert not members(run.files)
+
+
+HIDES = """
+import subprocess, sys, time
+from pathlib import Path
+command = [sys.executable, "-c", "import time; time.sleep(600)"]
+daemon = subprocess.Popen(command, env={}, start_new_session=True, close_fds=False)
+Path(sys.argv[1]).write_text(str(daemon.pid))
+time.sleep(600)
+"""
+"""Starts a daemon that nothing ties to its run but the inherited lock."""
+
+
+@pytest.mark.promise("safety-stop-unkillable")
+def test_a_stop_without_a_supervisor_ends_the_daemon_that_holds_the_runs_lock(
+    supervised: Start, tmp_path: Path
+) -> None:
+    run = supervised(sys.executable, "-c", HIDES, tmp_path / "pid")
+    eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    daemon = psutil.Process(int((tmp_path / "pid").read_text()))
+    assert run.records.process is not None
+    os.kill(run.records.process.pid, signal.SIGKILL)
+    run.stop(timeout_s=20)
+    assert run.state is RunState.STOPPED and living([daemon]) == []
+
+
+def test_a_process_that_took_the_lock_itself_and_its_forks_are_none_of_the_run(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "x")
+    taker = "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); os.fork()"
+    command = [sys.executable, "-c", f"{taker}; time.sleep(600)", str(run.lock)]
+    with subprocess.Popen(command, start_new_session=True) as holder:
+        try:
+            eventually(lambda: is_locked(run.lock) and psutil.Process(holder.pid).children())
+            assert lock_holders(run) == []
+        finally:
+            os.killpg(holder.pid, signal.SIGKILL)
+
+
+@pytest.mark.promise("safety-stop-unkillable")
+def test_a_stop_spares_the_supervisor_of_a_process_that_nothing_ends(
+    supervised: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)", shutdown_timeout_s=600)
+    eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
+    (program,) = supervisor.children()
+    program.suspend()
+    send = processes.send_signal
+    with monkeypatch.context() as patched:  # as if it were in state D
+        patched.setattr(processes, "send_signal", lambda one, number: one == program or send(one, number))
+        patched.setattr(processes, "sweep_processes", functools.partial(processes.sweep_processes, limit_s=0.5))
+        assert main(["stop", str(run.dir), "--timeout", "0.5"]) == 1
+    assert f"1 process could not be ended: pid {program.pid} (state T)" in capsys.readouterr().out
+    assert run.state is RunState.RUNNING and supervisor.is_running()
+    program.resume()
+    assert run.wait(60) is RunState.STOPPED
+
+
+@pytest.mark.promise("safety-stop-unkillable")
+def test_a_stop_names_and_spares_a_supervisor_that_the_kernel_holds(
+    supervised: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
+    assert run.records.process is not None
+    supervisor = psutil.Process(run.records.process.pid)
+    supervisor.suspend()
+    monkeypatch.setattr(stop, "STOP_GRACE_S", 0.2)
+    with monkeypatch.context() as patched:
+        patched.setitem(stop._STATE_LETTERS, "stopped", "D")
+        assert main(["stop", str(run.dir), "--timeout", "0.5"]) == 1
+    said = f"1 process ended; 1 process could not be ended: pid {supervisor.pid} (state D), the supervisor"
+    assert said in capsys.readouterr().out
+    supervisor.resume()
+    assert run.wait(60) is RunState.STOPPED
 
 
 # --- one run, one supervisor ------------------------------------------------------------------------

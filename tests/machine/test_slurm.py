@@ -505,3 +505,8 @@ POLICY = (
 )
 def test_refusals_name_the_field(text: str, name: str | None) -> None:
     assert refusal(text) == (name, text)
+
+
+def test_without_an_answer_of_sinfo_it_is_unknown_what_the_nodes_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert slurm.is_one_machine() is None

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import pytest
 from waiting import eventually
 
 from nbtools import runs
+from nbtools.cli.commands import main
+from nbtools.cli.output import print_run
 from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, Holder
@@ -28,11 +31,11 @@ from nbtools.project import Project
 from nbtools.run import stop
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.lineage import resumed_step
-from nbtools.run.records import local_time
+from nbtools.run.records import Records, local_time
 from nbtools.run.run import Run, is_read, newest_history
-from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import write_json
+from nbtools.run.state import RunState, awaited, waiting_for
+from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
@@ -85,12 +88,36 @@ def rows(run: RunDir, *steps: int, loss: float = 1.0) -> None:
 # --- state -------------------------------------------------------------------------------------------
 
 
-def test_a_held_lock_is_queued_until_the_log_exists_and_running_from_then_on(locked: RunDir) -> None:
+@pytest.mark.parametrize("file", ["rank0.log", "metrics.jsonl", "system.jsonl", "ranks/1.heartbeat.json"])
+def test_a_held_lock_is_queued_until_a_file_of_the_training_exists_and_then_running(locked: RunDir, file: str) -> None:
     run = Run(locked.path)
     assert run.state is RunState.QUEUED
-    locked.log.touch()
+    locked.ranks.mkdir(exist_ok=True)
+    (locked.path / file).touch()  # the log may have been removed or renamed
     assert run.state is RunState.RUNNING
     assert not run.state.is_final
+
+
+@pytest.mark.promise("safety-nameless-machine")
+@pytest.mark.parametrize(
+    ("age_s", "settings", "file", "said"),
+    [
+        (300, {}, None, "no rank has started for 5 min: the name service failed"),
+        (300, {"torchrun": False}, None, ""),
+        (60, {}, None, ""),
+        (300, {}, "id_x/attempt_0", ""),
+        (300, {}, "0.heartbeat.json", ""),
+    ],
+)
+def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
+    locked: RunDir, age_s: float, settings: dict[str, Any], file: str | None, said: str
+) -> None:
+    write_json(locked.launch, {"launch": settings, "time": time.time() - 4000})  # it waited in the queue
+    locked.system.write_text(json.dumps({"time": time.time() - age_s}) + "\n")
+    locked.log.write_text("started\nthe name service failed\n\n")
+    (locked.ranks / (file or "other")).mkdir(parents=True)
+    assert waiting_for(Records(locked)) == said
+    assert Run(locked.path).summary()["waiting_for"] == said
 
 
 @pytest.mark.parametrize(
@@ -218,6 +245,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "ranks": [beat],
         "stragglers": [],
         "stopped_on": "",
+        "why_stopped": "",
         "curves": [],
         "silent_s": None,
         "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
@@ -477,11 +505,45 @@ def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
 
 def test_a_run_on_another_host_is_not_signalled_from_here(locked: RunDir, stranger: subprocess.Popen[bytes]) -> None:
     identity = ProcessIdentity.of(stranger.pid).to_json()
-    write_json(locked.process, {"role": "torchrun", **identity, "host": "node-17"})
+    write_json(locked.process, {"role": "torchrun", **identity, "boot_id": "another boot", "host": "node-17"})
     locked.log.touch()
     with pytest.raises(NbtoolsError, match="runs on node-17"):
         Run(locked.path).stop(timeout_s=0.2)
     assert stranger.poll() is None
+
+
+@pytest.mark.promise("safety-renamed-machine")
+@pytest.mark.parametrize(
+    ("change", "is_alive", "is_elsewhere"),
+    [
+        ({"host": "its-name-before"}, True, False),
+        ({"host": "its-name-before", "pid_namespace": 0}, True, False),  # as recorded by an earlier nbtools
+        ({"boot_id": "another boot"}, False, False),  # the same machine, started again
+        ({"boot_id": "another boot", "host": "node-17"}, False, True),
+        ({"pid_namespace": 1, "host": "a-container"}, False, True),
+        ({"boot_id": "", "host": "node-17"}, False, True),
+    ],
+)
+def test_a_machine_is_known_by_its_boot_before_its_name(
+    change: dict[str, Any], is_alive: bool, is_elsewhere: bool, stranger: subprocess.Popen[bytes]
+) -> None:
+    content = {**ProcessIdentity.of(stranger.pid).to_json(), **change}
+    identity = ProcessIdentity.from_json(content)
+    assert identity is not None
+    assert (identity.is_alive(), identity.is_elsewhere) == (is_alive, is_elsewhere)
+    beat = RankHeartbeat.from_json({"rank": 0, "step": 1, "phase": "data", "time": 1.0, **content})
+    assert beat is not None and beat.is_elsewhere == is_elsewhere
+
+
+@pytest.mark.promise("safety-renamed-machine")
+def test_a_run_is_stopped_after_its_machine_was_renamed(supervised: Callable[..., Run]) -> None:
+    run = supervised(*trainer())
+    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+    record = read_json(run.files.process)
+    assert record is not None
+    write_json(run.files.process, {**record, "host": "its-name-before"})
+    assert run.stop(60).startswith("stopped at step")
+    assert run.state is RunState.STOPPED
 
 
 def test_times_do_not_depend_on_the_clock_of_the_day() -> None:
@@ -569,6 +631,8 @@ def test_a_queued_run_that_is_cancelled_never_started(supervised: Callable[..., 
     eventually(lambda: queued.records.process is not None)
     assert queued.state is RunState.QUEUED
     assert queued.stop() == "cancelled while queued; it had not started"
+    ended = queued.records.exit or {}
+    assert ended["duration_s"] < ended["waited_s"], "the wait in the queue is no part of the duration"
     assert queued.state is RunState.STOPPED
     assert members(queued.files) == []
     assert first.state is not RunState.STOPPED
@@ -600,6 +664,40 @@ def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[...,
     assert run.state is RunState.STOPPED
     assert all("stopped at step" in sentence or "already ended" in sentence for sentence in said)
     assert len(run.checkpoints) == 1
+
+
+@pytest.mark.promise("safety-removed-run")
+def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
+    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
+    after = supervised(sys.executable, "-c", "pass", after=str(run.dir))
+    eventually(lambda: run.files.log.exists() and after.records.process is not None)
+    monkeypatch.chdir(run.dir.parents[1])
+    shutil.rmtree(run.dir)
+    assert awaited(after.records) is not None and after.state is RunState.QUEUED
+    for words in ([], ["runs"], ["clean"], *([verb, run.id] for verb in ("show", "wait", "watch", "log"))):
+        assert main(words) == (1 if words[1:] and words[0] != "show" else 0)
+        assert "its run directory was removed; its processes still run: stop them" in "".join(capsys.readouterr())
+    assert main(["stop", run.id]) == 0
+    assert capsys.readouterr().out == "its run directory was removed; 2 processes ended\n"
+    assert after.wait(60) is RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "STOPPED on request"),
+        ({"why": "time limit"}, "STOPPED by Slurm: time limit"),
+        ({"stopped_on": {"sentence": "loss is NaN"}}, "STOPPED by stop_on"),
+    ],
+)
+def test_a_stopped_run_says_by_what_and_no_exit_code(
+    files: RunDir, more: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(files.exit, {"returncode": -15, "stopped": True, "time": 1010.0, **more})
+    print_run(Run(files.path).summary())
+    assert f"  {said}\n" in capsys.readouterr().out
 
 
 def test_stop_right_after_the_launch_works(supervised: Callable[..., Run]) -> None:

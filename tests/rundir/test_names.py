@@ -3,7 +3,9 @@
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,17 @@ def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monke
     assert user_cache("labels", run.path).is_relative_to(tmp_path / "cache")
     run.path.rename(moved := tmp_path / "runs" / "elsewhere")
     assert read_labels(RunDir(moved)).name == "theirs"
+
+
+@pytest.mark.promise("names")
+def test_name_tags_and_note_that_are_given_at_once_are_all_kept(tmp_path: Path) -> None:
+    run = launched(tmp_path, 1, "base")
+    values: list[dict[str, Any]] = [{"name": "good"}, {"tags": ["a"]}, {"note": "the best"}]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(50):
+            run.labels.unlink(missing_ok=True)
+            list(pool.map(lambda given: label(run, **given), values))
+            assert read_labels(run) == Labels("good", ("a",), "the best")
 
 
 def test_a_link_at_labels_json_is_replaced_and_not_followed(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_process_is_alive_under_its_own_identity_only() -> None:
     assert ProcessIdentity.from_json(own.to_json()) == own
     assert not replace(own, start_time=own.start_time - 1).is_alive()
     assert not replace(own, boot_id="another boot").is_alive()
-    assert not replace(own, host="another-host").is_alive()
+    assert replace(own, host="its-name-before").is_alive()
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**40])
@@ -294,3 +294,9 @@ def test_finding_the_latest_of_many_runs_reads_few_files(
     with audited() as events:
         assert find_run(tmp_path, "latest").name == "2026-12-28_120000_a"
     assert len([event for event, _ in events if event == "open"]) < 10
+
+
+def test_a_folder_of_runs_that_links_to_nothing_is_named_with_its_target(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("/mnt/missing")
+    with pytest.raises(FileNotFoundError, match=r"links to /mnt/missing, which does not exist"):
+        RunDir.create(tmp_path / "runs", "toy")

@@ -55,7 +55,7 @@ class FoundMetrics:
     def __init__(self, run_dir: Path, printed: LogMetrics, written: History | None = None) -> None:
         self._run_dir, self._printed = run_dir, printed
         rows = str(RunDir(run_dir).metrics)
-        self._own = MetricSource(rows, rows, 0, History() if written is None else written)
+        self._own = MetricSource(rows, rows, 0, History() if written is None else written, is_asked=True)
         self._sources: dict[str, tuple[Reader, MetricSource]] = {}
         self._failed: dict[str, str] = {}
         self._next_look = float("-inf")

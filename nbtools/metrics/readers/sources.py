@@ -24,6 +24,8 @@ class MetricSource:
     changed: float
     """Unix time of its last change when it was found: that of rows without a time."""
     history: History = field(default_factory=History)
+    is_asked: bool = False
+    """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
-        pieces = max(_chains(having, name), key=lambda chain: sum(end for _, _, end in chain))
+        pieces = max(_chains(having, name), key=_weight)
         for _, series, end in reversed(pieces):
             result.history.add(name, series.steps[:end], series.values[:end], series.times[:end])
         drawn = {source.name for source, _, _ in pieces}
@@ -53,6 +55,12 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
             named = result.drawn if source.name in drawn else result.not_drawn
             named.setdefault(source.name, []).append(name)
     return result
+
+
+def _weight(chain: list[tuple[MetricSource, Series, int]]) -> float:
+    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl."""
+    count = sum(end for _, _, end in chain)
+    return count * 1.01 + 0.9 if chain[0][0].is_asked else count
 
 
 def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:

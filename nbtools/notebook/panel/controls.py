@@ -139,7 +139,7 @@ class Controls:
     def close(self) -> None:
         """Remove every widget from the page."""
         close_tree(self.whole)
-        self.below.close()
+        close_tree(self.below)
 
     def _unfold(self, change: Any) -> None:
         self._menu_row.layout.display = "" if change.new else "none"
@@ -156,7 +156,7 @@ def _page() -> Any:
         page = import_module("nbtools.notebook.panel.page").Page()
     except ModuleNotFoundError:
         return None
-    page.layout = widgets.Layout(display="none")  # also hides the error of a page that cannot load it
+    page.layout.display = "none"  # also hides the error of a page that cannot load it
     return page
 
 

@@ -415,7 +415,7 @@ class LivePlot:
         """Update the text at each check: ages and the remaining time change although no file does."""
         facts, widgets = self._snapshot, self._widgets
         remaining = facts.remaining_s(now) if state is RunState.RUNNING else None
-        started, ended = self.run.records.started_at, self.run.records.ended_at or facts.last_row
+        started, ended = self.run.records.began_at, self.run.records.ended_at or facts.last_row
         end = ended if state.is_final else now
         if state is RunState.QUEUED and facts.restarts:
             started = facts.restarts[-1].time  # since it is queued again

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Displays, Output, close_tree, html_widget, in_row
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
-from nbtools.rundir.names import label
+from nbtools.rundir.names import Labels, label
 from nbtools.rundir.rundir import RunDir
 
 NUM_ROWS = 12
@@ -68,7 +69,7 @@ class RunTable:
         self._shown: list[RunRow] = []
         self._plan: RemovalPlan | None = None
         self._num_asked = 0
-        self._labelled = ""
+        self._labelled, self._filled = "", Labels()
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
         self._opened: Any = None
         self._displays = Displays()
@@ -225,7 +226,7 @@ class RunTable:
         self._labels.layout.display = "none" if one is None else ""
         if one is not None and self._labelled != one.id:
             self._labelled = one.id
-            given = self.runs.rows.run(one.id).records.labels
+            given = self._filled = self.runs.rows.run(one.id).records.labels
             self._name.value, self._tags.value, self._note.value = given.name, ", ".join(given.tags), given.note
 
     # --- what is read behind the page ---
@@ -351,12 +352,14 @@ class RunTable:
         self._act("Resuming…", start)
 
     def _save_labels(self) -> None:
-        row = self._chosen()[0]
-        tags = [tag.strip() for tag in self._tags.value.split(",") if tag.strip()]
-        name, note = self._name.value.strip(), self._note.value
+        row, before = self._chosen()[0], asdict(self._filled)
+        tags = tuple(tag.strip() for tag in self._tags.value.split(",") if tag.strip())
+        typed = Labels(self._name.value.strip(), tags, self._note.value)
+        changed = {name: value for name, value in asdict(typed).items() if value != before[name]}
 
         def save() -> str:
-            label(RunDir(self.runs.rows.runs / row.id), name=name, tags=tags, note=note)
+            label(RunDir(self.runs.rows.runs / row.id), **changed)  # the others may have changed elsewhere
+            self._filled = typed
             return f"Saved: {row.id}"
 
         self._act("Saving…", save)

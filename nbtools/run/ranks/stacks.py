@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -64,7 +63,7 @@ def take_stacks(run: RunDir) -> list[RankStacks]:
 
 
 def _of_beat(run: RunDir, beat: RankHeartbeat, family: Collection[psutil.Process]) -> RankStacks:
-    if beat.host != socket.gethostname():
+    if beat.is_elsewhere:
         return RankStacks(beat.rank, beat.pid, f"runs on {beat.host}: take its stacks there", False)
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(beat.pid)  # from here on psutil detects a reused pid

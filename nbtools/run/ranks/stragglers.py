@@ -1,6 +1,5 @@
 """Finds the ranks that hang, or that the other ranks wait for."""
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +35,7 @@ class Straggler:
 
 def process_condition(beat: RankHeartbeat) -> str:
     """Return `gone` or `stopped (state T)` if the rank is on this machine and in that state; else empty."""
-    if beat.host != socket.gethostname():
+    if beat.is_elsewhere:
         return ""
     try:
         status = psutil.Process(beat.pid).status()

@@ -114,4 +114,4 @@ class HeartbeatWriter:
     def _peer_died(self) -> bool:
         beats = [read_json(path) or {} for path in self._files.ranks.glob("*.heartbeat.json")]
         peers = [ProcessIdentity.from_json(beat) for beat in beats if beat.get("phase") != "done"]
-        return any(peer and peer.host == self._identity.host and not peer.is_alive() for peer in peers)
+        return any(peer and peer.is_here and not peer.is_alive() for peer in peers)

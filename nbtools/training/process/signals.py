@@ -3,7 +3,7 @@
 import atexit
 import ctypes
 import functools
-import multiprocessing
+import multiprocessing.queues
 import os
 import signal
 import sys
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
+
+from torch._utils import ExceptionWrapper
 
 from nbtools.training import PARENT_PID
 from nbtools.training.process.device import is_under_torchrun
@@ -52,6 +54,13 @@ def _stay_with_rank(is_leaving: Any, worker_id: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         _die_with_parent()  # torch's own check takes up to 5 s
+
+    def send_error(results: Any, error: Exception, batch: tuple[int, object]) -> None:
+        where = f"in DataLoader worker process {worker_id}"
+        results.put((batch[0], ExceptionWrapper(where=where)))  # type: ignore[no-untyped-call]
+
+    # By default, what keeps a batch from the rank, such as a full /dev/shm, is printed, and the rank waits for ever.
+    setattr(multiprocessing.queues.Queue, "_on_queue_feeder_error", send_error)  # noqa: B010 - typed as static
     rank = multiprocessing.parent_process()
     if rank is not None and not rank.is_alive():  # it died before the call
         os._exit(1)

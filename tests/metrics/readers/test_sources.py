@@ -23,6 +23,7 @@ from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points
 from nbtools.metrics.readers.print_rows import new_rows
 from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.sources import MetricSource, joined_sources
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
@@ -308,3 +309,11 @@ def test_of_many_files_the_newest_are_read_and_the_others_are_counted(cwd: Path,
 def test_a_last_row_without_a_newline_is_read_after_the_end(cwd: Path, found: Found) -> None:
     (cwd / "log.csv").write_text("step,loss\n1,0.5\n2,0.25")
     assert found()[0]["train/loss"].steps.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(("num_written", "is_drawn"), [(100, True), (99, True), (98, False)])
+def test_rows_of_metrics_jsonl_go_before_printed_ones_that_are_hardly_more(num_written: int, is_drawn: bool) -> None:
+    sources = [MetricSource("", "", 0), MetricSource("rows", "rows", 0, is_asked=True)]
+    for source, count in zip(sources, (100, num_written), strict=True):
+        source.history.add("loss", np.arange(count), np.ones(count), np.zeros(count))
+    assert ("rows" in joined_sources(sources).drawn) is is_drawn

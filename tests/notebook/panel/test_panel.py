@@ -21,6 +21,7 @@ import nbformat
 import numpy as np
 import pytest
 from ipywidgets import HTML
+from ipywidgets.widgets.widget import _instances
 from nbclient import NotebookClient
 from waiting import eventually
 
@@ -166,6 +167,7 @@ def test_a_row_that_is_written_appears_without_a_call(folder: Folder, show: Call
 
 
 def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    before = set(_instances)
     panel = show(folder)
     assert len(threads(panel)) == 1
     assert threads(panel)[0].daemon
@@ -174,6 +176,7 @@ def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Call
     assert panel.run.state is RunState.RUNNING
     panel.close()
     panel.refresh()
+    assert set(_instances) <= before, "the kernel keeps no model of a closed panel"
 
 
 def test_the_thread_ends_with_the_run_after_a_last_draw(folder: Folder, show: Callable[..., LivePlot]) -> None:

@@ -115,6 +115,11 @@ def test_labels_are_saved_and_wrong_ones_are_explained(table: RunTable, made: li
     table._save.click()
     eventually(lambda: read_labels(made[-1]).name == "good" and not table._is_acting)
     assert read_labels(made[-1]).tags == ("a", "b")
+    label(made[-1], note="from a terminal")
+    table._tags.value = ""
+    table._save.click()
+    eventually(lambda: read_labels(made[-1]).tags == () and not table._is_acting)
+    assert read_labels(made[-1]).note == "from a terminal"
     table._name.value = "not allowed"
     table._save.click()
     eventually(lambda: "must be a letter" in table._said.value)

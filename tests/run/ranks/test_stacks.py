@@ -241,7 +241,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_long(supervised: Start, m
     [
         {"start_time": 1.0},
         {"boot_id": "another boot"},
-        {"host": "node-7"},
+        {"host": "node-7", "boot_id": "another boot"},
         {"start_time": None},
         {"stacks_signal": int(signal.SIGKILL)},
         {"stacks_signal": None},

@@ -409,3 +409,14 @@ def test_the_order_by_length_does_not_depend_on_how_a_step_is_divided_or_where_i
     whole = samples(16, 1, 1)
     assert whole == samples(4, 2, 2) == samples(2, 2, 4)
     assert whole[16 * 31 :] == samples(4, 4, 1, first_step=31)
+
+
+class Unsendable(torch.utils.data.Dataset[Any]):
+    def __getitem__(self, index: object) -> object:
+        return lambda: index
+
+
+@pytest.mark.promise("safety-shared-memory")
+def test_a_batch_that_a_loader_worker_cannot_send_is_an_error_and_no_endless_wait() -> None:
+    with pytest.raises(Exception, match=r"in DataLoader worker process 0"):
+        next(load(Unsendable(), SampleOrder(8, 4), num_workers=1))
