@@ -91,9 +91,10 @@ def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = 
         if len(note) > _LONGEST_NOTE:
             raise ConfigError(f"note={shown(note)}: must have at most {_LONGEST_NOTE:,} characters")
         labels = replace(labels, note=note)
-    path = run.labels if foreign_owner(run.path) is None else user_cache("labels", run.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(labels))
+    if foreign_owner(run.path) is None:
+        write_json(run.labels, asdict(labels))
+    else:
+        write_json(user_cache("labels", run.path, make=True), asdict(labels), mode=0o600)
 
 
 def find_run(runs: Path, ref: str) -> Path:
