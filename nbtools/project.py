@@ -124,8 +124,9 @@ def user_cache(kind: str, path: Path, *, make: bool = False) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits: launch.json records that of the script."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Return the SHA-256 of a file as hexadecimal digits, as launch.json records that of the script."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_name(name: str) -> str:

@@ -419,21 +419,15 @@ def _own_bin(runs: Path) -> str:
     raise PermissionError(errno.EPERM, "belongs to another user", str(bin_))
 
 
-class _Bin:
+class _Bin(contextlib.ExitStack):
     """A private folder in `.removed`, known by its descriptor: it is made for the first item that is moved into it."""
 
     def __init__(self, runs: Path) -> None:
+        super().__init__()
         self.taken: dict[Item, str] = {}
         """Name in the folder of each item that is not yet deleted."""
         self._runs = runs
         self._folder: int | None = None
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> "_Bin":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     def take(self, item: Item) -> None:
         """Move an item into the folder, or delete it where it cannot be moved; OSError if another has its place."""
@@ -464,19 +458,19 @@ class _Bin:
     def _descriptor(self) -> int:
         if self._folder is None:
             own, name = _own_bin(self._runs), os.urandom(6).hex()
-            bin_ = self._open.enter_context(open_folder(self._runs, own))
-            os.mkdir(name, 0o700, dir_fd=bin_)
-            self._open.callback(_remove_empty, name, bin_)
-            folder = self._open.enter_context(open_folder(self._runs, own, name))
+            with open_folder(self._runs, own) as bin_:
+                os.mkdir(name, 0o700, dir_fd=bin_)
+            self.callback(_remove_empty, self._runs, own, name)
+            folder = self.enter_context(open_folder(self._runs, own, name))
             if os.fstat(folder).st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "was replaced by another user's folder", str(self._runs / own))
             self._folder = folder
         return self._folder
 
 
-def _remove_empty(name: str, folder: int) -> None:
-    with contextlib.suppress(OSError):
-        os.rmdir(name, dir_fd=folder)
+def _remove_empty(runs: Path, own: str, name: str) -> None:
+    with contextlib.suppress(OSError), open_folder(runs, own) as bin_:
+        os.rmdir(name, dir_fd=bin_)
 
 
 def _check(item: Item, name: str, folder: int) -> None:

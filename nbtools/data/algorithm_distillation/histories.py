@@ -10,7 +10,6 @@ Shape suffixes: G goals, H histories, L steps of a history (its episodes concate
 episode, 2 column and row, 4 column, row, action, reward.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.errors import DataError, shown
+from nbtools.project import file_digest
 from nbtools.rundir.json_files import whole
 
 Steps = npt.NDArray[np.uint8]
@@ -173,7 +173,7 @@ def verify(folder: Path, metadata: HistoryMetadata) -> None:
         open_steps(folder, metadata, name)
         known = metadata.sha256.get(name)
         try:
-            is_damaged = known is not None and known != sha256_of(folder / name)
+            is_damaged = known is not None and known != file_digest(folder / name)
         except OSError as error:
             raise DataError(f"{folder / name}: cannot be read: {error.strerror}; {_AGAIN}") from None
         if is_damaged:
@@ -218,9 +218,3 @@ def _broken_rules(
     if darkroom.reward_once:
         at_goal_HEK &= np.cumsum(at_goal_HEK, axis=2) == 1
     yield "reward does not match the goal:", np.not_equal(at_goal_HEK, steps_HEK4[..., 3])
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

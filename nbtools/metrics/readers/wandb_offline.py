@@ -31,7 +31,7 @@ class WandbFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.note = self._problem = ""
+        self.note = self._damage = ""
         self._offset, self._inode, self.generation = len(_HEADER), 0, 0
         self._started: bytearray | None = None
 
@@ -41,11 +41,12 @@ class WandbFile:
         with contextlib.suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             if self._inode not in (0, status.st_ino) or status.st_size < self._offset > len(_HEADER):
-                self.generation, self._offset, self._problem, self._started = self.generation + 1, len(_HEADER), "", None
+                self.generation, self._offset = self.generation + 1, len(_HEADER)
+                self._damage, self._started = "", None
             self._inode = status.st_ino
             header = os.pread(file.fileno(), len(_HEADER), 0)
             if header == _HEADER:
-                self.note = self._problem
+                self.note = self._damage
                 for record in self._records(file.fileno(), time.thread_time() + LOOK_S):
                     _take(record, points)
             elif len(header) == len(_HEADER):
@@ -77,8 +78,8 @@ class WandbFile:
                 elif kind in (3, 4) and self._started is not None:
                     self._started += data
                     if len(self._started) > _MAX_RECORD_BYTES:
-                        self._problem, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
-                        self.note = self._problem
+                        self.note = self._damage = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB"
+                        self._started = None
                     elif kind == 4:
                         yield bytes(self._started)
                         self._started = None

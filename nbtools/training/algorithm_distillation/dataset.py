@@ -24,6 +24,7 @@ from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, HistoryMetadata, Steps
 from nbtools.errors import DataError
+from nbtools.project import file_digest
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
 from nbtools.rundir.atomic import new_folder
@@ -125,7 +126,7 @@ def _fill(
                 of_goal = shape[0] // len(goals_G2)
                 for steps_SL4 in learners.generated(config.learner, config.darkroom, goals_G2, of_goal):
                     file.write(steps_SL4.tobytes())
-        hashes = {name: histories.sha256_of(built / name) for name in (TRAIN, TEST)}
+        hashes = {name: file_digest(built / name) for name in (TRAIN, TEST)}
         (built / METADATA).write_text(json.dumps(asdict(replace(metadata, sha256=hashes))), encoding="utf-8")
     num_steps = (metadata.num_train + metadata.num_test) * config.num_episodes * config.horizon
     say(f"{num_steps:,} steps of learning histories were generated in {time.monotonic() - started:.1f} s")

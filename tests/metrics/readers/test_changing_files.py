@@ -17,10 +17,16 @@ from typing import Any
 
 import pytest
 
+from nbtools.metrics.history import History
+from nbtools.metrics.readers import tensorboard, wandb_offline
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.tabular import TableFile
+from nbtools.metrics.readers.tensorboard import EventFile
+from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints, newest_whole
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import Tail
 
 CALLS = ("open", "stat", "lstat", "fstat", "scandir", "listdir", "pread", "read")
 ERRORS = (errno.ENOENT, errno.EACCES)
@@ -286,3 +292,52 @@ def test_a_log_that_cannot_be_read_hides_no_other_curve_and_is_named(
     calls.at = -1
     assert search.look()[0] == set(CURVES)
     assert not any("not read" in note for note in search.metrics.notes())
+
+
+@pytest.mark.promise("safety-bounded")
+@pytest.mark.parametrize("reader", [History, LogMetrics, EventFile, WandbFile, TableFile])
+def test_a_hole_larger_than_a_disk_holds_up_no_reader(tmp_path: Path, reader: Any) -> None:
+    """A sparse file of a terabyte: read byte by byte, it would take hours; a row behind the hole still counts."""
+    path = tmp_path / ("metrics.jsonl" if reader in (History, TableFile) else "file")
+    rows = [b'{"step": %d, "time": 1.0, "train/loss": 2.0}\n' % step for step in (1, 2)]
+    path.write_bytes(b":W&B\xe1\xbe\x00" if reader is WandbFile else b"" if reader is EventFile else rows[0])
+    os.truncate(path, 1 << 40)
+    made = reader() if reader is History else reader(path)
+    if reader is EventFile:
+        assert (made.poll(), made.note) == ({}, "zeros from byte 0 on, where a record should begin")
+    elif reader is WandbFile:
+        assert made.poll() == {}
+    else:
+        tail = Tail(path)
+        for count in (1, 2):
+            if reader is History:
+                made.follow(tail)
+            steps = (
+                made.poll().get("train/loss", ([],))[0]
+                if reader is TableFile
+                else list((made if reader is History else made.history)["train/loss"].steps)
+            )
+            assert steps == ([count] if reader is TableFile else [1, 2][:count])
+            with path.open("ab") as file:
+                file.write(b"\n" + rows[1])
+
+
+@pytest.mark.promise("safety-bounded")
+@pytest.mark.parametrize("kind", ["events", "wandb"])
+def test_too_many_records_for_one_look_are_told_and_read_at_the_next(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tensorboard if kind == "events" else wandb_offline
+    reader: Any = EventFile(tmp_path / "file") if kind == "events" else WandbFile(tmp_path / "file")
+    if kind == "events":
+        event = b"\x09" + struct.pack("<d", 1.0)
+        (tmp_path / "file").write_bytes((struct.pack("<QI", len(event), 0) + event + bytes(4)) * 800_000)
+    else:
+        block = b"\0\0\0\0\0\0\1" * 4681 + b"\0"
+        (tmp_path / "file").write_bytes((b":W&B\xe1\xbe\x00" + block[7:]) + block * 20)
+    monkeypatch.setattr(module, "LOOK_S", -1.0)
+    reader.poll()
+    assert "MB of it are not read yet" in reader.note
+    monkeypatch.setattr(module, "LOOK_S", 600.0)
+    reader.poll()
+    assert reader.note == ""
