@@ -469,10 +469,11 @@ def test_what_takes_the_place_of_a_listed_folder_is_never_deleted(
         "cache": project.runs / ".cache",
     }[place]
     other = home if place in (".removed", "checkpoints", "cache") else home / target.name
+    swaps = [(target, other, how)]
     if when == "after the plan":
-        swapped_for(target, other, how)
+        swapped_for(*swaps.pop())
     else:  # between the last check by path and the move
-        open_folder, swaps = clean.open_folder, [(target, other, how)]
+        open_folder = clean.open_folder
 
         def late(folder: Path, *parts: str) -> Any:
             if swaps and (project.runs.resolve() / Path(*parts)) in (target.resolve().parent, target.resolve()):
@@ -481,6 +482,7 @@ def test_what_takes_the_place_of_a_listed_folder_is_never_deleted(
 
         monkeypatch.setattr(clean, "open_folder", late)
     remove(plan)
+    assert not swaps
     precious = sorted([*home.rglob("precious"), *project.runs.rglob("precious")])
     assert len(precious) == 3, precious
 

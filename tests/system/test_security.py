@@ -232,7 +232,13 @@ def test_no_display_has_characters_that_hide_or_reorder_others(project: Project)
     write_json(run.launch, {"name": "toy"})
     write_json(run.exit, {"returncode": 0, "time": 1.0})
     plan = nt.clean(run.path, project=project)
-    shown = [plan, replace(plan, kept=((name, name),)), Run(run.path), Checkpoint(saved, {"step": 1}), nt.runs(project)]
+    shown = [
+        plan,
+        replace(plan, kept=((name, name),)),
+        Run(run.path),
+        Checkpoint(1, saved, 1.0, {name: 1.0}, {}),
+        nt.runs(project),
+    ]
     for each in shown:
         told = each._repr_html_()
         assert "b\\u200b" in told, each
