@@ -140,12 +140,8 @@ def _folder() -> Path:
 def foreign_folder(ticket: Path) -> str:
     """Return a sentence if the folder of a ticket belongs to another user, who can remove tickets; else ""."""
     owner = ticket.parent.lstat().st_uid
-    if owner in (0, os.geteuid()):
-        return ""
-    return (
-        f"{ticket.parent}: belongs to user {owner}, who can remove this run's ticket, so that later runs do not wait; "
-        "an administrator should own it (mode 1777)"
-    )
+    told = f"{ticket.parent}: belongs to user {owner}, who can remove this run's ticket, so that later runs do not wait"
+    return "" if owner in (0, os.geteuid()) else f"{told}; an administrator should own it (mode 1777)"
 
 
 @contextlib.contextmanager

@@ -25,12 +25,8 @@ LARGEST_DIFF_BYTES = 1 << 20
 _PATIENCE_S = 3.0
 _HEADERS = b"+++ b/", b"--- a/", b"+++ /dev/null", b"--- /dev/null"
 _SETTINGS = ("core.fsmonitor=", "core.hooksPath=/dev/null", "diff.external=", "diff.relative=false", "color.ui=false")
-_VARIABLES = {
-    "GIT_OPTIONAL_LOCKS": "0",  # nothing is written into the repository
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",  # of older gits, and for every other way to a transport; stronger than a config
-}
+_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}  # nothing is written into the repository
+_VARIABLES |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}  # the second is stronger than every config
 
 
 def record_source(run: RunDir, folder: Path) -> dict[str, Any] | None:

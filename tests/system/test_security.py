@@ -942,45 +942,31 @@ def test_a_trap_in_the_queue_changes_no_other_file(
 
 
 @pytest.mark.promise("safety-chmod")
-@pytest.mark.parametrize("name", ["ticket", "order.lock", "folder", "write_file"])
+@pytest.mark.parametrize("name", ["ticket", "order.lock", "write_file"])
 def test_permissions_of_a_new_file_never_reach_what_replaces_it(
     shared: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Another user who owns the folder puts a link in the place of each file at the moment at which it is made."""
     (private := tmp_path / "private").write_text("mine")
     private.chmod(0o600)
-    (tmp_path / "home").mkdir(mode=0o700)
-    really_open, really_mkdir, swapped = os.open, Path.mkdir, []
-
-    def swap(path: Path, other: Path) -> None:
-        swapped.append(path)
-        path.rename(tmp_path / f"moved {len(swapped)}")
-        path.symlink_to(other)
+    really_open, swapped = os.open, []
 
     def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         descriptor = really_open(path, flags, mode, dir_fd=dir_fd)
         if flags & os.O_EXCL and (name == "order.lock") == (Path(path).name == "order.lock"):
-            swap(Path(path), private)
+            swapped.append(Path(path).rename(tmp_path / f"moved {len(swapped)}"))
+            Path(path).symlink_to(private)
         return descriptor
-
-    def mkdir(path: Path, *arguments: Any, **more: Any) -> None:
-        really_mkdir(path, *arguments, **more)
-        if path == shared / "queue":
-            swap(path, tmp_path / "home")
 
     run = RunDir.create(project.runs, "toy")
     with monkeypatch.context() as patched, contextlib.suppress(OSError):
-        if name == "folder":
-            patched.setattr(Path, "mkdir", mkdir)
-        else:
-            patched.setattr(os, "open", open_)
+        patched.setattr(os, "open", open_)
         if name == "write_file":
             write_file(shared / "new", b"", mode=0o644)
         else:
             os.close(gpu_queue.take(run, [0], ["GPU-0"])[1])
     assert swapped
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
 
 
 @pytest.mark.needs("another user")

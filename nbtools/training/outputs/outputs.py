@@ -197,8 +197,8 @@ def _copy(source: Path, target: Path, run_id: str) -> None:
     target.mkdir(parents=True, exist_ok=True)
     target = target.resolve()
     ours = _recorded(target)
-    names = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file()]
-    claims = {name: [file_digest(source / name)] for name in names if not Path(name).name.startswith(".")}
+    paths = [path for path in sorted(source.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    claims = {path.relative_to(source).as_posix(): [file_digest(path)] for path in paths}
     for name in claims:
         if os.path.lexists(target / name) and not _is_ours(target, name, ours):
             raise FileExistsError(f"{target / name} appeared meanwhile; nbtools does not replace files of others")
