@@ -393,7 +393,7 @@ def _identity(path: str | Path, folder: int | None = None) -> tuple[int, int, in
     """Return device, inode and owner of a path, which is relative to the descriptor of a folder; None if it is gone."""
     try:
         status = os.stat(path, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_uid
 
