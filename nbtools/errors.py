@@ -2,6 +2,7 @@
 
 import difflib
 import html
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -37,9 +38,16 @@ def spoken(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{rest} s"
 
 
+def literal(text: str) -> str:
+    """Escape a text for HTML, quotes included; characters that hide or reorder others become escapes."""
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    seen = (c if c in "\n\t" or unicodedata.category(c) not in hidden else ascii(c)[1:-1] for c in text)
+    return html.escape("".join(seen))
+
+
 def html_table(rows: Iterable[Iterable[str]]) -> str:
     """Return rows of plain text as an HTML table; every cell is escaped."""
-    cells = ("".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    cells = ("".join(f"<td style='text-align:left'>{literal(cell)}</td>" for cell in row) for row in rows)
     return f"<table class='mathjax_ignore tex2jax_ignore'>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 

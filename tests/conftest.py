@@ -230,17 +230,20 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}
         write_json(run.launch, {**content, "launch": settings, **more})
         options = [word for option, descriptor in held.items() for word in (option, str(descriptor))]
-        options += ["--on-end", json.dumps(on_end)] if on_end else []
+        options += ["--reads-on-end"] if on_end else []
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), *options],
                 env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=tuple(held.values()),
                 start_new_session=True,
             )
+        assert supervisor.stdin is not None
+        with supervisor.stdin as words:
+            words.write(f"{json.dumps(on_end)}\n".encode())
         for descriptor in held.values():
             os.close(descriptor)
         started.append(supervisor)

@@ -300,6 +300,26 @@ SAFETY: dict[str, tuple[str, str]] = {
         "`nt.Playground` in a notebook",
         "the trained model answers in a process of its own; the answers stay readable without a kernel",
     ),
+    "safety-swapped": (
+        "a link or another folder takes the place of a run, a checkpoint or `.removed` while `clean` waits for an answer",
+        "only the folders that were listed are deleted, known by device, inode and owner, relative to descriptors; other users' hidden folders stay",
+    ),
+    "safety-chmod": (
+        "another user owns the folder of the GPU queue and puts links in the place of its new files",
+        "permissions of no other file change, since they are set through descriptors; that the folder is another user's is told at the launch",
+    ),
+    "safety-save-dir": (
+        "a `save_dir` with a planted record, links for folders, or files that were edited since",
+        "nbtools replaces and deletes only files with the recorded SHA-256, and follows no link; else the training is refused before its first step",
+    ),
+    "safety-bounded": (
+        "a sparse file of a terabyte, a file of endless records, a config.json of a billion layers, an argument of megabytes",
+        "each look takes seconds at most and says what is left; rows behind a hole are read",
+    ),
+    "safety-display": (
+        "names of runs, checkpoints and metrics with control characters, or such as hide or reorder text",
+        "every HTML table shows them as escapes, as the panel does",
+    ),
     "safety-foreign-run": (
         "a run directory of another user",
         "show, stop, clean, resume and the panel write nothing into it",

@@ -361,7 +361,10 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
 
 
 def _warn_of_newer(ticket: Path) -> None:
+    """Warn of what makes the queue unreliable: tickets of a newer nbtools, and another user's folder."""
     with contextlib.suppress(OSError):
+        if problem := gpu_queue.foreign_folder(ticket):
+            warnings.warn(problem, stacklevel=4)
         for other in gpu_queue.newer(ticket):
             note = f"{other}: a newer nbtools wrote this ticket of the GPU queue, so this run does not wait for its run"
             warnings.warn(f"{note}; update nbtools, or choose other GPUs", stacklevel=4)
@@ -443,16 +446,20 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
                 *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)),
                 *([] if "--lock-fd" in held else ["--no-lock"]),
                 *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
-                *(["--on-end", json.dumps(checked.launch.on_end)] if checked.launch.on_end else []),
+                *(["--reads-on-end"] if checked.launch.on_end else []),
             ],
             cwd=checked.cwd,
             env=child_environment(os.environ, _environment(run, checked)),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=tuple(held.values()),
             start_new_session=True,  # a kernel that ends kills its own process group only
         )
+    assert supervisor.stdin is not None
+    with contextlib.suppress(BrokenPipeError), supervisor.stdin as words:  # it ended at once: its log says why
+        # Not as arguments, which every user can read in `ps`.
+        words.write(f"{json.dumps(checked.launch.on_end)}\n".encode())
     _wait_for_record(run, supervisor)
     # Collects the supervisor's exit status, so that it does not stay a zombie for as long as the kernel lives.
     threading.Thread(target=supervisor.wait, name=f"nbtools-reap-{run.id}", daemon=True).start()

@@ -556,8 +556,9 @@ def main() -> None:
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
-    parser.add_argument("--on-end", type=json.loads, default=[], help="command to run at the end, as a JSON list")
+    parser.add_argument("--reads-on-end", action="store_true", help="take the command for the end from the input")
     arguments = parser.parse_args()
+    on_end = json.loads(sys.stdin.readline() or "[]") if arguments.reads_on_end else []
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
         parser.error(f"{run.path}: no launch.json, so nothing to run")
@@ -568,7 +569,7 @@ def main() -> None:
         parser.error(f"{run.id}: was already started; a run directory is used once")
     adopt_orphans()
     held = [descriptor for descriptor in (lock, arguments.ticket_fd) if descriptor is not None]
-    Supervisor(run, held, on_end=arguments.on_end).supervise()
+    Supervisor(run, held, on_end=on_end).supervise()
 
 
 def close_attempt(run: RunDir, line: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import FormatError
-from nbtools.rundir.atomic import discard, hidden_name, open_descriptor
+from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
@@ -48,16 +48,18 @@ class Ticket:
 def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path, int]:
     """Append a ticket to the queue; return its path and the descriptor that keeps it locked, for `pass_fds`.
 
+    The owner of the folder, see `foreign_folder`, can remove tickets of others; in a sticky one, no other user can.
+
     Raises:
-        OSError: the folder cannot be used, or another user could remove the ticket from it.
+        OSError: the folder cannot be used, or any user could remove the ticket from it.
     """
     folder = _folder()
-    with _in_order(folder):
+    with open_folder(folder) as opened, _in_order(folder):  # whose owner may put a link in its place at any moment
         found = _paths(folder)
         for path in found.values():
             if not is_locked(path):
                 with contextlib.suppress(OSError):  # of another user; a dead ticket does not count
-                    path.unlink()
+                    os.unlink(path.name, dir_fd=opened)
         path = folder / f"{max(found, default=0) + 1:09d}.json"
         hidden = hidden_name(path)  # locked before it is visible: a reader that tests the lock could hold it instead
         descriptor = acquire_lock(hidden, is_new=True)
@@ -65,8 +67,8 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
         try:
             content = {"format": 1, "run": str(run.path), "gpus": list(gpus), "devices": list(devices)}
             os.write(descriptor, json.dumps(content).encode())
-            hidden.chmod(0o644)  # whatever the umask: all users of the queue read it
-            hidden.rename(path)
+            os.fchmod(descriptor, 0o644)  # whatever the umask: all users of the queue read it
+            os.rename(hidden.name, path.name, src_dir_fd=opened, dst_dir_fd=opened)
         except BaseException:
             os.close(descriptor)
             discard(hidden)
@@ -126,7 +128,8 @@ def _folder() -> Path:
     folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
-        folder.chmod(0o1777)
+        with open_folder(folder) as descriptor:
+            os.fchmod(descriptor, 0o1777)
     status = folder.lstat()
     is_ours = status.st_uid in (0, os.getuid()) or status.st_mode & stat.S_ISVTX
     if not stat.S_ISDIR(status.st_mode) or not is_ours:
@@ -134,13 +137,21 @@ def _folder() -> Path:
     return folder
 
 
+def foreign_folder(ticket: Path) -> str:
+    """Return a sentence if the folder of a ticket belongs to another user, who can remove tickets; else ""."""
+    owner = ticket.parent.lstat().st_uid
+    told = f"{ticket.parent}: belongs to user {owner}, who can remove this run's ticket, so that later runs do not wait"
+    return "" if owner in (0, os.geteuid()) else f"{told}; an administrator should own it (mode 1777)"
+
+
 @contextlib.contextmanager
 def _in_order(folder: Path) -> Iterator[None]:
     """Hold the lock under which ticket numbers are given."""
     path = folder / "order.lock"
     with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-        path.chmod(0o644)  # whatever the umask: a lock only needs to be readable
+        created = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        os.fchmod(created, 0o644)  # whatever the umask: a lock only needs to be readable
+        os.close(created)
     descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if not wait_for_lock(descriptor, fcntl.LOCK_EX, _PATIENCE_S):

@@ -15,6 +15,7 @@ from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.rundir.json_files import read_small
 from nbtools.settings import setting
 
 
@@ -179,8 +180,8 @@ def with_consent(config: TrainConfig, folder: Path, trust_remote_code: bool) -> 
 def _needs_code(folder: Path) -> bool:
     """Whether a model's config.json names Python code and it is no LLaDA; False for a hub id or a damaged file."""
     try:
-        settings = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):  # whatever loads the model reports it
+        settings = json.loads(read_small(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):  # whatever loads the model reports it
         return False
     return isinstance(settings, dict) and bool(settings.get("auto_map")) and not is_llada(settings)
 

@@ -18,6 +18,8 @@ from nbtools.config import TrainConfig
 from nbtools.data.hub import cached_file
 from nbtools.project import located
 from nbtools.recipes import lora
+from nbtools.rundir.json_files import LARGEST_JSON_BYTES, read_small
+from nbtools.rundir.tail import open_regular
 
 _LLADA = {"model_type": "llada", "d_model": 4096, "n_layers": 32, "n_heads": 32, "mlp_hidden_size": 12_288}
 _LLADA |= {"activation_type": "silu", "embedding_size": 126_464, "weight_tying": False}
@@ -42,7 +44,7 @@ _LINEAR = {
 _GATED_TYPES = ("modernbert", "gemma", "gemma2", "gemma3_text")  # whose activation is no silu
 _BLOCK = re.compile(r"(?:\w+\.)*?\d+\.")
 _TABLE = re.compile(r"emb|wte|wpe|shared")
-_LONGEST_HEADER = 2**27
+_MOST_LAYERS = 10_000
 _WRAPPERS = ("_orig_mod", "module")
 """Parts of names that torch.compile and DistributedDataParallel add."""
 
@@ -111,7 +113,7 @@ def weights_notes(config: TrainConfig) -> list[str]:
         with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
             if (name := getattr(config, field, None)) is None or (path := _config_path(name)) is None:
                 continue
-            (saved,) = json.loads(path.read_bytes())["architectures"]
+            (saved,) = json.loads(read_small(path))["architectures"]
             begins = {name.partition(".")[0] for name, _ in _stored(path.parent)}
             if len(begins) == 1 and (prefix := begins.pop()) in _WRAPPERS:
                 notes.append(f"{field}: the names of its weights begin with {prefix + '.'!r}, which is left out")
@@ -139,7 +141,7 @@ def named_model(name: str) -> NamedModel | None:
 def _read(path: Path, changed_at: int) -> NamedModel | None:
     """Read the model beside its config.json, once for each time of change."""
     try:
-        return _model(json.loads(path.read_bytes()), dict(_stored(path.parent)))
+        return _model(json.loads(read_small(path)), dict(_stored(path.parent)))
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
 
@@ -148,10 +150,10 @@ def _stored(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield names and shapes of the tensors of real numbers in the safetensors files of a folder."""
     files = [folder / "model.safetensors"]
     if not files[0].is_file() and (index := folder / "model.safetensors.index.json").is_file():
-        files = [folder / name for name in sorted({*json.loads(index.read_bytes())["weight_map"].values()})]
+        files = [folder / name for name in sorted({*json.loads(read_small(index))["weight_map"].values()})]
     for path in files if all(path.is_file() for path in files) else ():
-        with path.open("rb") as file:
-            header = file.read(min(int.from_bytes(file.read(8), "little"), _LONGEST_HEADER))
+        with open_regular(path) as file:
+            header = file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_JSON_BYTES))
         for name, tensor in json.loads(header).items():
             if name != "__metadata__" and "F" in tensor["dtype"]:
                 yield name, tuple(map(int, tensor["shape"]))
@@ -159,6 +161,8 @@ def _stored(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _model(settings: Mapping[str, Any], tensors: dict[str, tuple[int, ...]]) -> NamedModel:
     sizes = {key: next((int(settings[n]) for n in names if settings.get(n)), 0) for key, names in _SAME.items()}
+    if sizes["num_layers"] > _MOST_LAYERS:
+        raise ValueError("no model has so many layers")
     width, inner = sizes["hidden_size"], sizes.pop("inner") or 4 * sizes["hidden_size"]
     rows, model_type = sizes.pop("rows"), str(settings.get("model_type"))
     activation = settings.get("activation_type", settings.get("hidden_act"))

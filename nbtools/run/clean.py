@@ -3,6 +3,9 @@
 A run is kept while it is active, while a run that is kept resumed it (the curve of a resumed run begins in its
 parent), and if a newer nbtools wrote it. Links are neither followed nor listed as runs. Every item is first renamed
 into `runs/.removed`, under the run's lock, and then deleted: a partly removed run is never listed.
+
+Where others may write into `runs/`, they can put a link or another folder in the place of a listed one. Items are
+therefore moved and deleted relative to descriptors of folders, and only if they still are what was listed.
 """
 
 import contextlib
@@ -11,10 +14,9 @@ import fcntl
 import itertools
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbtools.errors import CheckpointError, ConfigError, FormatError, RunNotFoundError, html_table, plural, shown
@@ -27,7 +29,7 @@ from nbtools.run.records import local_time
 from nbtools.run.run import Run
 from nbtools.run.slurm_job import has_active_job, is_active
 from nbtools.run.state import RunState
-from nbtools.rundir.atomic import open_descriptor
+from nbtools.rundir.atomic import open_descriptor, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import NO_LOCKS, acquire_lock, wait_for_lock
 from nbtools.rundir.names import find_run
@@ -56,6 +58,11 @@ class Item:
     """The run whose lock protects the item; None for caches and the remains of an interrupted removal."""
     what: str
     num_bytes: int
+    identity: tuple[int, int, int] | None = field(init=False)
+    """Device, inode and owner of the folder that was listed; None if it is gone."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", _identity(self.path))
 
     @property
     def is_run(self) -> bool:
@@ -180,8 +187,8 @@ def plan_removal(
 
 def leftovers(runs: Path) -> list[Item]:
     """Return the remains of interrupted removals; no listing shows them."""
-    bin_ = runs.resolve() / _REMOVED
-    paths = sorted(bin_.iterdir()) if is_folder(bin_) else []
+    bins = filter(_is_own_folder, (runs.resolve() / name for name in _bin_names()))
+    paths = [path for bin_ in bins for path in sorted(bin_.iterdir())]
     return [Item(path, None, "left over by an interrupted clean", num_bytes_in(path)) for path in paths]
 
 
@@ -264,58 +271,52 @@ def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
     of_runs = [item for item in plan.items if item.run is not None]
     groups = [list(items) for _, items in itertools.groupby(of_runs, key=lambda item: item.run and item.run.path)]
     origins = Origins(plan.runs)
-    for first in range(0, len(groups), _NUM_LOCKED):
-        hidden: dict[Item, Path] = {}
+    with _Bin(plan.runs) as bin_:
+        for first in range(0, len(groups), _NUM_LOCKED):
 
-        def hide(item: Item) -> str:
-            if not is_folder(item.path):
-                return _GONE
-            if not (why := _still_needed(item, origins)):
-                hidden[item] = _hidden(item.path, plan.runs)  # noqa: B023 - called in this turn of the loop
-                if hidden[item] == item.path:  # noqa: B023 - it could not be moved, so it goes while it is locked
-                    _delete(item.path)
-                if item.is_run:
-                    origins.forget(item.path.name)
-            return why
+            def hide(item: Item) -> str:
+                if not is_folder(item.path):
+                    return _GONE
+                if not (why := _still_needed(item, origins)):
+                    bin_.take(item)
+                    if item.is_run:
+                        origins.forget(item.path.name)
+                return why
 
-        def delete(item: Item) -> str:
-            _delete(hidden[item])  # noqa: B023
-            return ""
-
-        with contextlib.ExitStack() as locks:
-            deadline = time.monotonic() + _PATIENCE_S
-            free = []
-            for items in groups[first : first + _NUM_LOCKED]:
-                why = _locked(items[0].run, locks, deadline)
-                free += [] if why else items
-                kept += [(item.path.name, why) for item in items if why]
-            origins.refresh()  # a resume holds the lock of its parent, shared, until its own launch.json is written
-            for item in free:
-                tried(item, hide)
-        for item in [item for item in gone if item in hidden]:
-            gone.remove(item)
-            tried(item, delete)
-    for item in plan.items:
-        if item.run is None:
-            tried(item, lambda item: _remove_unlocked(item, plan.runs))
+            with contextlib.ExitStack() as locks:
+                deadline = time.monotonic() + _PATIENCE_S
+                free = []
+                for items in groups[first : first + _NUM_LOCKED]:
+                    why = _locked(items[0].run, locks, deadline)
+                    free += [] if why else items
+                    kept += [(item.path.name, why) for item in items if why]
+                origins.refresh()  # a resume holds the lock of its parent, shared, until its own launch.json is written
+                for item in free:
+                    tried(item, hide)
+            for item in [item for item in gone if bin_.taken.get(item)]:
+                gone.remove(item)
+                tried(item, bin_.delete)
+        for item in plan.items:
+            if item.run is None:
+                tried(item, lambda item: _remove_unlocked(item, plan.runs, bin_))
     return gone, kept
 
 
-def _remove_unlocked(item: Item, runs: Path) -> str:
+def _remove_unlocked(item: Item, runs: Path, bin_: "_Bin") -> str:
     """Remove the cache or the remains of a removal; return why it is kept, or an empty string."""
-    is_cache = item.path == runs / CACHE
-    if is_cache and (why := _read_by(runs)):
+    if item.path == runs / CACHE and (why := _read_by(runs)):
         return why
     if owner := foreign_owner(item.path):
         return belongs_to_other(owner)
-    _delete(_hidden(item.path, runs) if is_cache else item.path)
-    return ""
+    bin_.take(item)
+    return bin_.delete(item)
 
 
-def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):  # another clean may delete the same folder; the second attempt raises the error
-        shutil.rmtree(folder)
+def _delete(name: str, folder: int) -> None:
+    """Delete a folder relative to a descriptor of the folder that it is in."""
+    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+    if _identity(name, folder):  # another clean may delete the same folder; the second attempt raises the error
+        shutil.rmtree(name, dir_fd=folder)
 
 
 def _still_needed(item: Item, origins: Origins) -> str:
@@ -387,18 +388,91 @@ def _locked(run: RunDir | None, locks: contextlib.ExitStack, deadline: float) ->
     return "is in use" if has_active_job(run) else ""
 
 
-def _hidden(path: Path, runs: Path) -> Path:
-    """Move an item into the hidden folder `.removed`; return the folder to delete."""
-    bin_ = runs / _REMOVED
-    bin_.mkdir(exist_ok=True)
-    if not is_folder(bin_):
-        raise NotADirectoryError(errno.ENOTDIR, "is a link or not a folder", str(bin_))
-    folder = Path(tempfile.mkdtemp(dir=bin_))
+def _identity(path: str | Path, folder: int | None = None) -> tuple[int, int, int] | None:
+    """Return device, inode and owner of a path, which is relative to the descriptor of a folder; None if it is gone."""
     try:
-        path.rename(folder / path.name)
-    except OSError as error:
-        folder.rmdir()
-        if error.errno != errno.EXDEV:
-            raise
-        return path  # a folder in a lower layer of overlayfs can be deleted, but not moved
-    return folder
+        status = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_uid
+
+
+def _bin_names() -> tuple[str, str]:
+    """Return the names of the hidden folder: in a folder of several users, each but the first has one of their own."""
+    return _REMOVED, f"{_REMOVED}-{os.geteuid()}"
+
+
+def _is_own_folder(path: Path) -> bool:
+    return is_folder(path) and path.lstat().st_uid == os.geteuid()
+
+
+def _own_bin(runs: Path) -> str:
+    """Return the name of this user's hidden folder in `runs`, and make it if it is missing; OSError if that fails."""
+    for name in _bin_names():
+        bin_ = runs / name
+        bin_.mkdir(exist_ok=True)
+        if not is_folder(bin_):
+            raise NotADirectoryError(errno.ENOTDIR, "is a link or not a folder", str(bin_))
+        if _is_own_folder(bin_):
+            return name
+    raise PermissionError(errno.EPERM, "belongs to another user", str(bin_))
+
+
+class _Bin(contextlib.ExitStack):
+    """A private folder in `.removed`, known by its descriptor: it is made for the first item that is moved into it."""
+
+    def __init__(self, runs: Path) -> None:
+        super().__init__()
+        self.taken: dict[Item, str] = {}
+        """Name in the folder of each item that is not yet deleted."""
+        self._runs = runs
+        self._folder: int | None = None
+
+    def take(self, item: Item) -> None:
+        """Move an item into the folder, or delete it where it cannot be moved; OSError if another has its place."""
+        with open_folder(self._runs, *item.path.parent.relative_to(self._runs).parts) as parent:
+            _check(item, item.path.name, parent)
+            name = str(len(self.taken))
+            try:
+                os.rename(item.path.name, name, src_dir_fd=parent, dst_dir_fd=self._descriptor())
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _delete(item.path.name, parent)  # in a lower layer of overlayfs
+                return
+            try:
+                _check(item, name, self._descriptor())
+            except OSError:
+                os.rename(name, item.path.name, src_dir_fd=self._descriptor(), dst_dir_fd=parent)
+                raise
+            self.taken[item] = name
+
+    def delete(self, item: Item) -> str:
+        """Delete an item that was moved here; OSError if a part of it cannot be deleted."""
+        if name := self.taken.get(item):
+            self.taken[item] = ""
+            _delete(name, self._descriptor())
+        return ""
+
+    def _descriptor(self) -> int:
+        if self._folder is None:
+            own, name = _own_bin(self._runs), os.urandom(6).hex()
+            with open_folder(self._runs, own) as bin_:
+                os.mkdir(name, 0o700, dir_fd=bin_)
+            self.callback(_remove_empty, self._runs, own, name)
+            folder = self.enter_context(open_folder(self._runs, own, name))
+            if os.fstat(folder).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "was replaced by another user's folder", str(self._runs / own))
+            self._folder = folder
+        return self._folder
+
+
+def _remove_empty(runs: Path, own: str, name: str) -> None:
+    with contextlib.suppress(OSError), open_folder(runs, own) as bin_:
+        os.rmdir(name, dir_fd=bin_)
+
+
+def _check(item: Item, name: str, folder: int) -> None:
+    """Raise an OSError if `name` in the folder of a descriptor is not what was listed as an item."""
+    if item.identity is None or _identity(name, folder) != item.identity:
+        raise OSError(errno.ESTALE, "is no longer the folder that was listed", str(item.path))

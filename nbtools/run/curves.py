@@ -102,8 +102,7 @@ def read_curves(run: Run) -> Curves:
     found = curves_of(run.history)
     if num_bytes(run) > SMALL_BYTES:
         with contextlib.suppress(OSError):  # no home, or a full disk
-            path = _cache_file(run)
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = _cache_file(run, make=True)
             write_file(path, _encoded(found, stamp), mode=0o600)
             _forget_oldest(path.parent)
     return found
@@ -261,8 +260,8 @@ def curve_files(run: Run) -> list[list[Any]]:
     return found
 
 
-def _cache_file(run: Run) -> Path:
-    return user_cache("curves", run.dir).with_suffix(".bin")
+def _cache_file(run: Run, *, make: bool = False) -> Path:
+    return user_cache("curves", run.dir, make=make).with_suffix(".bin")
 
 
 def _encoded(curves: Curves, stamp: Sequence[Any]) -> bytes:

@@ -149,8 +149,7 @@ class Rows:
             loss = None if row.loss is None else strict_number(row.loss)
             entries[name] = {"stamp": stamp, "row": [*row._replace(loss=loss)[1:]]}  # type: ignore[arg-type]
         with contextlib.suppress(OSError, ValueError):
-            path = user_cache("runs", self.runs)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = user_cache("runs", self.runs, make=True)
             write_file(path, json.dumps({"format": 1, "runs": entries}, allow_nan=False).encode(), mode=0o600)
 
     def _stamp(self, name: str) -> Stamp | None:

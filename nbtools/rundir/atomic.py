@@ -27,7 +27,7 @@ def write_file(
     Args:
         content: its bytes, or a function that creates the file at the path that it is given, which has the same name
             in a private folder.
-        mode: permissions, whatever the umask; None leaves them to the umask.
+        mode: permissions, whatever the umask, of a file of these bytes; None leaves them to the umask.
         sync: force the content to disk before the rename.
 
     Raises:
@@ -51,10 +51,11 @@ def _write_file(path: Path, content: bytes | Callable[[Path], object], mode: int
                 if mode is not None and os.fstat(descriptor).st_mode & 0o777 & ~mode:  # exFAT by FUSE lets chmod pass
                     raise PermissionError(errno.EPERM, "this file system has no permissions", str(path))
                 stream.write(content)
+                if mode is not None:
+                    stream.flush()
+                    os.fchmod(descriptor, mode)
         else:
             content(file)
-        if mode is not None:
-            file.chmod(mode)
         if sync:
             sync_to_disk(file)
         file.replace(path)
@@ -161,6 +162,25 @@ def open_descriptor(path: str | Path, flags: int, mode: int = 0o644) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextlib.contextmanager
+def open_folder(folder: Path, *parts: str) -> Iterator[int]:
+    """Open a folder, then each of `parts` in the one before, and yield the descriptor of the last.
+
+    Names relative to it (`dir_fd`) are in that folder, even if a link or another folder takes its place.
+
+    Raises:
+        OSError: one is missing, or is a link or not a folder; of `folder`, parents may be links.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        descriptor = os.open(folder, flags)
+        opened.callback(os.close, descriptor)
+        for part in parts:
+            descriptor = os.open(part, flags, dir_fd=descriptor)
+            opened.callback(os.close, descriptor)
+        yield descriptor
 
 
 def append_descriptor(path: str | Path) -> int:

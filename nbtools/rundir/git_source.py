@@ -1,6 +1,7 @@
 """The code of a run in git: the commit, and in source.diff the uncommitted changes of tracked files.
 
-git starts no other program: no hook, no file system monitor, no driver for diffs or for the text of files.
+git starts no other program: no hook, no file system monitor, no driver for diffs or for the text of files, and no
+transport, which a partial clone would use to download what it lacks.
 """
 
 import contextlib
@@ -24,6 +25,8 @@ LARGEST_DIFF_BYTES = 1 << 20
 _PATIENCE_S = 3.0
 _HEADERS = b"+++ b/", b"--- a/", b"+++ /dev/null", b"--- /dev/null"
 _SETTINGS = ("core.fsmonitor=", "core.hooksPath=/dev/null", "diff.external=", "diff.relative=false", "color.ui=false")
+_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}  # nothing is written into the repository
+_VARIABLES |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}  # the second is stronger than every config
 
 
 def record_source(run: RunDir, folder: Path) -> dict[str, Any] | None:
@@ -72,7 +75,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
         return None
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}  # nothing is written into the repository
+    environment |= _VARIABLES
     try:
         process = subprocess.Popen(
             [git, "-C", str(folder), "--no-pager", *settings, *words],

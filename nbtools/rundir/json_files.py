@@ -20,9 +20,9 @@ MAX_STEP = 2**53
 """The greatest step that a float holds exactly, so that it can be drawn."""
 
 
-def write_json(path: Path, content: Mapping[str, Any], *, sync: bool = False) -> None:
-    """Write `content` with `"format": 1` atomically; strict JSON only. See `write_file` for `sync` and errors."""
-    write_file(path, _encoded(content), sync=sync)
+def write_json(path: Path, content: Mapping[str, Any], *, mode: int | None = None, sync: bool = False) -> None:
+    """Write `content` with `"format": 1` atomically; strict JSON only. See `write_file` for the rest and errors."""
+    write_file(path, _encoded(content), mode=mode, sync=sync)
 
 
 def reserve(path: Path) -> None:

@@ -76,10 +76,11 @@ def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = 
         FormatError: A newer nbtools wrote the labels.
         OSError: The file cannot be written.
     """
-    path = run.labels if foreign_owner(run.path) is None else user_cache("labels", run.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    is_own = foreign_owner(run.path) is None
+    path = run.labels if is_own else user_cache("labels", run.path, make=True)
     with locked_folder(path.parent):  # several processes may change a run's labels at once
-        write_json(path, asdict(_changed(Labels.from_json(read_json(labels_file(run)) or {}), name, tags, note)))
+        labels = _changed(Labels.from_json(read_json(labels_file(run)) or {}), name, tags, note)
+        write_json(path, asdict(labels), mode=None if is_own else 0o600)
 
 
 def _changed(labels: Labels, name: str | None, tags: Sequence[str] | None, note: str | None) -> Labels:

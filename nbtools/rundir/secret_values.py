@@ -39,16 +39,16 @@ _VALUE = re.compile(
     | \b(?:AKIA|ASIA)[A-Z0-9]{12,}
     | \bgh[oprsu]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,} | \bglpat-[\w-]{16,}
     | \bxox[abprs]-[\w-]{10,} | \bAIza[\w-]{30,} | \bpypi-[\w-]{16,} | \bnpm_[A-Za-z0-9]{30,}
-    | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                          # JSON Web Token
+    | \beyJ[\w-]{8,2000}\.[\w-]{8}                             # JSON Web Token
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
     | \b(?:Bearer|Basic)\ +\S{8,}
-    | [a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@                    # a password in a URL
+    | [a-z0-9+.-]://[^/\s:@]*:[^/\s@]+@                         # a password in a URL
     | (?i:password|passwd|secret|token|api_?key|credential)["']?\s*[:=]\s*["']?\S
     """,
     re.VERBOSE,
 )
 _AWS_SECRET = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])(?!/)[A-Za-z0-9/+]{40}")
-_ASSIGNED = re.compile(r"([-+~]*(?:[^=]*\.(?:ya?ml|json|toml):)?[A-Za-z_][\w.\-]*)=(.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"([-+~]*+(?:[^=]*\.(?:ya?ml|json|toml):)?[A-Za-z_][\w.\-]*)=(.+)", re.DOTALL)
 _HARMLESS = re.compile(r"(?i)[-+]?[0-9]{1,7}(?:\.[0-9]*)?|true|false|none|null|yes|no|")
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

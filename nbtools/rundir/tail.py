@@ -13,6 +13,7 @@ from nbtools.rundir.atomic import open_descriptor
 
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUM_FINGERPRINT_BYTES: Final = 64
+_LARGE_BYTES: Final = 64 << 20
 
 
 @contextlib.contextmanager
@@ -130,12 +131,13 @@ class Tail:
         return b""
 
     def _new_lines(self, descriptor: int) -> bytes:
-        while data := os.pread(descriptor, self._block_bytes, self._offset):
+        while data := os.pread(descriptor, self._num_next(descriptor), self._offset):
             self._offset += len(data)
             self._before = (self._before + data[-_NUM_FINGERPRINT_BYTES:])[-_NUM_FINGERPRINT_BYTES:]
             end = max(data.rfind(mark) for mark in self._ends) + 1
             if not end:
-                self.partial = (self.partial + data)[: self._max_line_bytes]
+                if len(self.partial) < self._max_line_bytes:
+                    self.partial = (self.partial + data)[: self._max_line_bytes]
                 continue
             start = 0
             if len(self.partial) >= self._max_line_bytes:  # the rest of a line that is too long
@@ -144,6 +146,21 @@ class Tail:
             self.partial = data[end:][: self._max_line_bytes]
             return block
         return b""
+
+    def _num_next(self, descriptor: int) -> int:
+        """Return the most bytes to read next; of a file with large holes, move to its next data and stop before a hole.
+
+        A hole may be larger than the disk, and counts as one zero byte. Bytes may still be written into the last one.
+        """
+        status = os.fstat(descriptor)
+        if status.st_size - self._offset < _LARGE_BYTES or status.st_blocks * 512 > status.st_size // 8:
+            return self._block_bytes
+        try:
+            if (start := os.lseek(descriptor, self._offset, os.SEEK_DATA)) > self._offset:
+                self._offset, self._before, self.partial = start, b"", self.partial[: self._max_line_bytes - 1] + b"\0"
+            return min(self._block_bytes, os.lseek(descriptor, start, os.SEEK_HOLE) - start)
+        except OSError as error:  # only a hole follows, or the file system does not know its holes
+            return 0 if error.errno == errno.ENXIO else self._block_bytes
 
 
 MAX_LINE_CHARACTERS: Final = 2000

@@ -17,7 +17,7 @@ from waiting import eventually
 
 import nbtools as nt
 from nbtools.cli.output import print_run
-from nbtools.errors import RunFailed
+from nbtools.errors import RunFailed, literal
 from nbtools.failures.failure import Failure, first_failure, was_stopped_from_outside
 from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
@@ -820,8 +820,8 @@ def test_the_card_shows_what_others_wrote_literally() -> None:
     assert "<img" not in shown
     assert "\u202e" not in shown
     card, copied, rest = re.split(r"data-copy='([^']*)'", shown)
-    assert (card + rest).count(html.literal(hostile)) == 8
-    assert copied.count(html.literal(hostile)) == 6
+    assert (card + rest).count(literal(hostile)) == 8
+    assert copied.count(literal(hostile)) == 6
 
 
 def test_the_terminal_shows_the_same_with_the_traceback_last(

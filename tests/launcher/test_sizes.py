@@ -270,3 +270,25 @@ def test_all_but_the_blocks_that_sharding_finds_is_gathered_with_the_root(config
         outside += 2 * max(sizes)
     alone = sharded_bytes(config, 10**9, "fp32")
     assert alone == pytest.approx(12 * outside + 8 * max(sizes), rel=0.01)
+
+
+SMALL_MODEL = b'{"num_attention_heads": 1, "hidden_size": 8, "num_hidden_layers": 1}'
+
+
+@pytest.mark.promise("safety-bounded")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", SMALL_MODEL.replace(b"1}", b"1000000000}")),
+        ("config.json", SMALL_MODEL + b" " * 2**24),
+        ("model.safetensors.index.json", b'{"weight_map": {}, "x": "%b"}' % (b"x" * 2**24)),
+        ("model.safetensors", (2**24 + 2).to_bytes(8, "little") + b"{" + b" " * 2**24 + b"}"),
+    ],
+    ids=["layers", "config", "index", "header"],
+)
+def test_a_model_folder_that_would_fill_the_memory_has_no_sizes(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(SMALL_MODEL)
+    assert named_model(str(tmp_path)) is not None
+    (tmp_path / name).write_bytes(content)
+    os.utime(tmp_path / "config.json", (1, 1))  # the sizes are remembered for each time of change
+    assert named_model(str(tmp_path)) is None

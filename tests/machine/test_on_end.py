@@ -9,12 +9,15 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
 from nbtools.launcher.preflight import check_launch
 from nbtools.machine import on_end
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.run import Run
@@ -131,10 +134,14 @@ def test_words_in_a_run_directory_are_never_executed(supervised: Start, project:
 @pytest.mark.promise("fault-35")
 def test_a_launch_hands_its_words_on_and_writes_them_nowhere(project: Project) -> None:
     script = project.scripts / "quick.py"
-    script.write_text("print('step 1 loss 0.5')\n")
+    script.write_text("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = launch(script, gpus=(), on_end=[sys.executable, "-c", "print('secret-word')"])
+        run = launch(script, gpus=(), cwd=str(project.root), on_end=[sys.executable, "-c", "print('secret-word')"])
+    eventually(lambda: run.state is RunState.RUNNING)
+    processes = [psutil.Process((read_json(run.files.process) or {})["pid"]), *members(run.files)]
+    assert not [words for process in processes if "secret-word" in str(words := process.cmdline())]
+    (project.root / "go").touch()
     run.wait(timeout_s=120)
     assert said_at_end(run) == "secret-word\n"
     assert "secret-word" not in json.dumps(run.info)

@@ -34,6 +34,8 @@ from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, run_folders
 
+from capabilities import ANOTHER_UID
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 DAY_S = 86_400.0
 ENDS = {
@@ -390,7 +392,7 @@ def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(projec
     saved(run, 10)
     program = (
         "import time; from pathlib import Path; from nbtools.run import clean\n"
-        "clean._delete = lambda folder: (print('renamed', flush=True), time.sleep(600))\n"
+        "clean._delete = lambda *_: (print('renamed', flush=True), time.sleep(600))\n"
         f"clean.remove(clean.plan_removal(Path({str(project.runs)!r}), [{run.id!r}]))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
@@ -427,6 +429,76 @@ def test_a_trap_in_place_of_the_hidden_folder_is_refused(project: Project, tmp_p
     assert ".removed" in why
     assert left(project) == {"a"}
     assert list(target.iterdir()) == []
+
+
+def swapped_for(path: Path, other: Path, how: str) -> None:
+    """Put a link to another folder, or that folder, in the place of a folder, as another user can."""
+    path.rename(path.with_name("moved away"))
+    if how == "link":
+        path.symlink_to(other)
+    else:
+        other.rename(path)
+
+
+@pytest.mark.promise("safety-swapped")
+@pytest.mark.parametrize("how", ["link", "folder"])
+@pytest.mark.parametrize("when", ["after the plan", "at the last moment"])
+@pytest.mark.parametrize("place", ["run", "checkpoint", "checkpoints", "leftover", ".removed", "cache"])
+def test_what_takes_the_place_of_a_listed_folder_is_never_deleted(
+    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, place: str, when: str, how: str
+) -> None:
+    run = made(project, "a")
+    saved(run, 10), saved(run, 20)
+    home = tmp_path_factory.mktemp("home")
+    for name in (run.id, "step-000010", "old"):
+        (home / name).mkdir()
+        (home / name / "precious").write_text("mine")
+    for hidden in (".removed/old", ".cache"):
+        (project.runs / hidden).mkdir(parents=True)
+    takes_checkpoint = place.startswith("checkpoint")
+    selected: dict[str, Any] = {"checkpoints": takes_checkpoint, "cache": place == "cache"}
+    plan = plan_removal(project.runs, [run.id], **selected)
+    target = {
+        "run": run.path,
+        "checkpoint": run.checkpoint(10),
+        "checkpoints": run.checkpoints,
+        "leftover": project.runs / ".removed" / "old",
+        ".removed": project.runs / ".removed",
+        "cache": project.runs / ".cache",
+    }[place]
+    other = home if place in (".removed", "checkpoints", "cache") else home / target.name
+    swaps = [(target, other, how)]
+    if when == "after the plan":
+        swapped_for(*swaps.pop())
+    else:  # between the last check by path and the move
+        open_folder = clean.open_folder
+
+        def late(folder: Path, *parts: str) -> Any:
+            if swaps and (project.runs.resolve() / Path(*parts)) in (target.resolve().parent, target.resolve()):
+                swapped_for(*swaps.pop())
+            return open_folder(folder, *parts)
+
+        monkeypatch.setattr(clean, "open_folder", late)
+    remove(plan)
+    assert not swaps
+    precious = sorted([*home.rglob("precious"), *project.runs.rglob("precious")])
+    assert len(precious) == 3, precious
+
+
+@pytest.mark.needs("another user")
+@pytest.mark.promise("safety-swapped")
+def test_another_users_hidden_folder_stays_and_the_run_is_still_removed(project: Project) -> None:
+    run = made(project, "a")
+    (project.runs / ".removed" / "theirs").mkdir(parents=True)
+    for path in (project.runs / ".removed", project.runs / ".removed" / "theirs"):
+        os.chown(path, ANOTHER_UID, ANOTHER_UID)
+    (project.runs / ".removed" / "mine").mkdir()
+    plan = plan_removal(project.runs, [run.id])
+    assert [item.path for item in plan.items] == [run.path]
+    assert remove(plan)[1] == []
+    assert left(project) == set()
+    assert sorted(path.name for path in project.runs.glob(".removed/*")) == ["mine", "theirs"]
+    assert list((project.runs / f".removed-{os.geteuid()}").iterdir()) == []
 
 
 # --- command line ---------------------------------------------------------------------------------

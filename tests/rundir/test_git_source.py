@@ -83,6 +83,23 @@ def test_git_starts_no_program_that_a_repository_names(repository: Path, run: Ru
     assert (repository / ".git" / "index").read_bytes() == index
 
 
+@pytest.mark.promise("source")
+def test_git_downloads_nothing_for_a_partial_clone(repository: Path, run: RunDir, tmp_path: Path) -> None:
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", f"file://{repository}", str(clone))
+    git(clone, "reset", "-q")
+    (clone / "train.py").write_text("a = 4\n")
+    (program := tmp_path / "program.sh").write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\nexec git-upload-pack $@\n")
+    program.chmod(0o755)
+    git(clone, "config", "remote.origin.uploadpack", str(program))
+    git(clone, "config", "protocol.file.allow", "always")
+    packs = sorted(clone.glob(".git/objects/**/*"))
+    assert record_source(run, clone) is None
+    assert not (tmp_path / "ran").exists()
+    assert sorted(clone.glob(".git/objects/**/*")) == packs
+
+
 def test_a_large_diff_is_cut_and_a_folder_without_a_commit_has_none(
     repository: Path, run: RunDir, tmp_path: Path
 ) -> None:

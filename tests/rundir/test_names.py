@@ -88,6 +88,7 @@ def test_labels_of_another_kind_count_as_none_and_those_of_a_newer_nbtools_are_k
 @pytest.mark.promise("safety-foreign-run")
 def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "nbtools").mkdir(mode=0o755, parents=True)
     run = launched(tmp_path / "runs", 1, "base")
     label(run, name="theirs", tags=["t"])
     before = {path: path.stat().st_mtime_ns for path in (run.path, run.labels)}
@@ -97,7 +98,10 @@ def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monke
     assert read_labels(run) == Labels("mine", ("t",), "of another user")
     assert find_run(tmp_path / "runs", "mine") == run.path
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert user_cache("labels", run.path).is_relative_to(tmp_path / "cache")
+    own = user_cache("labels", run.path)
+    assert own.is_relative_to(tmp_path / "cache")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (own, own.parent, own.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700], "a folder of an earlier nbtools was open to others"
     run.path.rename(moved := tmp_path / "runs" / "elsewhere")
     assert read_labels(RunDir(moved)).name == "theirs"
 

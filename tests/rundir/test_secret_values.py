@@ -22,6 +22,7 @@ KEYS = [
     "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a",
     "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0." + "c2lnbmF0dXJl",
     "https://alice:" + "hunter2@example.org/data.csv",
+    "s" * 100 + "+ssh://alice:" + "hunter2@example.org",
     "Authorization: Bearer " + "abcdefgh12345678",
     '{"password": "hunter2"}',
 ]
@@ -40,6 +41,13 @@ def test_a_value_in_the_format_of_a_key_is_masked_under_any_name(value: str) -> 
     assert masked(["--name", value, value]) == ["--name", MASK, MASK]
     assert masked([f"--name={value}"]) == [f"--name={MASK}"]
     assert masked_environment({"NAME": value, "OTHER": "1"}) == {"NAME": MASK, "OTHER": "1"}
+
+
+@pytest.mark.promise("safety-bounded")
+@pytest.mark.parametrize("part", ["a", "-", "eyJaaaaaaaa-", "a://", "token ", ".yaml:", "-----BEGIN A", "Bearer  "])
+def test_a_long_argument_costs_time_in_proportion_to_its_length(part: str) -> None:
+    plain = part * (2_000_000 // len(part))  # in quadratic time it would take hours
+    assert masked([plain, f"{plain} https://a:{'b' * 9}@c"])[0] == plain
 
 
 def test_edited_words_get_their_secrets_back_by_name() -> None:

@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -43,11 +45,12 @@ from nbtools.notebook.panel import html
 from nbtools.notebook.panel.snapshot import take_snapshot
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.ranks import stacks
 from nbtools.run.ranks.stragglers import stragglers
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.atomic import hidden_name
+from nbtools.rundir.atomic import hidden_name, write_file
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
@@ -57,6 +60,8 @@ from nbtools.training.engine.checkpoint import load_state, load_weights
 from nbtools.training.engine.initial_state import read_weights
 from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.tokenizers import masking_tokenizer
+
+from capabilities import ANOTHER_UID
 
 PACKAGE = Path(nt.__file__).parent
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -215,6 +220,28 @@ def test_a_metric_of_any_name_is_one_row_and_no_markup(project: Project, value: 
     if len(value) < 256:
         assert Run(run.path).metrics == {value: 2.5}
     assert "<img" not in Run(run.path)._repr_html_()
+
+
+@pytest.mark.promise("safety-display")
+def test_no_display_has_characters_that_hide_or_reorder_others(project: Project) -> None:
+    name = "2026-01-01_000000_a\x1b[31m\u202eb\u200b"
+    run = RunDir(project.runs / name)
+    saved = run.checkpoints / "step-000001"
+    saved.mkdir(parents=True)
+    write_json(run.launch, {"name": "toy"})
+    write_json(run.exit, {"returncode": 0, "time": 1.0})
+    plan = nt.clean(run.path, project=project)
+    shown = [
+        plan,
+        replace(plan, kept=((name, name),)),
+        Run(run.path),
+        Checkpoint(1, saved, 1.0, {name: 1.0}, {}),
+        nt.runs(project),
+    ]
+    for each in shown:
+        told = each._repr_html_()
+        assert "b\\u200b" in told, each
+        assert not {unicodedata.category(character) for character in told} & {"Cc", "Cf"}, each
 
 
 # --- hostile values in every argument of the command line -----------------------------------------
@@ -911,6 +938,44 @@ def test_a_trap_in_the_queue_changes_no_other_file(
     after = precious.stat()
     assert precious.read_text() == "precious"
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+@pytest.mark.promise("safety-chmod")
+@pytest.mark.parametrize("name", ["ticket", "order.lock", "write_file"])
+def test_permissions_of_a_new_file_never_reach_what_replaces_it(
+    shared: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another user who owns the folder puts a link in the place of each file at the moment at which it is made."""
+    (private := tmp_path / "private").write_text("mine")
+    private.chmod(0o600)
+    really_open, swapped = os.open, []
+
+    def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = really_open(path, flags, mode, dir_fd=dir_fd)
+        if flags & os.O_EXCL and (name == "order.lock") == (Path(path).name == "order.lock"):
+            swapped.append(Path(path).rename(tmp_path / f"moved {len(swapped)}"))
+            Path(path).symlink_to(private)
+        return descriptor
+
+    run = RunDir.create(project.runs, "toy")
+    with monkeypatch.context() as patched, contextlib.suppress(OSError):
+        patched.setattr(os, "open", open_)
+        if name == "write_file":
+            write_file(shared / "new", b"", mode=0o644)
+        else:
+            os.close(gpu_queue.take(run, [0], ["GPU-0"])[1])
+    assert swapped
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+@pytest.mark.needs("another user")
+@pytest.mark.promise("safety-chmod")
+def test_a_queue_of_another_user_is_told_at_the_launch(shared: Path, project: Project) -> None:
+    path, descriptor = gpu_queue.take(RunDir.create(project.runs, "toy"), [0], ["GPU-0"])
+    os.close(descriptor)
+    assert gpu_queue.foreign_folder(path) == ""
+    os.chown(path.parent, ANOTHER_UID, ANOTHER_UID)
+    assert "can remove this run's ticket" in gpu_queue.foreign_folder(path)
 
 
 NOTES_CARELESS_FILES = """

@@ -8,6 +8,7 @@ float_val = 5, double_val = 6).
 import contextlib
 import os
 import struct
+import time
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,9 @@ from nbtools.rundir.tail import open_regular
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
+LOOK_S: Final = 5.0
+"""CPU time of one look at a file; the next one reads on."""
+_DAMAGE: Final = "its records are damaged"
 _LENGTH: Final = struct.Struct("<Q").unpack_from
 _DOUBLE: Final = struct.Struct("<d").unpack_from
 _FLOAT: Final = struct.Struct("<f").unpack_from
@@ -29,7 +33,7 @@ class EventFile:
     def __init__(self, path: str | Path, folder: str = "") -> None:
         """Store the path; `folder` is its folder within the log directory, which may name a split (`validation`)."""
         self.path = Path(path)
-        self.note = ""
+        self.note = self._damage = ""
         self._split = split_of(folder.replace("_", "/").split("/"), None)
         self.generation = self._offset = self._inode = 0
         self._names: dict[bytes, str] = {}
@@ -41,20 +45,25 @@ class EventFile:
             descriptor = file.fileno()
             status = os.fstat(descriptor)
             if self._offset and (status.st_ino != self._inode or status.st_size < self._offset):
-                self.generation, self._offset, self.note = self.generation + 1, 0, ""
-            self._inode = status.st_ino
-            while not self.note:
+                self.generation, self._offset, self._damage = self.generation + 1, 0, ""
+            self._inode, self.note = status.st_ino, ""
+            deadline = time.thread_time() + LOOK_S
+            while not self._damage and not self.note:
                 data = os.pread(descriptor, _BLOCK_BYTES, self._offset)
                 num_read = self._records(data, points)
-                if not num_read:
-                    if len(data) < 12 or (size := _LENGTH(data)[0] + 16) <= _BLOCK_BYTES:
-                        break
-                    if size > _MAX_RECORD_BYTES:
-                        self.note = "its records are damaged"
-                    elif os.fstat(descriptor).st_size < self._offset + size:
+                if not num_read and not self._damage:
+                    size = _LENGTH(data)[0] + 16 if len(data) >= 12 else 0
+                    if size == 16:
+                        self.note = f"zeros from byte {self._offset:,} on, where a record should begin"
+                    elif size > _MAX_RECORD_BYTES:
+                        self._damage = _DAMAGE
+                    if size <= _BLOCK_BYTES or os.fstat(descriptor).st_size < self._offset + size:
                         break
                     num_read = size  # a record longer than a block holds no scalars
                 self._offset += num_read
+                if time.thread_time() > deadline:
+                    self.note = unread(status.st_size - self._offset)
+            self.note = self._damage or self.note
         return points
 
     def _records(self, data: bytes, points: Points) -> int:
@@ -62,12 +71,12 @@ class EventFile:
         at, end = 0, len(data)
         while at + 12 <= end:
             stop = at + 12 + _LENGTH(data, at)[0]
-            if stop + 4 > end:
+            if stop + 4 > end or stop == at + 12:  # a record has at least a time
                 break
             try:
                 self._event(data, at + 12, stop, points)
             except (IndexError, struct.error):
-                self.note = "its records are damaged"
+                self._damage = _DAMAGE
                 break
             at = stop + 4
         return at
@@ -125,6 +134,11 @@ class EventFile:
         column[0].append(step)
         column[1].append(value)
         column[2].append(time)
+
+
+def unread(num_bytes: int) -> str:
+    """Return the note on a file of which one look reads only a part."""
+    return f"{num_bytes / 1e6:,.0f} MB of it are not read yet: there are too many records for one look"
 
 
 def _scalar(data: bytes, at: int, end: int) -> float | None:

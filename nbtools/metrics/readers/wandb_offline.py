@@ -7,6 +7,7 @@ The file is a LevelDB log: a header of 7 bytes, then blocks of 32 KiB with recor
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ import orjson
 
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.metrics.readers.printed.metric_words import metric_of
-from nbtools.metrics.readers.tensorboard import skip_field, varint
+from nbtools.metrics.readers.tensorboard import LOOK_S, skip_field, unread, varint
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
 
@@ -30,7 +31,7 @@ class WandbFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.note = ""
+        self.note = self._damage = ""
         self._offset, self._inode, self.generation = len(_HEADER), 0, 0
         self._started: bytearray | None = None
 
@@ -40,18 +41,23 @@ class WandbFile:
         with contextlib.suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             if self._inode not in (0, status.st_ino) or status.st_size < self._offset > len(_HEADER):
-                self.generation, self._offset, self.note, self._started = self.generation + 1, len(_HEADER), "", None
+                self.generation, self._offset = self.generation + 1, len(_HEADER)
+                self._damage, self._started = "", None
             self._inode = status.st_ino
             header = os.pread(file.fileno(), len(_HEADER), 0)
             if header == _HEADER:
-                for record in self._records(file.fileno()):
+                self.note = self._damage
+                for record in self._records(file.fileno(), time.thread_time() + LOOK_S):
                     _take(record, points)
             elif len(header) == len(_HEADER):
                 self.note = f"its version is not known: {header!r}"
         return points
 
-    def _records(self, descriptor: int) -> Iterator[bytes]:
+    def _records(self, descriptor: int, deadline: float) -> Iterator[bytes]:
         while True:
+            if time.thread_time() > deadline:
+                self.note = unread(os.fstat(descriptor).st_size - self._offset)
+                return
             left = _BLOCK_BYTES - self._offset % _BLOCK_BYTES
             if left < 7:
                 self._offset += left
@@ -72,7 +78,8 @@ class WandbFile:
                 elif kind in (3, 4) and self._started is not None:
                     self._started += data
                     if len(self._started) > _MAX_RECORD_BYTES:
-                        self.note, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
+                        self.note = self._damage = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB"
+                        self._started = None
                     elif kind == 4:
                         yield bytes(self._started)
                         self._started = None

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from functools import lru_cache
 
-from nbtools.errors import FormatError, plural
+from nbtools.errors import FormatError, literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.comparison.scaling_card import scaling_rows
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, diff, literal
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, diff
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of

@@ -48,9 +48,9 @@ class Change:
     is_trouble: bool = False
 
 
-def cache_file(run: RunDir) -> Path:
-    """Return the file of the last look at a run; OSError without a cache folder."""
-    return user_cache("looks", run.path)
+def cache_file(run: RunDir, *, make: bool = False) -> Path:
+    """Return the file of the last look at a run; OSError without a cache folder, which is made with `make`."""
+    return user_cache("looks", run.path, make=make)
 
 
 def read_look(run: RunDir) -> Look | None:
@@ -66,9 +66,8 @@ def read_look(run: RunDir) -> Look | None:
 def record_look(run: RunDir, now: float) -> None:
     """Record a look at this moment; a cache folder that cannot be written is ignored."""
     with suppress(OSError):
-        path = cache_file(run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"time": now, "log_bytes": run.log.stat().st_size if run.log.exists() else 0})
+        log_bytes = run.log.stat().st_size if run.log.exists() else 0
+        write_json(cache_file(run, make=True), {"time": now, "log_bytes": log_bytes}, mode=0o600)
 
 
 def changes_since(run: Run, look: Look) -> list[Change]:

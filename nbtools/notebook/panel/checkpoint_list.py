@@ -6,10 +6,10 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from nbtools.errors import CheckpointError, plural
+from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.findings import size
 from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN, literal
+from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN
 from nbtools.notebook.widgets import html_widget
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time

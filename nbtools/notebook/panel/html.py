@@ -3,11 +3,9 @@
 A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
 
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from html import escape
 
-from nbtools.errors import plural
+from nbtools.errors import literal, plural
 from nbtools.failures.failure import Failure
 from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
@@ -76,14 +74,6 @@ def without_kernel(run_id: str, live_at: float | None, *, is_covered: bool = Fal
     style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
     text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
     return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
-
-
-def literal(text: str) -> str:
-    """Escape a text for HTML, quotes included; characters that hide or reorder others become escapes."""
-    shown = (
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1] for c in text
-    )
-    return escape("".join(shown))
 
 
 def header(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from nbtools.errors import plural
-from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, literal
+from nbtools.errors import literal, plural
+from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.snapshot import file_stamp, log_of
 from nbtools.notebook.widgets import html_widget
 from nbtools.run.run import Run

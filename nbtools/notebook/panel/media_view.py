@@ -11,8 +11,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.errors import literal
 from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, literal
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from nbtools.errors import plural, shown
+from nbtools.errors import literal, plural, shown
 from nbtools.launcher.findings import size
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, literal, sparkline
+from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, sparkline
 from nbtools.recipes import RECIPES
 from nbtools.run.disk_usage import num_bytes_in
 from nbtools.run.records import local_time, mapping_at, started_as, weights_in_words

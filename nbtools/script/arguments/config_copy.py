@@ -168,8 +168,9 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"nbtools: {error}")
     # One file per text: the process that reads it is not followed, so nothing could remove it.
-    copy = user_cache("configs", Path(hashlib.sha256(text.encode()).hexdigest())).with_suffix("") / path.name
-    copy.parent.mkdir(parents=True, exist_ok=True)
+    digest = Path(hashlib.sha256(text.encode()).hexdigest())
+    copy = user_cache("configs", digest, make=True).with_suffix("") / path.name
+    copy.parent.mkdir(exist_ok=True)
     write_file(copy, text.encode(), mode=0o600)
     print(copy)
 

@@ -118,6 +118,8 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
     The one at `step` was just written and is complete. Later ones are not counted: an earlier attempt left them, maybe
     damaged, and they must not displace the only one that verifies.
     """
+    if folder.is_symlink():  # another's folder may have come in its place: its checkpoints stay
+        return
     older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
     best = best_of(older, keep_best)
     for checkpoint in older[:-keep_last]:
@@ -131,7 +133,7 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary folders of interrupted saves and removals."""
-    for path in folder.glob(".step-*.tmp"):
+    for path in () if folder.is_symlink() else folder.glob(".step-*.tmp"):
         discard(path)
 
 

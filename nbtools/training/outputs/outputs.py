@@ -4,8 +4,10 @@ They are written to `outputs/` in the run directory, and copied to `save_dir` if
 """
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,9 +23,9 @@ from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded, file_digest
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, verify_files
 from nbtools.run.run import Run
-from nbtools.rundir.atomic import discard, hidden_name, write_file
+from nbtools.rundir.atomic import discard, hidden_name, open_folder, write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, foreign_owner
 from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.tensorboard_writer import Events
 from nbtools.training.outputs.wandb import WandbRun
@@ -31,7 +33,7 @@ from nbtools.training.sharding.sharded_checkpoint import consolidate
 
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
-"""Lists the files in a `save_dir` that nbtools wrote and may replace."""
+"""The files in a `save_dir` that nbtools wrote and may replace while they are unchanged, with their SHA-256."""
 _ORIGIN = ".model.json"
 """The checkpoint whose shards are merged in `model/`, and the size and SHA-256 of what was written."""
 UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
@@ -96,6 +98,7 @@ class Outputs:
         def place() -> None:
             folder = self._files.outputs
             folder.mkdir(exist_ok=True)
+            _refuse_links(self._files.path, folder / MODEL / "any")
             if saved := checkpoints_in(self._files.checkpoints):
                 if saved[-1].path != self._placed:
                     _hand_over(saved[-1], folder / MODEL)
@@ -146,8 +149,8 @@ def checked_save_dir(save_dir: str, root: Path) -> Path:
         raise ConfigError(f"save_dir={shown(save_dir)}: cannot be written ({why}); name another folder") from None
     if theirs:
         raise ConfigError(
-            f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write and would replace; "
-            "name another folder, or move the file"
+            f"save_dir={shown(save_dir)}: holds {theirs[0]}, which nbtools did not write or which was changed since, "
+            "and would replace; name another folder, or move the file"
         )
     return folder
 
@@ -192,33 +195,62 @@ def _draw(files: RunDir, path: Path) -> str:
 def _copy(source: Path, target: Path, run_id: str) -> None:
     """Replace the outputs of an earlier training in `target`, file by file; other files there stay."""
     target.mkdir(parents=True, exist_ok=True)
+    target = target.resolve()
     ours = _recorded(target)
-    names = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*")) if path.is_file()]
-    names = [name for name in names if not Path(name).name.startswith(".")]
-    for name in names:
-        if name not in ours and os.path.lexists(target / name):
+    paths = [path for path in sorted(source.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    claims = {path.relative_to(source).as_posix(): [file_digest(path)] for path in paths}
+    for name in claims:
+        if os.path.lexists(target / name) and not _is_ours(target, name, ours):
             raise FileExistsError(f"{target / name} appeared meanwhile; nbtools does not replace files of others")
-    write_json(target / RECORD, {"run": run_id, "files": sorted(ours | set(names))})  # lists an interrupted copy, too
-    for name in names:
+    both = {name: [*ours.get(name, []), *claims.get(name, [])] for name in {**ours, **claims}}
+    write_json(target / RECORD, {"run": run_id, "files": both})  # lists an interrupted copy, too
+    for name in claims:
+        _refuse_links(target, target / name)
         _place(source / name, target / name, link=False)
-    for name in ours - set(names):
-        with contextlib.suppress(OSError):
-            (target / name).unlink()
-    write_json(target / RECORD, {"run": run_id, "files": names})
+    for name in ours.keys() - claims.keys():
+        if ours[name] and _is_ours(target, name, ours):
+            path = Path(name)
+            with contextlib.suppress(OSError), open_folder(target, *path.parent.parts) as folder:
+                os.unlink(path.name, dir_fd=folder)
+    write_json(target / RECORD, {"run": run_id, "files": claims})
 
 
-def _recorded(folder: Path) -> set[str]:
-    """Names of the files in a `save_dir` that an earlier training wrote."""
-    listed = (read_json(folder / RECORD) or {}).get("files")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    return {name for name in names if not Path(name).is_absolute() and ".." not in Path(name).parts}
+def _recorded(folder: Path) -> dict[str, list[str]]:
+    """Return the files in a `save_dir` that an earlier training wrote, each with the SHA-256 that it may have.
+
+    Older records, which have none, allow to replace a file and not to delete it. Another user's record is ignored.
+    """
+    with contextlib.suppress(OSError, TypeError):
+        if foreign_owner(folder / RECORD) is None:
+            listed = (read_json(folder / RECORD) or {}).get("files")
+            names = [name for name in listed or () if isinstance(name, str) and not Path(name).is_absolute()]
+            return {name: [*listed[name]] if isinstance(listed, dict) else [] for name in names}
+    return {}
 
 
-def _is_taken(path: Path, folder: Path, ours: set[str]) -> bool:
+def _is_ours(folder: Path, name: str, ours: Mapping[str, list[str]]) -> bool:
+    """Whether a file in a `save_dir`, not behind a link, is as nbtools wrote it; an older record has only names."""
+    path = folder / name
+    try:
+        _refuse_links(folder, path)
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        return is_file and name in ours and (not ours[name] or file_digest(path) in ours[name])
+    except (OSError, ValueError):
+        return False
+
+
+def _refuse_links(folder: Path, path: Path) -> None:
+    """Raise an OSError if a folder between `folder` and `path` is a link, which would lead elsewhere."""
+    for parent in path.relative_to(folder).parents:
+        if ".." in parent.parts or (folder / parent != folder and (folder / parent).is_symlink()):
+            raise OSError(errno.ELOOP, "is a link, which nbtools does not follow", str(folder / parent))
+
+
+def _is_taken(path: Path, folder: Path, ours: Mapping[str, list[str]]) -> bool:
     """Whether `path` is a file that nbtools did not write, or a folder with such a file in it."""
     if path.is_dir() and not path.is_symlink():
         return any(_is_taken(child, folder, ours) for child in path.iterdir())
-    return os.path.lexists(path) and path.relative_to(folder).as_posix() not in ours
+    return os.path.lexists(path) and not _is_ours(folder, path.relative_to(folder).as_posix(), ours)
 
 
 def _hand_over(saved: Checkpoint, target: Path) -> None:

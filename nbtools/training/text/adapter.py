@@ -9,7 +9,6 @@ import copy
 import json
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from transformers.utils.hub import cached_file
 
 from nbtools.data.hub import cached_commit
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.project import expanded
+from nbtools.project import expanded, file_digest
 from nbtools.recipes.lora import DEFAULT_TARGETS
 from nbtools.training.sharding.fsdp import is_building, leaves_out_weights
 
@@ -259,17 +258,12 @@ def _identity(name: str) -> dict[str, Any]:
             cached_file(name, "config.json")
         return {"commit": cached_commit(name, "config.json")}
     with ThreadPoolExecutor(4) as threads:
-        return {"sha256": dict(zip((path.name for path in files), threads.map(_sha256, files), strict=True))}
+        return {"sha256": dict(zip((path.name for path in files), threads.map(file_digest, files), strict=True))}
 
 
 def _located(name: str) -> str:
     """Return the path of a local folder, or the name of a model on the hub."""
     return str(expanded(name).absolute()) if expanded(name).is_dir() else name
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def check_bases(path: Path, saved: Mapping[str, Any] | None, own: Mapping[str, Any] | None) -> None:

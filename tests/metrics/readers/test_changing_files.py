@@ -17,10 +17,16 @@ from typing import Any
 
 import pytest
 
+from nbtools.metrics.history import History
+from nbtools.metrics.readers import tensorboard, wandb_offline
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.tabular import TableFile
+from nbtools.metrics.readers.tensorboard import EventFile
+from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints, newest_whole
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import Tail
 
 CALLS = ("open", "stat", "lstat", "fstat", "scandir", "listdir", "pread", "read")
 ERRORS = (errno.ENOENT, errno.EACCES)
@@ -286,3 +292,44 @@ def test_a_log_that_cannot_be_read_hides_no_other_curve_and_is_named(
     calls.at = -1
     assert search.look()[0] == set(CURVES)
     assert not any("not read" in note for note in search.metrics.notes())
+
+
+@pytest.mark.promise("safety-bounded")
+def test_a_hole_larger_than_a_disk_holds_up_no_reader(tmp_path: Path) -> None:
+    """A sparse file of a terabyte: read byte by byte, it would take hours; a row behind the hole still counts."""
+    path = tmp_path / "x.jsonl"
+    history, table, log = History(), TableFile(path), LogMetrics(path)
+    path.write_bytes(b'{"step": 1, "time": 1.0, "train/loss": 2.0}\n')
+    os.truncate(path, 1 << 40)
+    tail = Tail(path)
+    for steps in ([1], [1, 2]):
+        history.follow(tail)
+        assert [*history["train/loss"].steps] == [*log.history["train/loss"].steps] == steps
+        assert table.poll()["train/loss"][0] == steps[-1:]
+        with path.open("ab") as file:
+            file.write(b'\n{"step": 2, "time": 1.0, "train/loss": 2.0}\n')
+    os.truncate(path, 0)
+    os.truncate(path, 1 << 40)
+    events = EventFile(path)
+    assert (events.poll(), events.note) == ({}, "zeros from byte 0 on, where a record should begin")
+
+
+@pytest.mark.promise("safety-bounded")
+@pytest.mark.parametrize("kind", ["events", "wandb"])
+def test_too_many_records_for_one_look_are_told_and_read_at_the_next(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tensorboard if kind == "events" else wandb_offline
+    reader: Any = EventFile(tmp_path / "file") if kind == "events" else WandbFile(tmp_path / "file")
+    if kind == "events":
+        event = b"\x09" + struct.pack("<d", 1.0)
+        (tmp_path / "file").write_bytes((struct.pack("<QI", len(event), 0) + event + bytes(4)) * 800_000)
+    else:
+        block = b"\0\0\0\0\0\0\1" * 4681 + b"\0"
+        (tmp_path / "file").write_bytes((b":W&B\xe1\xbe\x00" + block[7:]) + block * 20)
+    monkeypatch.setattr(module, "LOOK_S", -1.0)
+    reader.poll()
+    assert "MB of it are not read yet" in reader.note
+    monkeypatch.setattr(module, "LOOK_S", 600.0)
+    reader.poll()
+    assert reader.note == ""

@@ -1,6 +1,7 @@
 """What a training leaves: model, history, picture, the same in save_dir, TensorBoard events and a profile."""
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -15,12 +16,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.writer import MetricWriter
-from nbtools.project import Project
+from nbtools.project import Project, file_digest
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.json_files import read_json
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.engine import worker as engine
@@ -204,7 +205,7 @@ def test_save_dir_gets_the_same_and_a_later_training_replaces_only_its_own(
     before = (folder / "model" / "model.safetensors").read_bytes()
     record = json.loads((folder / outputs.RECORD).read_text())
     (folder / "model" / "model-00002.safetensors").write_text("a shard of an earlier training")
-    record["files"].append("model/model-00002.safetensors")
+    record["files"]["model/model-00002.safetensors"] = [file_digest(folder / "model" / "model-00002.safetensors")]
     (folder / outputs.RECORD).write_text(json.dumps(record))
     # A folder with a file of somebody else where ours belong is only taken if it is none of our names.
     (folder / "model" / "README.md").unlink()
@@ -254,6 +255,75 @@ def test_a_hostile_record_leads_to_no_file_outside_its_folder(
     (folder / outputs.RECORD).write_text(json.dumps({"files": names}))
     tiny_training(save_dir="out")
     assert (project.root / "precious").read_text() == "mine"
+
+
+@pytest.mark.promise("safety-save-dir")
+@pytest.mark.parametrize("digest", [None, "0" * 64, "right"])
+@pytest.mark.parametrize("name", ["mine.txt", "linked/mine.txt", "model/mine.txt", "a link"])
+def test_a_planted_record_deletes_only_what_has_its_digest_and_no_link_before_it(
+    project: Project, name: str, digest: str | None
+) -> None:
+    source, target, elsewhere = project.root / "source", project.root / "out", project.root / "elsewhere"
+    for folder in (source, target / "model", elsewhere):
+        folder.mkdir(parents=True)
+    (source / "training_history.json").write_text("{}")
+    (elsewhere / "mine.txt").write_text("mine")
+    (target / "linked").symlink_to(elsewhere)
+    if name == "a link":
+        (target / name).symlink_to(elsewhere / "mine.txt")
+    elif not name.startswith("linked"):
+        (target / name).write_text("mine")
+    claim = hashlib.sha256(b"mine").hexdigest() if digest == "right" else digest
+    write_json(target / outputs.RECORD, {"files": [name] if claim is None else {name: [claim]}})
+    before = tree(project.root)
+    outputs._copy(source, target, "run")
+    gone = {f"out/{name}"} if digest == "right" and name in ("mine.txt", "model/mine.txt") else set()
+    assert before - tree(project.root) == gone
+
+
+@pytest.mark.promise("safety-save-dir")
+@pytest.mark.parametrize("folder", ["out/model", "runs/x/outputs", "runs/x/outputs/model"])
+def test_outputs_are_not_written_through_a_linked_folder(
+    project: Project, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    files = RunDir(project.runs / "x")
+    for made in (files.outputs / "model", files.checkpoint(1) / "model", project.root / "out", project.root / "home"):
+        made.mkdir(parents=True)
+    for path in (files.outputs / "model", files.checkpoint(1) / "model"):
+        (path / "config.json").write_text("new")
+    write_json(files.checkpoint(1) / "manifest.json", {"step": 1, "time": 1.0, "metrics": {}, "files": {}})
+    (project.root / "home" / "config.json").write_text("mine")
+    (project.root / "home" / "mine.txt").write_text("mine")
+    write_json(project.root / "out" / outputs.RECORD, {"files": ["model/config.json"]})
+    before = {path: path.read_bytes() for path in (project.root / "home").iterdir()}
+    if (linked := project.root / folder).exists():
+        linked.rename(project.root / "moved away")
+    linked.symlink_to(project.root / "home")
+    if folder.startswith("out"):
+        with pytest.raises(ConfigError, match="holds model, which nbtools did not write"):
+            checked_save_dir("out", project.root)
+        with pytest.raises(OSError, match="does not replace files of others"):
+            outputs._copy(files.outputs, project.root / "out", "run")
+    else:
+        config = MLMPretrainingConfig()
+        Outputs(files, config, project.root, torch.device("cpu"), print).place_model()
+        assert "is a link, which nbtools does not follow" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in (project.root / "home").iterdir()} == before
+
+
+@pytest.mark.promise("safety-save-dir")
+def test_a_file_that_was_changed_since_is_not_replaced(project: Project) -> None:
+    source, target = project.root / "source", project.root / "out"
+    source.mkdir()
+    (source / "training_history.json").write_text("{}")
+    outputs._copy(source, target, "run")
+    assert checked_save_dir("out", project.root) == target
+    (target / "training_history.json").write_text("edited")
+    with pytest.raises(ConfigError, match="was changed since"):
+        checked_save_dir("out", project.root)
+    with pytest.raises(OSError, match="does not replace files of others"):
+        outputs._copy(source, target, "run")
+    assert (target / "training_history.json").read_text() == "edited"
 
 
 @pytest.mark.slow
