@@ -140,7 +140,7 @@ SAFETY: dict[str, tuple[str, str]] = {
     ),
     "safety-stop-unkillable": (
         "a process that a stop cannot end, or that hides from its run",
-        "named with pid and state, exit code 1; the supervisor goes on and records the end; a holder of the run's lock counts as its process",
+        "named with pid and state, exit code 1; the supervisor continues and records the end; a holder of the run's lock counts as its process",
     ),
     "safety-renamed-machine": (
         "the name of a machine changes while a run trains on it",
@@ -306,7 +306,7 @@ SAFETY: dict[str, tuple[str, str]] = {
     ),
     "safety-chmod": (
         "another user owns the folder of the GPU queue and puts links in the place of its new files",
-        "permissions of no other file change, since they are set through descriptors; that the folder is another user's is told at the launch",
+        "permissions of no other file change, since they are set through descriptors; a launch warns that the folder is another user's",
     ),
     "safety-save-dir": (
         "a `save_dir` with a planted record, links for folders, or files that were edited since",
