@@ -45,6 +45,8 @@ Size = tuple[float, float]
 
 MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
 """Between a chart's edge and its plot area; the title and the legend are at the top."""
+_FULLY_SMOOTHED = 50
+"""Points from which a line is smoothed as asked: of few points, a smoothed line would hide where they are."""
 _TWO_COLUMNS_FROM = 640
 _NUM_OPEN = 4
 NONE_OPEN: Final = "No chart is open"
@@ -362,7 +364,8 @@ def trace_of(
     bold = curve.mean
     if smoothing > 0:
         whole = curve if limits == full else reduced(full)
-        bold = smooth(whole.mean, smoothing)
+        num_points = int(np.isfinite(whole.mean).sum())
+        bold = smooth(whole.mean, smoothing * min(1.0, num_points / _FULLY_SMOOTHED))
         if whole is not curve:
             there = np.isfinite(bold)
             bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean

@@ -9,6 +9,7 @@ import pytest
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.charts import DARK, LIGHT, Chart, Charts, chart_of, charts_of, page_sizes, trace_of
+from nbtools.notebook.plots.decimation import smooth
 from nbtools.notebook.plots.view import View
 
 
@@ -162,6 +163,12 @@ def test_the_smoothed_line_is_the_same_in_every_part_of_the_axis(num_rows: int) 
     inside = (part.x >= span[0]) & (part.x <= span[1])
     assert inside.sum() > 50
     np.testing.assert_allclose(part.bold[inside], np.interp(part.x[inside], whole.x, whole.bold), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("num_points", "share"), [(5, 0.1), (25, 0.5), (50, 1.0), (400, 1.0)])
+def test_few_points_are_smoothed_less(num_points: int, share: float) -> None:
+    (line,) = charts(View(noisy(num_points), smoothing=0.8)).shown[0].series
+    np.testing.assert_allclose(line.bold, smooth(line.mean, 0.8 * share))
 
 
 def test_a_part_of_the_axis_does_not_move_when_rows_arrive() -> None:

@@ -319,7 +319,7 @@ def test_a_line_keeps_its_dashes_where_they_can_be_seen(height: float, is_dashed
 
 
 def test_smoothing_keeps_the_raw_values_beneath() -> None:
-    values = [1.0, 5.0, 1.0, 5.0]
+    values = [1.0, 5.0] * 30
     figure = drawn(View(losses(values), smoothing=0.9))
     panel = figure.panels[0]
     assert np.asarray(panel.raw[0].get_ydata()).tolist() == values
