@@ -607,7 +607,7 @@ class _Declarations(Calls):
                 file = Argument(made_field(value.path.rpartition(".")[2], types=(str,), **settings))
                 self.arguments.append(as_key(file))
             name = value.path if isinstance(value, File) else value if isinstance(value, str) else ""
-            if name and (path := self._beside(name)) and (config := load_config(path)) is not None:
+            if name and (found := self._beside(name)) and (config := load_config(found)) is not None:
                 self.configs.append(config)
                 return config
         return unknown
