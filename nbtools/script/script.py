@@ -354,12 +354,7 @@ class _Source:
                 pass
             case ast.ImportFrom(module=str(module), names=names, level=0) if module.split(".")[0] == "nbtools":
                 self._imported.update({alias.asname or alias.name: f"{module}.{alias.name}" for alias in names})
-            case (
-                ast.Assign(targets=[ast.Name(id=("config" | "launch" | "program") as name)], value=value)
-                | ast.AnnAssign(
-                    target=ast.Name(id=("config" | "launch" | "program") as name), value=ast.expr() as value
-                )
-            ):
+            case ast.Assign(targets=[ast.Name(id=("config" | "launch" | "program") as name)], value=value):
                 if name in self._assigned:
                     self._refuse(statement, f"{name} is assigned twice")
                 self._assigned[name] = value

@@ -32,6 +32,7 @@ _KNOWN: Final = (
     *("scalars.json", "log.txt", "training.log", _STATE),
 )
 """Names that are looked for in folders with too many entries."""
+_METRICS: Final = re.compile(r"events\.out\.tfevents\..*|run-.*\.wandb|.*\.(?:csv|jsonl)|" + re.escape(_STATE))
 _ROTATED: Final = re.compile(r"(.+\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*")
 _MAX_CUT: Final = 100
 _MAX_KNOWN: Final = 20_000
@@ -264,9 +265,7 @@ def _listed(paths: Sequence[str], most: int = _MAX_LISTED) -> str:
 
 
 def _may_be_metrics(name: str) -> bool:
-    if name.startswith(("events.out.tfevents.", "run-")):
-        return name[0] == "e" or name.endswith(".wandb")
-    return name.endswith((".csv", ".jsonl")) or name == _STATE
+    return _METRICS.fullmatch(name) is not None
 
 
 def _reader_of(path: Path, root: Path, older: Sequence[OlderFile]) -> tuple[Reader, Path]:

@@ -134,18 +134,11 @@ class TableFile:
                 self._is_csv = text.lstrip()[0] != "{"
             if self._is_foreign:
                 return
-            if not self._is_csv:
-                self._json_line(text, points)
-            elif text.strip() or self._begun:
+            if self._is_csv and (text.strip() or self._begun):
                 self._csv_line(text, points)
-
-    def _json_line(self, line: str, points: Points) -> None:
-        if line.strip():
-            try:
-                row = _parsed(line)
-            except ValueError:
-                row = None
-            self._add(row if isinstance(row, dict) else {}, points)
+            elif text.strip():
+                row = _parsed(text)
+                self._add(row if isinstance(row, dict) else {}, points)
 
     def _add(self, row: dict[str, Any], points: Points) -> bool:
         has_points = self._rows.add(row, points)
@@ -229,12 +222,11 @@ class TrainerState:
                 return points
             text = file.read().decode(errors="replace")
             self._seen, self.note = seen, "it is not JSON, or not written to its end"
-            with contextlib.suppress(ValueError):
-                state, rows = _parsed(text), RowPoints()
+            if (state := _parsed(text)) is not None:
+                rows, self.note = RowPoints(), ""
                 for row in state.get("log_history", []) if isinstance(state, dict) else []:
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
                         rows.add(row, points)
-                self.note = ""
         return points
 
 
@@ -249,9 +241,7 @@ def holds_rows(path: str | Path) -> bool | None:
     lines = [line for line in lines if line.strip()]
     undecided = None if len(head) < _HEAD_BYTES else False
     if (lines or [rest.lstrip()])[0][:1] == "{":
-        try:
-            rows = [_parsed(line) for line in lines]
-        except ValueError:
+        if None in (rows := [_parsed(line) for line in lines]):
             return False
         is_row = any(isinstance(row, dict) and table_columns(tuple(row)).are_metrics for row in rows)
         return True if is_row else undecided
@@ -268,11 +258,10 @@ def _cells(line: str) -> list[str]:
 
 
 def _parsed(text: str) -> Any:
-    """Return the value of a JSON text, also of one with NaN, which Python's json writes; ValueError if it is none."""
+    """Return the value of a JSON text, also of one with NaN, which Python's json writes; None if it is none."""
     try:
         return orjson.loads(text)
     except ValueError:
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
-        except RecursionError as error:
-            raise ValueError from error
+        return None

@@ -126,12 +126,10 @@ def _add_row(row: dict[str, bytes], points: Points) -> None:
 def _number(text: bytes) -> float | None:
     if len(text) > 40:
         return None
-    if text in (b"NaN", b"Infinity", b"-Infinity"):
-        return _NON_FINITE[text.decode()]
     try:
         value = orjson.loads(text)
     except ValueError:
-        return None
+        value = text.decode(errors="replace")
     if isinstance(value, str):
         return _NON_FINITE.get(value)
     return float(value) if type(value) in (int, float) else None

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nbtools.script.arguments.arguments import Argument, made_argument, with_unique_names
@@ -55,7 +55,6 @@ class Parser:
     command: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     children: "list[Parser]" = field(default_factory=list)
-    resolves_conflicts: bool = False
     needs_command: bool = False
     default: Any = None
     """Default of arguments that name none."""
@@ -77,16 +76,9 @@ class Parser:
         entry.keywords.setdefault("default", self.defaults.get(entry.dest, self.default))
         options = {flag for flag in entry.flags if flag.startswith("-")}
         clash = next((other for other in self.entries if options & set(other.flags)), None)
-        if clash is not None and self.resolves_conflicts:
-            self.entries = [
-                replace(other, flags=left)
-                for other in self.entries
-                if (left := tuple(flag for flag in other.flags if flag not in options))
-            ]
-        elif clash is not None:
-            return clash
-        self.entries.append(entry)
-        return None
+        if clash is None:
+            self.entries.append(entry)
+        return clash
 
 
 @dataclass(eq=False)
@@ -352,8 +344,7 @@ def _help(value: Any, default: Any) -> str:
     if value == SUPPRESSED:
         return ""
     text = value if isinstance(value, str) else _partial_text(value.node) if isinstance(value, Unknown) else ""
-    if "%" in text:
-        text = text.replace("%(default)s", str(default)).replace("%(default)r", repr(default)).replace("%%", "%")
+    text = text.replace("%(default)s", str(default)).replace("%(default)r", repr(default)).replace("%%", "%")
     return " ".join(text.split())
 
 

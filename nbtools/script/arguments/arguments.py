@@ -154,11 +154,9 @@ class ScriptArguments:
                 short = next((flag for flag in argument.flags if is_short(flag)), "")
                 return [f"-{short[1] * times}"] if short and times else [flag] * times
             case "key_value" | "pair":
-                is_literal = isinstance(value, str) and field.default_text.startswith(
-                    ("{", "[")
-                )  # its text, not quoted
+                is_literal = isinstance(value, str) and field.default_text.startswith(("{", "["))
                 word = to_text(value, argument.language(self.parser), argument.truth)
-                word = value if is_literal else word
+                word = value if is_literal else word  # its text, not quoted
                 return [f"{flag}={word}"] if argument.action == "key_value" else [flag, word]
             case "append":
                 first = () if self.parser in REPLACING else tuple(default or ())
@@ -174,16 +172,12 @@ class ScriptArguments:
         return self._with_flag(flag, texts) if flag else texts
 
     def _with_flag(self, flag: str, texts: Sequence[str]) -> list[str]:
-        if len(texts) == 1 and (
-            self.parser in _JOINED or (texts[0].startswith("-") and not self._is_short_click(flag))
-        ):
+        is_separate = is_short(flag) and self.parser in ("click", "typer")
+        if len(texts) == 1 and (self.parser in _JOINED or (texts[0].startswith("-") and not is_separate)):
             return [f"{flag}={texts[0]}"]
         if len(texts) > 1 and self.parser not in ("click", "typer") and any(map(looks_like_flag, texts)):
             raise ValueError("a value that begins with - cannot stand in a list")
         return [flag, *texts]
-
-    def _is_short_click(self, flag: str) -> bool:
-        return is_short(flag) and self.parser in ("click", "typer")
 
 
 def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:

@@ -107,7 +107,6 @@ def _answer(
             _fill(work, cwd.absolute())
         settings = {
             "script": str(script),
-            "file": str(script),
             "module": module,
             "start": str(start),
             "cwd": str(cwd.resolve()),

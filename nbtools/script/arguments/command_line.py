@@ -143,7 +143,8 @@ class CommandLine:
             return others
         place = own[-1] - len(own) + 1 if own else self._place(others, argument)
         if self.script.parser in _READS_CONFIGS and not name.endswith("config"):  # a later file would win
-            place = max([place, *(i for i, part in enumerate(others, 1) if part.names and _is_config(part))])
+            configs = (i for i, part in enumerate(others, 1) if part.names and part.names[-1].endswith("config"))
+            place = max([place, *configs])
         return [*others[:place], Part(tuple(words), argument.command, (name,)), *others[place:]]
 
     def _place(self, parts: Sequence[Part], argument: Argument) -> int:
@@ -186,10 +187,6 @@ class CommandLine:
         ):
             return list(parts)
         return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
-
-
-def _is_config(part: Part) -> bool:
-    return part.names[-1].endswith("config")
 
 
 def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:

@@ -40,7 +40,6 @@ class Kind:
     element: "Kind | None" = None
     length: int | None = None
     nested: Class | None = None
-    is_positional: bool = False
     is_known: bool = True
     parts: "tuple[Kind, ...]" = ()
     """The parts of a union, in its order."""
@@ -166,9 +165,7 @@ def annotated_kind(node: ast.expr, scope: Scope, follower: Follower, depth: int 
     if isinstance(resolved, Class):
         if resolved.is_enum:
             members = follower.members(resolved)
-            return Kind(
-                [str], tuple(literal_of(member) for member in members), tuple(member.name for member in members)
-            )
+            return Kind([str], tuple(map(literal_of, members)), tuple(member.name for member in members))
         return Kind([dict], nested=resolved)
     if isinstance(value, External):
         last = value.path.rpartition(".")[2]
@@ -190,18 +187,12 @@ def _subscripted(head: str, index: ast.expr, inner: Any, scope: Scope, follower:
         return _union([inner(part) for part in parts])
     if head == "Literal":
         values = [literal_of(follower.value(part, scope)) for part in parts]
-        kinds = list(dict.fromkeys(type(value) for value in values if value is not None))
-        return Kind(
-            [*kinds, *([NoneType] if None in values else [])], tuple(value for value in values if value is not None)
-        )
+        given = tuple(value for value in values if value is not None)
+        return Kind([*dict.fromkeys(map(type, given)), *[NoneType] * (None in values)], given)
     if head in ("Annotated", "Final", "InitVar", "Required", "Suppress", "SuppressFixed", "FlagConversionOff"):
         found: Kind = inner(parts[0])
         if head == "Annotated" and any("conf" in ast.unparse(part) for part in parts[1:]):
             found.is_known = False
-        return found
-    if head == "Positional":
-        found = inner(index)
-        found.is_positional = True
         return found
     if head.lower() in _LISTS:
         fixed = head in ("Tuple", "tuple") and not (len(parts) == 2 and ast.unparse(parts[1]) == "...")
@@ -260,8 +251,6 @@ def hf_entry(data: DataField) -> Entry:
         keywords["type"] = External(member.__name__ if member in (int, float, str) else "str")
     if not has_default:
         keywords["required"] = True
-    if isinstance(keywords.get("default"), Class):
-        keywords["default"] = Unknown(ast.Name(keywords["default"].node.name))
     return Entry(tuple(flags), keywords, data.where)
 
 
@@ -330,7 +319,7 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
     is_list = kind.element is not None
     scalars = [member for member in element.members if member in (int, float, str, bool)]
     flag = f"--{name.replace('_', '-')}"
-    is_flag = kind.members == [bool] and not is_required and not kind.is_positional
+    is_flag = kind.members == [bool] and not is_required
     head, dot, last = flag[2:].rpartition(".")
     nargs: Any = (kind.length if kind.length is not None else "*") if is_list else None
     return made_argument(
@@ -345,8 +334,8 @@ def _tyro_argument(data: DataField, name: str, default: Any, prefix: str) -> Arg
         group=prefix.rstrip("."),
         source=data.where,
         is_required=is_required,
-        flags=() if kind.is_positional else (flag,),
+        flags=(flag,),
         negative_flags=(f"--{head}{dot}no-{last}",) if is_flag else (),
         action="optional_bool" if is_flag else "store",
-        nargs="?" if kind.is_positional and not is_required and not is_list else nargs,
+        nargs=nargs,
     )

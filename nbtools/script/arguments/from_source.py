@@ -331,9 +331,6 @@ class _Declarations(Calls):
             parser = self._parser(named)
             self._start(parser, call)
             return parser
-        if cls.derives_from("_ArgumentGroup") and call.args and isinstance(call.args[0], Parser):
-            title = call.argument(1, "title", "")
-            return Group(call.args[0], title if isinstance(title, str) else "")
         if not cls.derives_from(*_PARSER_CLASSES):
             return None
         base = next(b.path for c in cls.ancestors for b in c.bases if isinstance(b, External))
@@ -363,9 +360,9 @@ class _Declarations(Calls):
                 parser.defaults.update(parent.defaults)
             else:
                 self.unsure.append(f"{call.where}: a parent parser is not known: {text_of(parent)}")
-        if call.keywords.get("prefix_chars", "-") != "-":
-            self.unsure.append(f"{call.where}: prefix_chars= is not read")
-        parser.resolves_conflicts = call.keywords.get("conflict_handler") == "resolve"
+        for name, usual in (("prefix_chars", "-"), ("conflict_handler", "error")):
+            if call.keywords.get(name, usual) != usual:
+                self.unsure.append(f"{call.where}: {name}= is not read")
         default = call.keywords.get("argument_default")
         parser.default = None if default == External("argparse.SUPPRESS") else default
         if parser.library == "HfArgumentParser":
@@ -394,12 +391,9 @@ class _Declarations(Calls):
     def call_external(self, path: str, call: Call) -> Any:
         """Return the value of a call of something outside of the source."""
         unknown = Unknown(call.node, call.scope)
-        if (
-            getattr(call.node.func, "attr", "") in ("add_argument", "add_parser")
-            and path.split(".")[0] not in _LIBRARIES
-        ):
-            self.unsure.append(f"{call.where}: the parser is not known: {ast.unparse(call.node)[:100]}")
         package, last = path.split(".")[0], path.rpartition(".")[2]
+        if getattr(call.node.func, "attr", "") in ("add_argument", "add_parser") and package not in _LIBRARIES:
+            self.unsure.append(f"{call.where}: the parser is not known: {ast.unparse(call.node)[:100]}")
         library = "LightningCLI" if last == "LightningCLI" else _LIBRARIES.get(package, "")
         if last in _PARSER_CLASSES and package not in ("jsonargparse", "simple_parsing", "tap"):
             parser = self._parser(path)
@@ -413,8 +407,6 @@ class _Declarations(Calls):
             return FieldSpec(dict(call.keywords))
         if package in ("yaml", "json", "omegaconf", "ruamel", "toml", "oyaml") or path in ("open", "exec", "io.open"):
             return self._file_call(path, last, call, unknown)
-        if path == "type" and len(call.args) == 1 and isinstance(call.args[0], bool | int | float | str):
-            return External(type(call.args[0]).__name__)
         if last == "CfgNode":
             content = call.args[0] if call.args and isinstance(call.args[0], dict) else {}
             self.trees.append(Tree(content, call.where))
@@ -427,8 +419,7 @@ class _Declarations(Calls):
             return deep_copied(call.args[0])
         values = [each.receiver if isinstance(each, Method) else each for each in (*call.args, *call.keywords.values())]
         given = [value for value in values if isinstance(value, Parser | Group | Subparsers)]
-        is_bookkeeping = ast.unparse(call.node.func).endswith("_action_groups.append")
-        if given and path not in _HARMLESS and not is_bookkeeping:
+        if given and path not in _HARMLESS:
             return self._pass_parser(path, given[0], call)
         if path in ("dict", "collections.OrderedDict") and call.is_whole:
             with suppress(TypeError, ValueError):
@@ -616,17 +607,15 @@ class _Declarations(Calls):
                 file = Argument(made_field(value.path.rpartition(".")[2], types=(str,), **settings))
                 self.arguments.append(as_key(file))
             name = value.path if isinstance(value, File) else value if isinstance(value, str) else ""
-            config = self._config(name) if name else None
-            if config is not None:
+            if name and (found := self._beside(name)) and (config := load_config(found)) is not None:
                 self.configs.append(config)
                 return config
         return unknown
 
-    def _config(self, name: str) -> Config | None:
-        for folder in dict.fromkeys((self.modules.start, self.modules.script.path.parent, self.modules.repository)):
-            if (path := folder / name).is_file():
-                return load_config(path)
-        return None
+    def _beside(self, name: str) -> Path | None:
+        """Return a file that the script names; None if it is not there."""
+        folders = self.modules.start, self.modules.script.path.parent, self.modules.repository
+        return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
     def _exec(self, value: Any, call: Call) -> None:
         """Follow `exec(open("configurator.py").read())`."""
@@ -634,17 +623,15 @@ class _Declarations(Calls):
             if "add_argument" in str(value):
                 self.unsure.append(f"{call.where}: the executed text may add arguments, which are not read")
             return
-        for folder in dict.fromkeys((self.modules.start, self.modules.script.path.parent, self.modules.repository)):
-            module = self.modules.parse(folder / value) if (folder / value).is_file() else None
-            if module is None:
-                continue
-            if not overrides_constants(module.source):
-                self.follower.block(module.tree.body, call.scope)
-                return
-            self.library = "constants"
-            self.arguments, notes = constant_arguments(call.scope, call.node.lineno, f"{module.label}:1")
-            self.unsure += notes
-            raise ParserReached
+        if (path := self._beside(value)) is None or (module := self.modules.parse(path)) is None:
+            return
+        if not overrides_constants(module.source):
+            self.follower.block(module.tree.body, call.scope)
+            return
+        self.library = "constants"
+        self.arguments, notes = constant_arguments(call.scope, call.node.lineno, f"{module.label}:1")
+        self.unsure += notes
+        raise ParserReached
 
 
 def _merges(module: SourceModule, names: set[str]) -> Iterator[tuple[str, bool]]:
@@ -665,9 +652,5 @@ def _merges(module: SourceModule, names: set[str]) -> Iterator[tuple[str, bool]]
 
 def _outside_guard(tree: ast.Module, *, is_script: bool) -> list[ast.AST]:
     """Return the nodes of a module, without those that are executed only if it is the script itself."""
-    statements = [
-        statement
-        for statement in tree.body
-        if is_script or not (isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test))
-    ]
-    return [node for statement in statements for node in ast.walk(statement)]
+    guards = [each for each in tree.body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
+    return [node for each in tree.body if is_script or each not in guards for node in ast.walk(each)]

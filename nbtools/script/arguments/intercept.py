@@ -350,7 +350,7 @@ def call_sites(path):
 def is_last(frame):
     """Whether the script has no further call that parses after the one in a frame."""
     sites = []
-    for path in {SETTINGS["file"], frame.f_code.co_filename}:
+    for path in {SETTINGS["script"], frame.f_code.co_filename}:
         sites += call_sites(path)
     for site in sites:
         if site[0] == frame.f_code.co_filename and site[1] <= frame.f_lineno <= site[2]:
@@ -594,10 +594,8 @@ def describe_function(function, path):
         annotation = parameter.annotation
         value = default["default"]
         kind = type(value).__name__ if type(value) in (bool, int, float, str) else "str"
-        if annotation in (bool, int, float, str):
-            kind = annotation.__name__
-        elif annotation in ("bool", "int", "float", "str"):
-            kind = annotation
+        named = getattr(annotation, "__name__", annotation)
+        kind = named if named in ("bool", "int", "float", "str") else kind
         is_list = isinstance(value, list)
         found.append(
             dict(
@@ -659,7 +657,6 @@ def describe_absl(flag):
         "flags": ["--" + flag.name] + (["-" + flag.short_name] if flag.short_name else []),
         "negative_flags": ["--no" + flag.name] if is_bool else [],
         "action": "optional_bool" if is_bool else "append" if multiple else "store",
-        "nargs": None,
         "types": [kind],
         "is_list": isinstance(flag.default, list) and not multiple,
         "truth": ["true", "false"],
@@ -830,7 +827,6 @@ def hydra_key(name, value, group, node=None, is_missing=False):
         name=name,
         flags=[name],
         action="key_value",
-        nargs=None,
         types=[] if choices else types,
         choices=choices,
         truth=["true", "false"],

@@ -153,19 +153,19 @@ class WordReader:
 
     def _store(self, argument: Argument, texts: Sequence[str]) -> bool:
         """Keep the value that texts stand for; False if there is none."""
-        name, field = argument.field.name, argument.field
+        name, field, is_fixed = argument.field.name, argument.field, isinstance(argument.nargs, int)
         try:
             if argument.action == "append":
                 several = argument.nargs is not None
                 item = shlex.join(texts) if several else self._value(argument, *texts)
                 first = () if self._parser in REPLACING else tuple(field.default or ())
                 value: Any = (*self.values.get(name, first), item)
-            elif argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int):
+            elif argument.nargs in ("*", "+", "...") or is_fixed:
                 value = tuple(self._element(argument, text) for text in texts)
                 if value == (None,):
                     value = None
-                else:
-                    self._check_count(argument, value)
+                elif (argument.nargs == "+" and not value) or (is_fixed and len(value) != argument.nargs):
+                    return False
             elif not texts:
                 value = argument.const if argument.nargs == "?" else self._value(argument, *texts)
             else:
@@ -174,10 +174,6 @@ class WordReader:
             return False
         self.values[name] = value
         return True
-
-    def _check_count(self, argument: Argument, value: Sequence[Any]) -> None:
-        if (isinstance(argument.nargs, int) and len(value) != argument.nargs) or (argument.nargs == "+" and not value):
-            raise ValueError(argument.field.name)
 
     def _value(self, argument: Argument, text: str) -> Any:
         if argument.action == "append":

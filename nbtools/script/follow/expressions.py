@@ -58,7 +58,8 @@ class Expressions(ModuleNames):
                 chosen = folding.truth(self.value(test, scope))
                 return Unknown(node, scope) if chosen is None else self.value(body if chosen else orelse, scope)
             case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
-                return self._sequence(node, elements, scope)
+                found, is_whole = self._elements(elements, scope)
+                return Unknown(node, scope) if not is_whole else tuple(found) if isinstance(node, ast.Tuple) else found
             case ast.Dict(keys=keys, values=values):
                 return self._dict(node, keys, values, scope)
             case ast.Subscript(value=owner, slice=index):
@@ -184,12 +185,6 @@ class Expressions(ModuleNames):
             return list(self.members(value))
         return None
 
-    def _sequence(self, node: ast.List | ast.Tuple | ast.Set, elements: list[ast.expr], scope: Scope) -> Any:
-        found, is_whole = self._elements(elements, scope)
-        if not is_whole:
-            return Unknown(node, scope)
-        return tuple(found) if isinstance(node, ast.Tuple) else found
-
     def _elements(self, nodes: Sequence[ast.expr], scope: Scope) -> tuple[list[Any], bool]:
         """Return the values of expressions, and whether what each starred one stands for is known."""
         found: list[Any] = []
@@ -302,9 +297,7 @@ class Expressions(ModuleNames):
                 return self.call_function(function, call)
             case Class():
                 return self._create(function, call)
-            case External("globals" | "locals" | "vars") if not call.args:
-                return Unknown(call.node, call.scope)
-            case External("vars") if isinstance(call.args[0], Instance):
+            case External("vars") if call.args and isinstance(call.args[0], Instance):
                 return self.attribute(call.args[0], "__dict__", call.node, call.scope)
             case External("setattr") if len(call.args) == 3 and isinstance(call.args[0], Instance):
                 self._put(call.args[0].attributes, call.args[1], call.args[2], call.scope, call.node)

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import contextlib
 import math
 import operator
 import os
@@ -35,12 +34,8 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
     ast.BitOr: operator.or_,
-    ast.BitAnd: operator.and_,
     ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
 }
-_SETS: dict[Any, Any] = {ast.BitOr: operator.or_, ast.BitAnd: operator.and_, ast.Sub: operator.gt}
-"""Whether a set has an item, by whether the first and the second set have it."""
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -128,11 +123,6 @@ def binary(op: ast.operator, left: Any, right: Any, unknown: Unknown) -> Any:
     function = _BINARY.get(type(op))
     if isinstance(op, ast.Div) and isinstance(left, str) and isinstance(right, str):
         function = _path
-    if isinstance(left, list) and isinstance(right, list) and is_literal([left, right]) and type(op) in _SETS:
-        with contextlib.suppress(TypeError):  # lists lack these operators, so they stand for sets or for keys
-            first, second = set(left), set(right)
-            items = dict.fromkeys([*left, *right])
-            return [item for item in items if _SETS[type(op)](item in first, item in second)]
     joins_lists = isinstance(left, list | tuple) and isinstance(right, list | tuple) and isinstance(op, ast.Add)
     if function is None or not (joins_lists or (is_literal(left) and is_literal(right))):
         return unknown
@@ -348,11 +338,9 @@ def type_of(node: ast.AST | None, named: Callable[[str], type | None]) -> type |
             if str in kinds:
                 return str
             return None if None in kinds else float if float in kinds or isinstance(op, ast.Div) else int
-        case ast.Call(func=ast.Attribute(value=ast.Name("os"), attr="getenv"), args=[_, _]):
+        case ast.Call(func=function, args=[_, _]) if ast.unparse(function) in ("os.getenv", "os.environ.get"):
             return str
-        case ast.Call(func=ast.Attribute(value=ast.Attribute(ast.Name("os"), "environ"), attr="get"), args=[_, _]):
-            return str
-        case ast.Subscript(value=ast.Attribute(ast.Name("os"), "environ")):
+        case ast.Subscript(value=owner) if ast.unparse(owner) == "os.environ":
             return str
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return bool if "bool" in name.lower() else _RESULTS.get(name)

@@ -128,8 +128,6 @@ class Loops:
     ) -> int:
         known = self._counted.get(place)
         if known is None:
-            if self._counted and self.base + value < at and self.is_new_epoch(epoch):
-                self._start_over(at, value, epoch)
             return 0 if self._counted and self.base and value >= at else self.base
         if value < known.value or known.is_over or is_again:
             if known.base >= self.base:  # else another counter of this loop has started over before

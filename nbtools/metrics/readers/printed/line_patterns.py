@@ -19,11 +19,7 @@ _CELL: Final = rf"[A-Za-z][\w/@.-]*+(?: [A-Za-z][\w/@.-]*+){{0,2}} ({_VALUE}%?+)
 _ROW_OF_CELLS: Final = re.compile(
     rf"(\s*+(?:[^:=,|\d]{{1,60}}:\s++)?+){_CELL}(?:(?:\s{{2,}}|,\s++|\s++\|\s++){_CELL}){{1,20}}\s*+"
 )
-_NAME_BEHIND: Final = re.compile(rf"({_VALUE})((?:\s[A-Za-z][\w/-]{{0,30}}){{0,4}})")
 _CELL_OF_ROW: Final = re.compile(_CELL)
-_NAMES_BEHIND: Final = re.compile(
-    rf"\s*+(?:[A-Za-z]{{2,12}}\s)?(\d++):\s++{_NAME_BEHIND.pattern}(?:,\s{_NAME_BEHIND.pattern}){{1,20}}\s*+"
-)
 _WORD: Final = re.compile(r"[^\W\d_]++")
 _OF_FILES: Final = words_of(
     "load loading loaded save saving saved write writing wrote read reading data dataset set file files download"
@@ -52,16 +48,8 @@ def with_marked_names(text: str) -> str:
     """Return a line with a `:` after each name, if all of it is a counter and pairs without punctuation.
 
     `tick 3 kimg 12.1 time 2m 10s sec/tick 33.1` is such a line; durations are left out. Of two names with two values,
-    each value gets its own: `Gen/Dis Loss: 0.5/0.6`, `Loss (train/val): 0.5/0.6`. Names may stand behind their values:
-    `975: 3.7, 3.5 avg loss, 0.002 rate`, where the value without a name is that of which the next is the mean.
+    each value gets its own: `Gen/Dis Loss: 0.5/0.6`, `Loss (train/val): 0.5/0.6`.
     """
-    if ", " in text and _NAMES_BEHIND.fullmatch(text):
-        count, _, values = text.partition(": ")
-        pairs = [(value, name.split()) for value, name in _NAME_BEHIND.findall(values)]
-        if any("." in value and name and is_measured(name[-1]) for value, name in pairs):
-            means = [name[1:] for _, name in pairs if name[:1] in (["avg"], ["mean"], ["average"])]
-            named = ((value, name or means[0]) for value, name in pairs if name or means)
-            return f"{count}: " + ", ".join(f"{' '.join(name)}: {value}" for value, name in named)
     if _PAIRS.fullmatch(text):
         pairs = _PAIR.findall(text)
         if COUNTERS.get(pairs[0][0].lower(), LEADING) < 4:
@@ -123,12 +111,8 @@ def is_aligned(text: str) -> bool:
 
 def is_title(text: str, *, has_numbers: bool) -> bool:
     """Whether a line may head others: `Validation:`, `>>> test of a <<<`, `--> EVAL PERFORMANCE`, `Eval begin...`."""
-    if (
-        RESULTS.match(text)
-        or text.rstrip().endswith((":", "*"))
-        or _CAPITALS.fullmatch(text)
-        or _BETWEEN_RULES.fullmatch(text)
-    ):
+    is_framed = _CAPITALS.fullmatch(text) or _BETWEEN_RULES.fullmatch(text)
+    if is_framed or RESULTS.match(text) or text.rstrip().endswith((":", "*")):
         return True
     words = _WORD.findall(text.lower())
     return not has_numbers and 0 < len(words) <= 6 and _OF_FILES.isdisjoint(words)

@@ -239,12 +239,8 @@ def _may_hold_row(shape: bytes) -> bool:
         shape = _COLOUR.sub(b"", shape)
     if any(hint in shape for hint in _HINTS):
         return True
-    if (
-        b"%|" in shape
-        or b"% \xe2" in shape
-        or _TABLE.match(shape) is not None
-        or _HEADING.search(shape[-200:]) is not None
-    ):
+    is_bar = b"%|" in shape or b"% \xe2" in shape
+    if is_bar or _TABLE.match(shape) is not None or _HEADING.search(shape[-200:]) is not None:
         return True
     logged = _LOGGED.match(shape)
     return logged is not None and _TABLE.match(shape[logged.end() :]) is not None

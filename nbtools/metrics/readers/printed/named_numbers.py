@@ -363,12 +363,8 @@ def _take(state: _State, token: re.Match[str]) -> None:
         state.reading.counters.append(Counter(LEADING, int(number.value)))  # Train loss 20: 0.69
         state.words = number.words
         return
-    if (
-        number.is_explicit
-        and number.is_whole
-        and not number.is_metric
-        and _THINGS_AFTER.match(token.string, token.end())
-    ):
+    is_amount = number.is_explicit and number.is_whole and not number.is_metric
+    if is_amount and _THINGS_AFTER.match(token.string, token.end()):
         return  # replay buffer: 7440 positions
     _add(state, number)
 
@@ -423,9 +419,8 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
     reading, words, total, unit = state.reading, number.words, number.total, number.unit.lower()
     is_best = state.kind == "best"
     counted = _COUNTED_AFTER.match(token.string, token.end()) if number.is_whole else None
-    if (
-        counted and total and not counted[2] and not number.is_explicit and not number.is_metric
-    ):  # Training (300 / 600 Steps)
+    # Training (300 / 600 Steps)
+    if counted and total and not counted[2] and not number.is_explicit and not number.is_metric:
         state.counted = counted[1]
         return reading.count("epoch" if counted[1].lower() == "epochs" else counted[1], number.value, total)
     if counted and counted[1].lower() == "epochs" and re.search(r"train\w* for$", " ".join(words), re.IGNORECASE):
@@ -433,9 +428,8 @@ def _counts(state: _State, number: _Number, token: re.Match[str], *, is_first: b
         return True
     if counted and (words[-1:] in (["after"], ["at"]) or _AT.search(token.string, 0, token.start())):
         state.subject, state.counted = words[:-1], counted[1]  # loss after 100 steps: 2.1
-        return words[-1:] == ["at"] or reading.count(
-            counted[1], number.value, total
-        )  # 41.2 mIoU at 500 iter is the best
+        # 41.2 mIoU at 500 iter is the best
+        return words[-1:] == ["at"] or reading.count(counted[1], number.value, total)
     if (unit in COUNTERS and number.is_whole and not is_best) or unit in EPOCHS:  # 1epoch, 50batch
         return reading.count(unit, number.value, total) or True
     if not number.named and number.is_whole:

@@ -40,17 +40,12 @@ class Tables:
         self._num_labels = 0
         self._box: list[tuple[str, str]] = []
         self._group = ""
-        self._wrapped: list[str] = []
-        """Names of a row that is broken into several lines, each below its names: their values come next."""
-        self._is_wrapped = False
 
     def read(self, text: str) -> tuple[Reading | None, bool]:
         """Return the row that a line completes, and whether the line is part of a table."""
         text = _PREFIX.sub("", text).translate(_LINES)
         if _RULE.fullmatch(text):
             return self._close_box(), True
-        if text.rstrip().endswith("\\") or self._is_wrapped or self._wrapped:
-            return self._read_wrapped(text)
         delimiter = _delimiter_of(text)
         cells = _cells(_without_frame(text), delimiter)
         if delimiter == "|" and len(cells) == 1 and len(pair := _cells(cells[0], " ")) == 2:
@@ -74,19 +69,6 @@ class Tables:
             if reading is not None:
                 return reading, True
         return None, False
-
-    def _read_wrapped(self, text: str) -> tuple[Reading | None, bool]:
-        """Take a line of a row that is wrapped: a `\\` behind names tells that more names follow their values."""
-        names, self._wrapped, cells = self._wrapped, [], text.split()
-        if not names:
-            self._is_wrapped = cells[-1:] == ["\\"]
-            self._wrapped = cells[:-1] if self._is_wrapped else cells
-            return None, True
-        if len(names) != len(cells):
-            self._box, self._is_wrapped = [], False
-            return None, False
-        self._box += zip(names, cells, strict=True)
-        return (None if self._is_wrapped else self._close_box()), True
 
     def _close_box(self) -> Reading | None:
         box, self._box, self._group = self._box, [], ""
@@ -205,5 +187,3 @@ def _add(reading: Reading, name: str, cell: str) -> None:
     if not is_time:
         is_whole = not match[3] and value == value and "." not in match[1] and "e" not in match[1].lower()
         reading.add(name, value, None, is_whole=is_whole)
-    if parts_of(name) and all(token in SPLITS for token in parts_of(name)):
-        reading.is_measured = True

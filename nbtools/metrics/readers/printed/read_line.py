@@ -51,9 +51,7 @@ def _read_dict(content: dict[Any, Any], before: str) -> Reading:
     is_summary = "train_runtime" in numbers  # transformers' last line: its train_loss is a mean over the run
     for name, (value, is_whole) in numbers.items():
         lowered = name.lower()
-        if lowered == "samples":
-            reading.coordinates[lowered] = value
-        elif lowered in ("time", "timestamp") and value > 1e9:
+        if lowered in ("time", "timestamp") and value > 1e9:
             reading.coordinates["time"] = value
         elif not reading.count(name, value, None):
             mean = is_summary and lowered == "train_loss"

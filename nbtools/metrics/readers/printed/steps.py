@@ -216,12 +216,8 @@ class StepCount:
         has_other_total = self._has_other_total(counter)
         is_below = counter.value + self._loops.base < (self.step or 0)
         counts_evaluations = not self._trained and self._has(reading)  # the log has rows of evaluations alone
-        if (
-            self._loops.kind
-            and is_evaluation
-            and not counts_evaluations
-            and (counter.is_loop or has_other_total or is_below)
-        ):
+        has_own_loop = counter.is_loop or has_other_total or is_below
+        if self._loops.kind and is_evaluation and not counts_evaluations and has_own_loop:
             return None
         if reading.is_bar and not reading.is_row and not _is_of_training(reading.label):
             return None  # a bar of a download, or of a data set that is mapped

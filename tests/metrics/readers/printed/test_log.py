@@ -58,11 +58,6 @@ def points(history: History, name: str) -> list[tuple[int, float]]:
         ),
         ('INFO {"step": 3, "reward": NaN}', {"step": 3, "train/reward": math.nan}),
         ("{'loss': 2.3, 'epoch': 0.1}", {"train/loss": 2.3, "train/epoch": 0.1}),
-        (
-            " 975: 3.6967, 3.5675 avg loss, 0.002359 rate, 64000 images",
-            {"step": 975, "train/loss": 3.6967, "train/avg_loss": 3.5675, "train/rate": 0.002359},
-        ),
-        ("step 20: 0.5 loss, 0.9 accuracy", {"step": 20, "train/loss": 0.5, "train/accuracy": 0.9}),
         ("step 3 loss 0.5 time 1h2m3.5s lr 0.1", {"step": 3, "train/loss": 0.5, "train/learning_rate": 0.1}),
         (
             "{'loss': '2.3', 'grad_norm': 'nan', 'learning_rate': '5e-05'}",
@@ -220,14 +215,6 @@ def test_sizes_of_the_data_in_a_list_before_the_training_are_no_metrics(tmp_path
     data = " > EPOCH: 0/5\n | > Avg text length: 98.33\n | > Batch group size: 0.\n"
     lists = "".join(f" --> STEP: {step}\n  | > loss: 0.{step}\n  | > mean length: {step}.5\n" for step in (1, 2))
     assert {*read_log(tmp_path / "log", (data + lists).encode())} == {"train/loss", "train/mean_length"}
-
-
-def test_a_row_that_is_wrapped_over_several_lines_is_one(tmp_path: Path) -> None:
-    text = b"valid:\n  accuracy  bleu-4  clen  \\\n    0 .002665 72.47\n  ppl  updates  tps\n 20.4      226  112\n"
-    history = read_log(tmp_path / "log", b"step 226 loss 3.1\n" + text)
-    assert points(history, "eval/bleu_4") == [(226, 0.002665)]
-    assert points(history, "eval/perplexity") == [(226, 20.4)]
-    assert "eval/bleu" not in history
 
 
 def test_an_evaluation_that_prints_a_batch_and_the_mean_has_the_mean(tmp_path: Path) -> None:

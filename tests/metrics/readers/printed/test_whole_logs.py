@@ -19,6 +19,7 @@ LOGS = sorted((Path(__file__).parent / "logs").glob("*.json"))
 Points = list[tuple[float, float]]
 Expected = Sequence[tuple[list[float], Any]]
 UNREAD = {
+    "darknet_yolov4_tiny": "the names of its losses stand behind their values, and nothing else counts",
     "deepspeed_chat_sft": "a bar without a label, of the loading, counts before the training does",
     "diffusion_steps_bar": "the norm of one drawing, the third, is that of the one before, and was measured again",
     "depth_anything": "the best values so far, 100.0 before the first evaluation, have the names of its table",
@@ -30,6 +31,7 @@ UNREAD = {
     "mace_finetune": "the row of the model before the first epoch has no counter, and stands at epoch 1",
     "llm_c": "HellaSwag is not known as the name of a measure, and its line counts nothing",
     "logfmt_sft": "four losses of one step: the last one stays",
+    "parlai_train": "its table is broken into several lines for each row, and is not read",
     "pytorch_seq2seq_tutorial": "its loss has no name",
     "rich_distillation": "rich has broken its lines: programs that are launched get a width of 200 characters",
     "speechbrain_transformer": "two test sets are told apart by nothing",
