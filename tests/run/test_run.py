@@ -105,15 +105,17 @@ def test_a_held_lock_is_queued_until_a_file_of_the_training_exists_and_then_runn
         (300, {}, None, "no rank has started for 5 min: the name service failed"),
         (300, {"torchrun": False}, None, ""),
         (60, {}, None, ""),
+        (None, {}, None, ""),
         (300, {}, "id_x/attempt_0", ""),
         (300, {}, "0.heartbeat.json", ""),
     ],
 )
 def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
-    locked: RunDir, age_s: float, settings: dict[str, Any], file: str | None, said: str
+    locked: RunDir, age_s: float | None, settings: dict[str, Any], file: str | None, said: str
 ) -> None:
     write_json(locked.launch, {"launch": settings, "time": time.time() - 4000})  # it waited in the queue
-    locked.system.write_text(json.dumps({"time": time.time() - age_s}) + "\n")
+    if age_s is not None:
+        locked.system.write_text(json.dumps({"time": time.time() - age_s}) + "\n")
     locked.log.write_text("started\nthe name service failed\n\n")
     (locked.ranks / (file or "other")).mkdir(parents=True)
     assert waiting_for(Records(locked)) == said
@@ -245,10 +247,13 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "ranks": [beat],
         "stragglers": [],
         "stopped_on": "",
+        "unsaved": "",
+        "outputs": "",
+        "weights": {},
         "why_stopped": "",
         "curves": [],
         "silent_s": None,
-        "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
+        "failure": {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED},
         "waiting_for": "",
         "eta_s": None,
         "job": None,
