@@ -275,7 +275,7 @@ class Run:
     @property
     def media(self) -> list[MediaItem]:
         """The newest sample, table or chart of each name."""
-        return media.latest(media.folder_of(self.files))
+        return media.latest(self.files.media)
 
     def log(self, num_lines: int = 200) -> str:
         """Return the last lines of rank 0's log as plain text (not escaped for HTML), without secret arguments."""
