@@ -35,12 +35,7 @@ class Tail:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        carriage_returns: bool = False,
-        block_bytes: int = 4 << 20,
-        max_line_bytes: int = 1 << 20,
+        self, path: str | Path, *, carriage_returns: bool = False, block_bytes: int = 4 << 20, line_bytes: int = 1 << 20
     ) -> None:
         r"""Store the path; nothing is opened.
 
@@ -48,13 +43,13 @@ class Tail:
             path: The file, which need not exist yet.
             carriage_returns: Treat `\r` as the end of a line too, as progress bars use it.
             block_bytes: Most bytes of one read.
-            max_line_bytes: Most bytes kept of an incomplete line; the rest is dropped.
+            line_bytes: Most bytes kept of an incomplete line; the rest is dropped.
         """
         self.path = Path(path)
         self.generation = 0
         self._ends = (b"\n", b"\r") if carriage_returns else (b"\n",)
         self._block_bytes = block_bytes
-        self._max_line_bytes = max_line_bytes
+        self._max_line_bytes = line_bytes
         self._identity: tuple[int, int] | None = None
         self._mtime_ns = 0
         self._offset = 0
