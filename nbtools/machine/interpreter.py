@@ -117,10 +117,13 @@ def interpreter_for(program: Path | None, named: str | None, root: Path, *, need
 
 def named_executable(named: str, root: Path) -> Path:
     """Return the Python of `Launch.python`, relative to `root`; LaunchError if it is no executable nor environment."""
-    path = executable(Path(os.path.normpath(root / expanded(named))))
-    if path is None:
-        raise LaunchError(_no_python(named, root))
-    return path
+    path = Path(os.path.normpath(root / expanded(named)))
+    if (found := executable(path)) is not None:
+        return found
+    what = "is not executable" if path.is_file() else "holds no bin/python" if path.is_dir() else "no such file"
+    beside = [name for name in _NEIGHBOURS if executable(root / name)]
+    hint = did_you_mean(named, beside) or (f"there is {beside[0]}" if beside else "give the path of bin/python")
+    raise LaunchError(f"python={named!r}: {what} ({path}); {hint}")
 
 
 def executable(path: Path) -> Path | None:
@@ -152,14 +155,6 @@ def _is_trusted(environment: Path) -> bool:
     parts = (environment, environment / "bin", environment / "bin" / "python")
     owners = {status.st_uid for part in parts for status in (part.lstat(), part.stat())}
     return owners <= {0, os.geteuid()}
-
-
-def _no_python(named: str, root: Path) -> str:
-    path = root / expanded(named)
-    what = "is not executable" if path.is_file() else "holds no bin/python" if path.is_dir() else "no such file"
-    beside = [name for name in _NEIGHBOURS if executable(root / name)]
-    hint = did_you_mean(named, beside) or (f"there is {beside[0]}" if beside else "give the path of bin/python")
-    return f"python={named!r}: {what} ({path}); {hint}"
 
 
 def _asked(path: Path) -> Interpreter:
