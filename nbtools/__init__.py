@@ -36,8 +36,6 @@ _HOME = {
     "write_script": "nbtools.script.script",
 }
 """Module of each public name."""
-_HELPERS = {"media": "nbtools.rundir.media", "exhibits": "nbtools.rundir.media"}
-"""Modules for users' scripts: `media` and its former name."""
 
 __all__ = sorted([*_HOME, "__version__"])
 
@@ -69,8 +67,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HELPERS:
-        return import_module(_HELPERS[name])
+    if name == "media":  # a module for users' scripts
+        return import_module("nbtools.rundir.media")
     if name not in _HOME:
         raise AttributeError(f"module 'nbtools' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

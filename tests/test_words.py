@@ -28,12 +28,6 @@ METAPHORS = (
     *("exhibit", "exhibits", "laggard", "laggards"),
 )
 """Former names of things inside."""
-FORMER_NAMES = {
-    "nbtools/__init__.py": {"exhibits"},  # the import name that users' scripts have
-    "nbtools/cli/parser.py": {"exhibits"},  # the option's name until 0.1
-    "nbtools/rundir/media.py": {"exhibits"},  # the folder in old run directories
-}
-"""Lines that keep a former name working."""
 
 NO_SUBJECT = re.compile(
     r"(?:Of|The same|Those|As|Such as|By(?! default)|So many|In order|What|Which|Its?|They|Their)\b"
@@ -71,9 +65,8 @@ def test_no_file_has_a_word_to_avoid() -> None:
     for path in product():
         name = path.relative_to(ROOT).as_posix()
         avoided = WORDS + PHRASES + (METAPHORS if name.startswith("nbtools/") and path.suffix == ".py" else ())
-        kept = FORMER_NAMES.get(name, set())
         for number, line in lines_of(path):
-            wrong += [f"{name}:{number}: {word}" for word in found_in(line, avoided) if word.lower() not in kept]
+            wrong += [f"{name}:{number}: {word}" for word in found_in(line, avoided)]
     assert wrong == []
 
 
@@ -111,12 +104,6 @@ def test_every_kind_of_file_is_read() -> None:
     notebook = "notebooks/01_launch_ddp.ipynb"
     assert {"README.md", "nbtools/run/run.py", "nbtools/cli/README.md", "scripts/lab.sh", ".ci/run", notebook} <= names
     assert any("nt.ConfigForm" in line for _, line in lines_of(ROOT / notebook))
-
-
-def test_former_names_are_kept_on_few_lines() -> None:
-    for name, kept in FORMER_NAMES.items():
-        lines = [line for _, line in lines_of(ROOT / name) if found_in(line, tuple(kept))]
-        assert 1 <= len(lines) <= 3, name
 
 
 def test_words_are_found_whole_in_any_case_and_within_identifiers() -> None:

@@ -7,11 +7,10 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -65,26 +64,24 @@ class Device:
     """(major, minor); None if the driver does not report it."""
 
 
-_MEMORY_MIB: Mapping[str, tuple[int, tuple[int, int]]] = MappingProxyType(
-    {
-        "B200": (183_359, (10, 0)),
-        "H200": (143_771, (9, 0)),
-        "H100": (81_559, (9, 0)),
-        "A100": (81_920, (8, 0)),
-        "A100-40GB": (40_960, (8, 0)),
-        "A40": (46_068, (8, 6)),
-        "A6000": (49_140, (8, 6)),
-        "A10": (23_028, (8, 6)),
-        "L40S": (46_068, (8, 9)),
-        "L4": (23_034, (8, 9)),
-        "RTX5090": (32_607, (12, 0)),
-        "RTX4090": (24_564, (8, 9)),
-        "RTX3090": (24_576, (8, 6)),
-        "V100": (32_768, (7, 0)),
-        "V100-16GB": (16_384, (7, 0)),
-        "T4": (15_360, (7, 5)),
-    }
-)
+_MEMORY_MIB: Final = {
+    "B200": (183_359, (10, 0)),
+    "H200": (143_771, (9, 0)),
+    "H100": (81_559, (9, 0)),
+    "A100": (81_920, (8, 0)),
+    "A100-40GB": (40_960, (8, 0)),
+    "A40": (46_068, (8, 6)),
+    "A6000": (49_140, (8, 6)),
+    "A10": (23_028, (8, 6)),
+    "L40S": (46_068, (8, 9)),
+    "L4": (23_034, (8, 9)),
+    "RTX5090": (32_607, (12, 0)),
+    "RTX4090": (24_564, (8, 9)),
+    "RTX3090": (24_576, (8, 6)),
+    "V100": (32_768, (7, 0)),
+    "V100-16GB": (16_384, (7, 0)),
+    "T4": (15_360, (7, 5)),
+}
 """Memory of a GPU in MiB, as nvidia-smi shows it, and its compute capability, by name."""
 _ASKED = re.compile(r"(?:(\d{1,5}) *[x×*] *)?([A-Za-z0-9 -]{1,40}?)")
 _NUMBER_OF_GB = re.compile(r"(\d{1,4}) *G(?:i?B)?", re.IGNORECASE)
@@ -232,17 +229,13 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
     with contextlib.suppress(nvml.NVMLError):
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         capability = (int(major), int(minor))
+    uuid, name, memory = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle), _memory(nvml, handle)
+    return Device(index, uuid, name, *memory, _holders(nvml, handle), selector, capability)
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Device(
-        index=index,
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-        name=nvml.nvmlDeviceGetName(handle),
-        memory_total_bytes=int(memory.total),
-        memory_used_bytes=int(memory.used),
-        holders=_holders(nvml, handle),
-        selector=selector,
-        compute_capability=capability,
-    )
+    return int(memory.total), int(memory.used)
 
 
 def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nbtools.errors import LaunchError, did_you_mean
 from nbtools.project import expanded
@@ -74,11 +75,7 @@ class Interpreter:
 
     def finds(self, module: str, cwd: Path) -> bool:
         """Whether `python -m` finds a module in a working directory; nothing of it is imported."""
-        command = [str(self.path), "-c", _FINDS, module]
-        done = subprocess.run(
-            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_WITHIN_S, check=False
-        )
-        return done.returncode == 0
+        return _run(self.path, _FINDS, module, cwd=cwd, check=False).returncode == 0
 
     def __str__(self) -> str:
         torch = "no torch" if self.torch_folder is None else f"torch {self.torch_version}"
@@ -89,15 +86,9 @@ def own_interpreter() -> Interpreter:
     """Return the interpreter of this process."""
     spec = importlib.util.find_spec("torch")  # finds, does not import
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
-    return Interpreter(
-        path=Path(sys.executable),
-        source="the environment of nbtools",
-        version=sys.version_info[:3],
-        prefix=Path(sys.prefix),
-        torch_folder=folder,
-        search=tuple(Path(each) for each in sys.path if each),
-        is_own=True,
-    )
+    prefix, search = Path(sys.prefix), tuple(Path(each) for each in sys.path if each)
+    source = "the environment of nbtools"
+    return Interpreter(Path(sys.executable), source, sys.version_info[:3], prefix, folder, search, is_own=True)
 
 
 def interpreter_for(program: Path | None, named: str | None, root: Path, *, needs_torch: bool = True) -> Interpreter:
@@ -126,10 +117,13 @@ def interpreter_for(program: Path | None, named: str | None, root: Path, *, need
 
 def named_executable(named: str, root: Path) -> Path:
     """Return the Python of `Launch.python`, relative to `root`; LaunchError if it is no executable nor environment."""
-    path = executable(Path(os.path.normpath(root / expanded(named))))
-    if path is None:
-        raise LaunchError(_no_python(named, root))
-    return path
+    path = Path(os.path.normpath(root / expanded(named)))
+    if (found := executable(path)) is not None:
+        return found
+    what = "is not executable" if path.is_file() else "holds no bin/python" if path.is_dir() else "no such file"
+    beside = [name for name in _NEIGHBOURS if executable(root / name)]
+    hint = did_you_mean(named, beside) or (f"there is {beside[0]}" if beside else "give the path of bin/python")
+    raise LaunchError(f"python={named!r}: {what} ({path}); {hint}")
 
 
 def executable(path: Path) -> Path | None:
@@ -163,14 +157,6 @@ def _is_trusted(environment: Path) -> bool:
     return owners <= {0, os.geteuid()}
 
 
-def _no_python(named: str, root: Path) -> str:
-    path = root / expanded(named)
-    what = "is not executable" if path.is_file() else "holds no bin/python" if path.is_dir() else "no such file"
-    beside = [name for name in _NEIGHBOURS if executable(root / name)]
-    hint = did_you_mean(named, beside) or (f"there is {beside[0]}" if beside else "give the path of bin/python")
-    return f"python={named!r}: {what} ({path}); {hint}"
-
-
 def _asked(path: Path) -> Interpreter:
     """Run an interpreter for its version, its path and its torch, which is not imported."""
     try:
@@ -194,31 +180,22 @@ def _packages_changed(interpreter: Interpreter) -> tuple[int, ...]:
     return tuple(path.stat().st_mtime_ns for path in folders if path.is_dir())
 
 
+def _run(path: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of one text with an interpreter, and return its end and output."""
+    options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": _ASK_WITHIN_S}
+    return subprocess.run([str(path), "-c", *words], **options)
+
+
 def _answer(path: Path) -> Interpreter:
     if path.parent.parent.resolve() == Path(sys.prefix).resolve():
         return own_interpreter()
     hidden = ("PYTHONHOME", "__PYVENV_LAUNCHER__")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
-        done = subprocess.run(
-            [str(path), "-c", _PROGRAM],
-            cwd="/",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ASK_WITHIN_S,
-            check=True,
-        )
+        done = _run(path, _PROGRAM, cwd="/", env=environment, check=True)
         version, prefix, torch, search = json.loads(done.stdout.splitlines()[-1])
-        found = Interpreter(
-            path=path,
-            source="",
-            version=tuple(version),
-            prefix=Path(prefix),
-            torch_folder=Path(torch).parent if torch else None,
-            search=tuple(Path(each) for each in search),
-        )
+        folder = Path(torch).parent if torch else None
+        found = Interpreter(path, "", tuple(version), Path(prefix), folder, tuple(map(Path, search)))
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{path}: did not answer within {_ASK_WITHIN_S:.0f} s; set python= to another") from None
     except subprocess.CalledProcessError as error:

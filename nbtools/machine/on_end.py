@@ -42,16 +42,10 @@ def start_on_end(words: Sequence[str], replaced: Mapping[str, str], run: RunDir)
     """
     environment = {key: value for key, value in os.environ.items() if key not in (RUN_ID_VARIABLE, RUN_DIR_VARIABLE)}
     with run.on_end_log.open("wb") as log:
-        said = ""
+        said, argv = "", [replaced.get(word, word) for word in words]
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
         try:
-            command = subprocess.Popen(
-                [replaced.get(word, word) for word in words],
-                env=environment,  # no process of the run
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+            command = subprocess.Popen(argv, env=environment, process_group=0, **streams)  # no process of the run
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             said = f"on_end: {words[0]!r} could not be started: {error}"
         else:

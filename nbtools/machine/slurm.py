@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from nbtools.errors import LaunchError, spoken
 
@@ -305,11 +305,8 @@ class _Answer(NamedTuple):
 def _sbatch(script: Path, option: str, *, environment: Mapping[str, str]) -> _Answer:
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")  # others describe a job that the notebook itself may run in
     lost = ("SBATCH_WAIT", "SBATCH_ARRAY_INX")
-    variables = {
-        name: value
-        for name, value in environment.items()
-        if name not in lost and (name in kept or not name.startswith("SLURM_"))
-    }
+    dropped = {name for name in environment if name in lost or (name.startswith("SLURM_") and name not in kept)}
+    variables = {name: value for name, value in environment.items() if name not in dropped}
     command = ("sbatch", option, *_options_of(script), str(script))
     answer = _called(*command, environment=variables, within_s=_SUBMITS_WITHIN_S)
     if answer.returncode != 0:
@@ -349,15 +346,8 @@ def _called(
         return _Answer(-1, "", f"SLURM_CONF={conf}: cannot be read; set it to the cluster's slurm.conf, or unset it")
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(
-                command,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                timeout=within_s,
-                check=False,
-            )
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
+            done = subprocess.run(command, env=variables, timeout=within_s, check=False, **streams)
         except subprocess.TimeoutExpired:
             return _Answer(-1, "", f"no answer within {within_s:g} s")
         except OSError as error:

@@ -38,8 +38,6 @@ _REASONS = {
     "QOSNotAllowed": "qos may not be used in the partition: it never starts; cancel it",
     "AccountingPolicy": "a limit of account or qos is reached",
     "MaxMemPerLimit": "mem exceeds the partition's limit: it never starts; cancel it",
-    "BurstBufferResources": "waits for its burst buffer",
-    "BurstBufferStageIn": "waits until its burst buffer is filled",
     "ReservationDeleted": "held, as its reservation was deleted",
 }
 _SENTENCES = (
@@ -53,7 +51,6 @@ _SENTENCES = (
 _LIMITED = (
     *(("wall", "time"), ("submit", "submitted jobs"), ("job", "running jobs"), ("gres", "GPUs"), ("cpu", "CPU cores")),
     *(("mem", "memory"), ("node", "nodes"), ("billing", "billing units"), ("lic", "licenses")),
-    *(("energy", "energy"), ("bb", "burst buffers")),
 )
 
 _STATES = {
@@ -63,26 +60,14 @@ _STATES = {
     "STOPPED": "stopped by Slurm",
     "SIGNALING": "is being signalled",
     "RESIZING": "is changing its size",
-    "STAGE_OUT": "ended; its burst buffer is written back",
     "REQUEUED": "is being queued again",
     "REQUEUE_HOLD": "queued again and held: `scontrol release {id}` lets it start",
     "SPECIAL_EXIT": "queued again and held, as the site asks for its exit code: `scontrol release {id}`",
-    "COMPLETED": "ended",
-    "FAILED": "ended with an error",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "ended by Slurm at its time limit",
-    "DEADLINE": "ended by Slurm at its deadline",
-    "PREEMPTED": "ended by Slurm for a job of higher priority",
-    "NODE_FAIL": "ended, as a node failed",
-    "BOOT_FAIL": "ended, as a node could not be started",
-    "OUT_OF_MEMORY": "ended by Slurm: more memory than mem grants",
-    "LAUNCH_FAILED": "ended, as a node could not start it",
-    "REVOKED": "runs on another cluster",
 }
 
 
 def reason_in_words(job: Job, now: float | None = None) -> str:
-    """Return in words why a job is pending and when it starts, where and until when it runs, or why it ended."""
+    """Return in words why a job is pending and when it starts, or where and until when it runs."""
     now = time.time() if now is None else now
     if job.state == RUNNING:
         until = "" if job.ends_at is None else f" until {clock_time(job.ends_at, now)} at the latest"

@@ -339,8 +339,7 @@ def _used_by(run: RunDir) -> str:
     process, launch = ProcessIdentity.from_json(read_json(run.process) or {}), read_json(run.launch) or {}
     if (process is not None and process.is_alive()) or (not read_json(run.finished) and members(run)):
         return "some of its processes are alive: nbtools stop ends them"
-    is_elsewhere = process is not None and process.is_elsewhere
-    if launch.get("flock") is False and process is not None and is_elsewhere and not read_json(run.finished):
+    if launch.get("flock") is False and process is not None and process.is_elsewhere and not read_json(run.finished):
         return f"it may run on {process.host}, and its file system has no locks: remove it from there"
     return ""
 

@@ -242,15 +242,10 @@ def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     defaults = {name: info.default for name, info in Launch.model_fields.items() if name != "cluster"}
     settings = {**defaults, **Launch.values_before(recorded), **recorded}
-    cluster = settings.pop("cluster", None)
-    asked = (
-        {name: value for name, value in cluster.items() if value not in (None, "")} if isinstance(cluster, dict) else {}
-    )
-    return {
-        **settings,
-        "on": "Slurm" if isinstance(cluster, dict) else "this machine",
-        **({"slurm": asked} if asked else {}),
-    }
+    if not isinstance(cluster := settings.pop("cluster", None), dict):
+        return {**settings, "on": "this machine"}
+    asked = {f"slurm.{name}": value for name, value in cluster.items() if value not in (None, "")}
+    return {**settings, "on": "Slurm", **asked}
 
 
 def _arguments(args: Sequence[str], own: str) -> Facts:
@@ -335,9 +330,7 @@ def _scripts(sources: Sequence[str | None]) -> list[str | None]:
         if source is None or source.splitlines() == first:
             found.append(None if source is None else f"{plural(len(first), 'line')}")
             continue
-        signs = [
-            line[:1] for line in difflib.unified_diff(first, source.splitlines(), n=0) if line[:3] not in ("+++", "---")
-        ]
+        signs = [line[:1] for line in [*difflib.unified_diff(first, source.splitlines(), n=0)][2:]]
         found.append(f"+{signs.count('+')} −{signs.count('-')} lines")
     return found
 

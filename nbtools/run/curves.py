@@ -281,8 +281,7 @@ def _decoded(header: Mapping[str, Any], data: bytes) -> dict[str, Sketch]:
         n = told["n"]
         columns = np.frombuffer(data, np.float64, n * len(_FIELDS), at).reshape(len(_FIELDS), n)
         at += columns.nbytes
-        ends: dict[str, Any] = {**told["ends"]}
-        ends["last"] = np.nan if ends["last"] is None else ends["last"]
+        ends = {**told["ends"], "last": np.nan if told["ends"]["last"] is None else told["ends"]["last"]}
         found[told["name"]] = _sketch(list(columns), Ends(**ends), told["diverged_at"])
     return found
 

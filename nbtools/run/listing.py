@@ -214,7 +214,6 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         ended_at=ended,
         duration_s=duration,
         step=whole(finished.get("step")),
-        total_steps=None,
         loss=finite_or_not(metrics.get("train/loss", metrics.get("loss"))),
         order=launch_order(path, launch),
         tags=labels.tags,

@@ -64,11 +64,17 @@ class Records:
         return finite(self.launch.get("time"))
 
     @property
-    def began_at(self) -> float | None:
-        """Unix time at which the training was started, after its wait in the queue; that of the launch if unknown."""
-        launched, began, path = self.started_at, None, self.files.system
+    def torchrun_at(self) -> float | None:
+        """Unix time at which the supervisor started torchrun, after the wait in the queue; None if it is unknown."""
+        path = self.files.system
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError), open_regular(path) as file:
-            began = finite(json.loads(file.readline(1 << 16)).get("time"))
+            return finite(json.loads(file.readline(1 << 16)).get("time"))
+        return None
+
+    @property
+    def began_at(self) -> float | None:
+        """Unix time at which the training was started; that of the launch if it is unknown."""
+        launched, began = self.started_at, self.torchrun_at
         return launched if launched is None or began is None else max(launched, began)
 
     @property

@@ -33,7 +33,6 @@ from nbtools.rundir import media
 from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
-from nbtools.rundir.media import MediaItem
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
@@ -273,9 +272,9 @@ class Run:
         return self.info.get("recipe") is None and (self.config or {}).get("recipe") is None
 
     @property
-    def media(self) -> list[MediaItem]:
+    def media(self) -> list[media.MediaItem]:
         """The newest sample, table or chart of each name."""
-        return media.latest(media.folder_of(self.files))
+        return media.latest(self.files.media)
 
     def log(self, num_lines: int = 200) -> str:
         """Return the last lines of rank 0's log as plain text (not escaped for HTML), without secret arguments."""

@@ -11,15 +11,13 @@ from typing import Any
 
 from nbtools.failures.evidence import end_of
 from nbtools.machine import slurm
-from nbtools.machine.slurm import Job
 from nbtools.run.records import Records, mapping_at
 from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, foreign_owner, goes_on
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-CANCELLED, STOPPED, PREEMPTED, TIME_LIMIT, NODE_FAILED, REQUEUED = (
-    *("cancelled", "stopped", "preempted", "time limit", "node failed", "requeued"),
-)
+CANCELLED, STOPPED, PREEMPTED = "cancelled", "stopped", "preempted"
+TIME_LIMIT, NODE_FAILED, REQUEUED = "time limit", "node failed", "requeued"
 """Why an attempt in a job ended; the last four may be followed by another attempt."""
 _ENDED = {
     "TIMEOUT": TIME_LIMIT,
@@ -49,7 +47,7 @@ def runs_on_slurm(records: Records) -> bool:
     return bool(mapping_at(records.launch, "launch").get("cluster")) or records.files.slurm.exists()
 
 
-def job_of(records: Records) -> Job | None:
+def job_of(records: Records) -> slurm.Job | None:
     """Return the pending, running or recently ended job of a run of this user; None without one, or without Slurm."""
     if not runs_on_slurm(records) or foreign_owner(records.files.path) or _is_copy(records):
         return None
@@ -62,7 +60,7 @@ def job_of(records: Records) -> Job | None:
     return next((job for job in jobs.values() if job.name == records.files.id), None)
 
 
-def listed_jobs(records: Records) -> dict[int, Job] | None:
+def listed_jobs(records: Records) -> dict[int, slurm.Job] | None:
     """Return this user's jobs on the cluster of a run; None if squeue has never answered."""
     return slurm.own_jobs(cluster_of(records))
 
@@ -101,12 +99,12 @@ def ends_too_early(left_s: float | None, remaining_s: float | None) -> bool:
     return left_s is not None and remaining_s is not None and left_s < remaining_s
 
 
-def is_waiting(job: Job) -> bool:
+def is_waiting(job: slurm.Job) -> bool:
     """Whether a job waits for its start, the first one or one after a requeue."""
     return job.state in WAITING
 
 
-def has_ended(job: Job) -> bool:
+def has_ended(job: slurm.Job) -> bool:
     """Whether a job has ended and will not be queued again; a COMPLETING job has not ended."""
     return job.state in _ENDED
 

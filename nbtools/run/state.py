@@ -121,7 +121,7 @@ def waiting_for(records: Records) -> str:
 
 def _without_ranks(records: Records) -> str:
     """Return that torchrun has started no rank for minutes, and what it printed last; empty if it has."""
-    run, began = records.files, records.began_at
+    run, began = records.files, records.torchrun_at  # not the launch: it may have waited in a queue
     if began is None or mapping_at(records.launch, "launch").get("torchrun") is False:
         return ""
     waited_s = time.time() - began

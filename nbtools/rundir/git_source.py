@@ -76,23 +76,13 @@ def _git(folder: Path, *words: str) -> bytes | None:
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= _VARIABLES
+    command = [git, "-C", str(folder), "--no-pager", *settings, *words]
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     try:
-        process = subprocess.Popen(
-            [git, "-C", str(folder), "--no-pager", *settings, *words],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        process = subprocess.Popen(command, env=environment, **streams)
     except OSError:
         return None
-    is_late = threading.Event()
-
-    def give_up() -> None:
-        is_late.set()
-        process.kill()
-
-    timer = threading.Timer(_PATIENCE_S, give_up)
+    timer = threading.Timer(_PATIENCE_S, process.kill)
     timer.start()
     with process:
         assert process.stdout is not None
@@ -102,4 +92,4 @@ def _git(folder: Path, *words: str) -> bytes | None:
             process.kill()
         code = process.wait()
     timer.cancel()
-    return output if (code == 0 or is_cut) and not is_late.is_set() else None
+    return output if code == 0 or is_cut else None

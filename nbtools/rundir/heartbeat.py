@@ -9,9 +9,7 @@ from nbtools.rundir.json_files import finite, read_json, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
-_PHASES = (
-    *("start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"),
-)
+_PHASES = "start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"
 """Phases in the order in which a rank passes through them between two optimizer steps."""
 
 

@@ -9,8 +9,7 @@ Rank 0 appends one line per showing to `media/NAME.jsonl` in the run directory:
     {"step": 100, "time": …, "kind": "series", "title": "…", "x_label": "episode", "y_label": "return",
      "x": [1, 2, 3], "lines": {"unseen goals": [0.5, 2.0, 6.9]}}
 
-Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip lines of an unknown kind. The kind
-`drawings` of earlier versions means frames that keep their lines.
+Any program may write such lines into `$NBTOOLS_RUN_DIR/media/`. Readers skip lines of an unknown kind.
 """
 
 import json
@@ -25,7 +24,6 @@ from typing import Any, Literal
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, strict_number, whole
-from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
 
 Kind = Literal["text", "table", "frames", "series"]
@@ -77,11 +75,6 @@ def frames(title: str, frames: Sequence[str], *, keep_lines: bool = False) -> Me
     return MediaItem("frames", title, frames=tuple(frames), keeps_lines=keep_lines)
 
 
-def drawings(title: str, frames: Sequence[str]) -> MediaItem:
-    """Return `frames(title, frames, keep_lines=True)`; scripts written for earlier versions call it."""
-    return MediaItem("frames", title, frames=tuple(frames), keeps_lines=True)
-
-
 def series(
     title: str, x: Sequence[float], lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
 ) -> MediaItem:
@@ -103,12 +96,6 @@ def append(folder: Path, name: str, step: int, item: MediaItem) -> None:
     folder.mkdir(exist_ok=True)
     with os.fdopen(append_descriptor(folder / f"{name}.jsonl"), "ab") as file:
         file.write(line.encode("utf-8", "replace") + b"\n")
-
-
-def folder_of(run: RunDir) -> Path:
-    """Return the folder of a run's media; runs recorded before it was renamed have it under `exhibits/`."""
-    old = run.path / "exhibits"
-    return old if old.is_dir() and not run.media.is_dir() else run.media
 
 
 def names(folder: Path) -> list[str]:
@@ -161,8 +148,6 @@ def _parsed(name: str, line: bytes) -> MediaItem | None:
     try:
         absent: dict[str, Any] = {"title": name, "keeps_lines": False, "x_label": "", "y_label": ""}
         content = absent | json.loads(line)
-        if content["kind"] == "drawings":
-            content |= {"kind": "frames", "keeps_lines": True}
         title, step, at = _text(content["title"], _LONGEST_TITLE), whole(content["step"]), finite(content["time"])
         fields = {field: read(content[field]) for field, read in _FIELDS[content["kind"]].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -175,15 +175,11 @@ class RunDir:
 
     def rank_logs(self, rank: int, name: str = "std*.log") -> list[Path]:
         """Files of a rank from the newest torchrun agent; each agent makes a folder of its own. Rank 0 has no log."""
-        node, local_rank = self._place(rank)
+        num_nodes, num_ranks = self._counts
+        node, local_rank = divmod(rank, num_ranks) if num_nodes > 1 else (0, rank)
         agents = {found.parent for found in self.node_logs(node).glob("*/attempt_*")}
         newest = max(agents, key=_written_at, default=None)
         return [] if newest is None else sorted(newest.glob(f"attempt_*/{local_rank}/{name}"))
-
-    def _place(self, rank: int) -> tuple[int, int]:
-        """Return the machine of a rank and its number there."""
-        num_nodes, num_ranks = self._counts
-        return divmod(rank, num_ranks) if num_nodes > 1 else (0, rank)
 
     @property
     def world(self) -> range:
@@ -336,18 +332,7 @@ def goes_on(run: RunDir) -> bool:
     with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
         launch = read_json(run.launch) or {}
         process = ProcessIdentity.from_json(read_json(run.process) or {})
-        return launch.get("flock") is False and lives_without_lock(launch, process)
+        if launch.get("flock") is False:  # on a file system without locks
+            started = finite(launch.get("time")) or 0.0
+            return process.is_alive() if process else abs(time.time() - started) < _STARTS_WITHIN_S
     return False
-
-
-def lives_without_lock(launch: Mapping[str, Any], process: ProcessIdentity | None) -> bool:
-    """Whether a run on a file system without locks lives: its process does, or it was started a moment ago.
-
-    Args:
-        launch: content of launch.json.
-        process: identity in process.json; None until the supervisor has written that file.
-    """
-    if process is not None:
-        return process.is_alive()
-    started = finite(launch.get("time"))
-    return started is not None and abs(time.time() - started) < _STARTS_WITHIN_S

@@ -35,12 +35,7 @@ class Tail:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        carriage_returns: bool = False,
-        block_bytes: int = 4 << 20,
-        max_line_bytes: int = 1 << 20,
+        self, path: str | Path, *, carriage_returns: bool = False, block_bytes: int = 4 << 20, line_bytes: int = 1 << 20
     ) -> None:
         r"""Store the path; nothing is opened.
 
@@ -48,13 +43,13 @@ class Tail:
             path: The file, which need not exist yet.
             carriage_returns: Treat `\r` as the end of a line too, as progress bars use it.
             block_bytes: Most bytes of one read.
-            max_line_bytes: Most bytes kept of an incomplete line; the rest is dropped.
+            line_bytes: Most bytes kept of an incomplete line; the rest is dropped.
         """
         self.path = Path(path)
         self.generation = 0
         self._ends = (b"\n", b"\r") if carriage_returns else (b"\n",)
         self._block_bytes = block_bytes
-        self._max_line_bytes = max_line_bytes
+        self._max_line_bytes = line_bytes
         self._identity: tuple[int, int] | None = None
         self._mtime_ns = 0
         self._offset = 0
@@ -181,12 +176,8 @@ _INVISIBLE: Final = {
         *range(0x7F, 0xA0),
         *(0x00AD, 0x180E, *range(0xE0000, 0xE0080)),  # without a width: they hide text
         *(*range(0x13430, 0x13440), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B)),
-        0x061C,  # marks that reorder or hide text
-        *range(0x200B, 0x2010),
-        *range(0x2028, 0x202F),
-        *range(0x2060, 0x2070),
-        0xFEFF,
-        *range(0xFFF9, 0xFFFC),
+        *(0x061C, 0xFEFF, *range(0x200B, 0x2010), *range(0x2028, 0x202F)),  # marks that reorder or hide text
+        *(*range(0x2060, 0x2070), *range(0xFFF9, 0xFFFC)),
     )
 }
 

@@ -380,7 +380,7 @@ def test_a_run_whose_recorded_process_lives_stays_although_its_lock_is_free(proj
     write_json(run.process, {"role": "worker", **ProcessIdentity.of(os.getpid()).to_json()})
     reasons = [why for _, why in remove(plan_removal(project.runs, [run.id]))[1]]
     assert reasons == ["some of its processes are alive: nbtools stop ends them"]
-    elsewhere = replace(ProcessIdentity.of(os.getpid()), host="node7")
+    elsewhere = replace(ProcessIdentity.of(os.getpid()), host="node7", boot_id="that of node7")
     write_json(run.process, {"role": "supervisor", **elsewhere.to_json()})
     write_json(run.launch, {**(read_json(run.launch) or {}), "flock": False})
     assert "may run on node7" in str([remove(plan := plan_removal(project.runs, [run.id]))[1], plan.kept])

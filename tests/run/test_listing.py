@@ -19,7 +19,7 @@ from nbtools.errors import ConfigError
 from nbtools.machine import slurm
 from nbtools.notebook.run_table.runs import runs
 from nbtools.project import Project, user_cache
-from nbtools.run import listing, state
+from nbtools.run import listing
 from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
 from nbtools.run.run import Run, newest_metrics
 from nbtools.run.state import waiting_for
@@ -234,7 +234,7 @@ def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkey
         write_json(files.exit, {"returncode": 0, "time": time.time()})
         return False
 
-    monkeypatch.setattr(state, "is_locked", ends_now)
+    monkeypatch.setattr("nbtools.rundir.rundir.is_locked", ends_now)
     rows = Rows(files.path.parent)
     assert rows.row(files.id).state == "SUCCEEDED"
     files.exit.unlink()

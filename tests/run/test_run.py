@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from waiting import eventually
 from nbtools import runs
 from nbtools.cli.commands import main
 from nbtools.cli.output import print_run
-from nbtools.errors import CheckpointError, FormatError, NbtoolsError, RunFailed, RunNotFoundError
+from nbtools.errors import FormatError, NbtoolsError, RunFailed, RunNotFoundError
 from nbtools.machine import processes
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import living, members, ranks_among
@@ -105,15 +104,17 @@ def test_a_held_lock_is_queued_until_a_file_of_the_training_exists_and_then_runn
         (300, {}, None, "no rank has started for 5 min: the name service failed"),
         (300, {"torchrun": False}, None, ""),
         (60, {}, None, ""),
+        (None, {}, None, ""),
         (300, {}, "id_x/attempt_0", ""),
         (300, {}, "0.heartbeat.json", ""),
     ],
 )
 def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
-    locked: RunDir, age_s: float, settings: dict[str, Any], file: str | None, said: str
+    locked: RunDir, age_s: float | None, settings: dict[str, Any], file: str | None, said: str
 ) -> None:
     write_json(locked.launch, {"launch": settings, "time": time.time() - 4000})  # it waited in the queue
-    locked.system.write_text(json.dumps({"time": time.time() - age_s}) + "\n")
+    if age_s is not None:
+        locked.system.write_text(json.dumps({"time": time.time() - age_s}) + "\n")
     locked.log.write_text("started\nthe name service failed\n\n")
     (locked.ranks / (file or "other")).mkdir(parents=True)
     assert waiting_for(Records(locked)) == said
@@ -245,10 +246,13 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "ranks": [beat],
         "stragglers": [],
         "stopped_on": "",
+        "unsaved": "",
+        "outputs": "",
+        "weights": {},
         "why_stopped": "",
         "curves": [],
         "silent_s": None,
-        "failure": {**FAILED, "where": None, "advice": None, "step": None, "loss": None, "others": []},
+        "failure": {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED},
         "waiting_for": "",
         "eta_s": None,
         "job": None,
@@ -450,36 +454,6 @@ def test_a_manifest_that_is_none_is_not_a_checkpoint(tmp_path: Path, manifest: d
     assert checkpoints_in(tmp_path) == []
     found, reasons = newest_verified(tmp_path)
     assert (found, len(reasons)) == (None, 1)
-
-
-def test_a_manifest_cannot_name_files_outside_its_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(b"x")
-    path = checkpoint(tmp_path, 1)
-    claim = {"bytes": 1, "sha256": sha256(b"x").hexdigest()}
-    write_json(path / "manifest.json", {"step": 1, "time": 1.0, "files": {"../secret": claim}})
-    with pytest.raises(CheckpointError, match="outside"):
-        checkpoints_in(tmp_path)[0].verify()
-
-
-class _Malice:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.target,))
-
-
-def test_looking_at_a_malicious_pickle_does_not_run_it(tmp_path: Path) -> None:
-    path = checkpoint(tmp_path, 1)
-    data = pickle.dumps(_Malice(tmp_path / "owned"))
-    (path / "state.pt").write_bytes(data)
-    claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-    write_json(path / "manifest.json", {"step": 1, "time": 1.0, "files": {"state.pt": claim}})
-    checkpoints_in(tmp_path)
-    newest_verified(tmp_path)
-    assert not (tmp_path / "owned").exists()
-    pickle.loads(data)
-    assert (tmp_path / "owned").exists()  # it would have
 
 
 # --- signalling --------------------------------------------------------------------------------------
@@ -823,14 +797,6 @@ def test_a_run_of_somebody_else_is_refused_at_once_and_named(
         with pytest.raises(NbtoolsError, match="only they can stop it"):
             run.stop()
     assert "stopped" in run.stop(timeout_s=10)
-
-
-def test_a_run_that_cannot_be_read_hides_no_other_in_the_table(project: Project, files: RunDir) -> None:
-    files.exit.write_text('{"format": 2}')
-    other = RunDir.create(project.runs, "other")
-    other.lock.touch()
-    html = runs(project)._repr_html_()
-    assert "other" in html and "LOST" in html and "update nbtools" in html
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 3])

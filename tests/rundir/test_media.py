@@ -118,7 +118,6 @@ GOOD = {"step": 1, "time": 1.0, "kind": "text", "title": "t", "text": "fine"}
                 {"kind": "frames", "frames": "abc"},
                 {"kind": "frames", "frames": []},
                 {"kind": "frames", "frames": [[1]]},
-                {"kind": "drawings", "frames": "abc"},
                 {"kind": "series", "x": [1], "lines": [1]},
                 {"kind": "series", "x": "12", "lines": {}},
                 {"kind": "series", "x": [1], "lines": {"a": ["b"]}},
@@ -132,16 +131,6 @@ def test_a_line_that_is_malformed_or_of_an_unknown_kind_hides_no_other(tmp_path:
     (tmp_path / "it.jsonl").write_bytes(good + b"\n" + line + b"\n")
     assert [one.text for one in read(tmp_path, "it")] == ["fine"]
     assert [one.text for one in latest(tmp_path)] == ["fine"]
-
-
-def test_drawings_of_earlier_versions_are_frames_that_keep_their_lines(tmp_path: Path) -> None:
-    for name, change in (("old", {"kind": "drawings"}), ("new", {"keeps_lines": True}), ("odd", {"keeps_lines": "no"})):
-        line = {"step": 1, "time": 1.0, "kind": "frames", "title": "A walk", "frames": list(DRAWINGS.frames)}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**line, **change}) + "\n")
-    found = {item.name: item for item in latest(tmp_path)}
-    assert without_place(found["old"]) == without_place(found["new"]) == without_place(DRAWINGS)
-    assert without_place(media.drawings(DRAWINGS.title, DRAWINGS.frames)) == without_place(DRAWINGS)
-    assert not found["odd"].keeps_lines
 
 
 def test_sizes_have_limits(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_large_file_is_read_block_by_block(tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_cut_and_the_next_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    tail = Tail(path, block_bytes=100, max_line_bytes=50)
+    tail = Tail(path, block_bytes=100, line_bytes=50)
     append(path, b"x" * 1000)
     assert tail.read() == b""
     append(path, b"x" * 1000 + b"\nnext\n")

@@ -439,10 +439,10 @@ def test_a_run_that_cannot_be_moved_is_removed_in_its_place(
     run = ended(RunDir.create(project.runs, "toy"))
     really = os.rename
 
-    def rename(source: Path, target: Path) -> None:
-        if Path(source) == run.path:
+    def rename(source: str | Path, target: str | Path, **folders: int) -> None:
+        if source == run.id:
             raise OSError(errno.EXDEV, "Invalid cross-device link", str(source))
-        really(source, target)
+        really(source, target, **folders)
 
     monkeypatch.setattr(os, "rename", rename)
     assert "removed 1 item" in cli("clean", "--state", "SUCCEEDED", "--yes").stdout
@@ -455,7 +455,7 @@ def refuse(number):
     def act(*args, **options):
         raise OSError(number, os.strerror(number))
     return act
-os.link = os.symlink = os.chmod = refuse(errno.EPERM)
+os.link = os.symlink = os.chmod = os.fchmod = refuse(errno.EPERM)
 fcntl.flock = refuse(errno.ENOLCK)
 """
 
@@ -532,7 +532,7 @@ def test_a_secret_that_cannot_be_hidden_is_not_recorded(project: Project, monkey
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(os, "fchmod", refuse)
     with pytest.raises(NbtoolsError, match=r"secrets\.json: cannot be hidden"):
         part(run, {"args": ["--api-key=canary"], "argv": ["python", "--api-key=canary"], "env": {}})
     assert not any(path.is_file() for path in run.path.rglob("*"))

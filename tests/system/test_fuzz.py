@@ -258,7 +258,6 @@ MEDIA: list[dict[str, Any]] = [
     {"step": 1, "time": 1.0, "kind": "table", "title": "t", "columns": ["a", "b"], "rows": [["1", "2"], ["3", "4"]]},
     {"step": 1, "time": 1.0, "kind": "frames", "title": "t", "frames": ["__", "_b", "ab"]},
     {"step": 1, "time": 1.0, "kind": "frames", "title": "t", "frames": ["..\n.@", "..\n@."], "keeps_lines": True},
-    {"step": 1, "time": 1.0, "kind": "drawings", "title": "t", "frames": ["..\n.@", "..\n@."]},
     {"step": 1, "time": 1.0, "kind": "series", "title": "t", "x": [1, 2], "lines": {"y": [1, 2]}, "x_label": "x"},
 ]
 

@@ -367,17 +367,13 @@ def test_a_hostile_name_reaches_no_terminal_from_any_verb(
         held.append(acquire_lock(run.lock))
     if state != "queued":
         run.log.write_text(f"{NAME}\n")
+        run.metrics.write_text(json.dumps({"step": 1, "time": 1e9, NAME: 2.0}) + "\n")
+        write_json(run.heartbeat(0), {"rank": 0, "pid": 1, "host": NAME, "step": 1, "phase": NAME, "time": 1e9})
     if state == "ended":
         failure = {"rank": 0, "host": NAME, "exitcode": 1, "signal": None, "message": NAME, "traceback": NAME}
         write_json(run.exit, {"returncode": 1, "stopped": False, "failure": failure, "time": 1e9})
-    run.metrics.write_text(json.dumps({"step": 1, "time": 1e9, NAME: 2.0}) + "\n")
-    write_json(run.heartbeat(0), {"rank": 0, "pid": 1, "host": NAME, "step": 1, "phase": NAME, "time": 1e9})
-    assert Run(run.path).state is {
-        "lost": RunState.LOST,
-        "running": RunState.RUNNING,
-        "ended": RunState.FAILED,
-        "queued": RunState.QUEUED,
-    }.get(state)
+    states = {"lost": RunState.LOST, "running": RunState.RUNNING, "ended": RunState.FAILED, "queued": RunState.QUEUED}
+    assert Run(run.path).state is states[state]
     try_verbs(cli, str(run.path))
     try_verbs(cli, "2026-01-01_0")  # two runs have this prefix
     for words in (["runs"], ["runs", "--json"], ["clean"], ["launch", "scripts/a.py", "--after", "2026-01-01_0"]):

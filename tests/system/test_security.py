@@ -564,7 +564,8 @@ def claims_of(pid: int) -> Iterator[dict[str, Any]]:
     for change in ({"start_time": true["start_time"] - 3600}, {"start_time": true["start_time"] + 3600}):
         yield {**true, **change}
     yield {**true, "boot_id": "another boot"}
-    yield {**true, "host": "another-host"}
+    yield {**true, "pid_namespace": 1}
+    yield {**true, "boot_id": "", "host": "another-host"}
     yield {"pid": pid}
     yield {"pid": pid, "host": true["host"]}
 

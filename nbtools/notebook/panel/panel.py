@@ -182,7 +182,7 @@ class LivePlot:
         is_live_page = is_live or self._choices.is_ready
         note = html.without_kernel(self.run.id, time.time() if is_live else None, is_covered=is_live_page)
         words = {"text/html": self._words(note), "text/plain": _TEXT}
-        widgets.shown.look(media.folder_of(self.run.files), dark=self._is_dark)
+        widgets.shown.look(self.run.files.media, dark=self._is_dark)
         below = widgets.shown.html()
         shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
         picture = {"image/png": self._png, "text/plain": ""} if self._png else {"text/plain": ""}
@@ -353,7 +353,7 @@ class LivePlot:
 
     def _look_at_samples(self, state: RunState) -> bool:
         """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""
-        tabs, folder = self._widgets.tabs, media.folder_of(self.run.files)
+        tabs, folder = self._widgets.tabs, self.run.files.media
         if tabs.samples.is_empty and media.names(folder):
             tabs.show_samples()
         is_shown = tabs.index == SAMPLES or state.is_final

@@ -67,11 +67,11 @@ def stragglers(
     if not active:
         return []
     last, first = min(beat.place for beat in active), max(beat.place for beat in active)
-    late = [beat for beat in active if now - beat.time > patience_s]
     has_nodes = len({beat.host for beat in beats}) > 1
     found = [
         Straggler(beat, now - beat.time, beat.place < first, condition(beat), beat.host if has_nodes else "")
-        for beat in late
+        for beat in active
+        if now - beat.time > patience_s
     ]
     held = [straggler for straggler in found if straggler.condition]
     return held or [one for one in found if one.beat.place == last and not one.beat.may_take_long]

@@ -311,8 +311,7 @@ def _is_file_of_checkpoint(name: str) -> bool | None:
         return True
     if name.endswith(_OF_TORCH):
         return any(pattern.search(name) for pattern in (_SAYS_SO, _STEP, _EPOCH, _NUMBER))
-    is_named = re.search(r"checkpoint|ckpt", name, re.IGNORECASE) is not None
-    return True if is_named else None
+    return True if re.search(r"checkpoint|ckpt", name, re.IGNORECASE) else None
 
 
 def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
