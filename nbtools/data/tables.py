@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import re
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +59,7 @@ _SEP = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
 """First line of a CSV file in which Excel names the delimiter."""
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _SAMPLED_LINES = 50
+_LIMIT_LOCK = threading.Lock()
 _OPEN = (b"{", b"[")
 """First lines of JSON that is written over several."""
 
@@ -413,7 +415,6 @@ def _opened(
         return
     try:
         with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            csv.field_size_limit(_LONGEST_LINE)
             num_before = 0
             try:
                 sample = list(islice(lines_of(path, file), _SAMPLED_LINES))
@@ -421,10 +422,11 @@ def _opened(
                 lines = _without_nul(path, lines_of(path, file))
                 num_before, delimiter = _delimiter(path, sample)
                 reader = csv.reader(islice(lines, num_before, None), delimiter=delimiter, strict=True)
-                header = [name.strip() for name in next(reader, [])]
+                found_rows = _cells_of(reader)
+                header = [name.strip() for name in next(found_rows, [])]
                 if not any(header):
                     raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
-                rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in reader if cells)
+                rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in found_rows if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
             except UnicodeDecodeError:
                 raise _wrong_encoding(path) from None
@@ -439,6 +441,20 @@ def _opened(
         raise DataError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give the path of a CSV file"
         ) from error
+
+
+def _cells_of(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of a `csv.reader` with long cells; the limit of the process is as before whenever one is read."""
+    while True:
+        with _LIMIT_LOCK:
+            before = csv.field_size_limit(_LONGEST_LINE)
+            try:
+                cells = next(reader, None)
+            finally:
+                csv.field_size_limit(before)
+        if cells is None:
+            return
+        yield cells
 
 
 def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
@@ -456,7 +472,7 @@ def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
 
     def fits(delimiter: str) -> tuple[int, int]:
         with suppress(csv.Error):  # which is raised again where the row is read
-            rows = list(csv.reader(lines, delimiter=delimiter))
+            rows = list(_cells_of(csv.reader(lines, delimiter=delimiter)))
             return sum(len(cells) == len(rows[0]) for cells in rows), header.count(delimiter)
         return 0, 0
 
@@ -506,8 +522,10 @@ def _wrong_encoding(path: Path) -> DataError:
             except UnicodeDecodeError as error:
                 before = content[: error.start].decode("utf-8", "replace")
                 _, delimiter = _delimiter(path, [header or before])
-                at = max(len(next(csv.reader([before], delimiter=delimiter), [])) - 1, 0)
-                names = next(csv.reader([header], delimiter=delimiter), [])
+                cells, names = (
+                    next(_cells_of(csv.reader([text], delimiter=delimiter)), []) for text in (before, header)
+                )
+                at = max(len(cells) - 1, 0)
                 column = repr(names[at].strip()) if at < len(names) else str(at + 1)
                 return DataError(
                     f"{path}, line {line}, column {column}: byte {start + error.start} (0x{content[error.start]:02x}) "

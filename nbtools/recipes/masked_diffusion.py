@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub, split, tables
+from nbtools.data import corpus, data_files, hub, tables
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
@@ -253,7 +253,7 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
     parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return SampleCounts.of(map(len, parts), split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt"))
+    return SampleCounts.of(map(len, parts), pairs.repeated_note(found))
 
 
 def _llada(num_gpus: int) -> Preset:

@@ -293,7 +293,7 @@ def test_the_base_presets_are_a_modernbert_base() -> None:
         config, launch = MLM.preset(name)
         assert (config.effective_batch(launch.nproc_per_node), launch.nproc_per_node) == (512, num_gpus)
         assert num_trainable_parameters(config) == 149_372_240
-    assert all("sizes as in the guide" in MLM.presets[name].description for name in GPU_PRESETS)
+    assert all("as in the older program" in MLM.presets[name].description for name in GPU_PRESETS)
 
 
 def test_max_steps_ends_earlier_and_never_later() -> None:

@@ -6,7 +6,7 @@ et al. 2025, arXiv 2502.09992).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,6 +195,12 @@ def _checked(where: str, name: str, value: object, wanted: str) -> str:
         raise DataError(f"{where}: {name!r} is empty; {wanted}")
     tables.check_characters(f"{where}: {name!r}", value)
     return value
+
+
+def repeated_note(pairs: Iterable[Pair]) -> str:
+    """Return a sentence on the prompts of several rows; the answers of one conversation share theirs."""
+    prompts = {pair.line: pair.prompt for pair in pairs}
+    return split.repeated_note(split.keys_of(prompts.values()), "prompt")
 
 
 def no_template(origin: str) -> DataError:

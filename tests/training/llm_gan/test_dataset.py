@@ -302,7 +302,7 @@ def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_e
     config = training(checkpoint_every=4, eval_every=12, max_steps=12, epochs=2, keep_last=9)
     files = train_here(library, config, monkeypatch=monkeypatch)
     saved = checkpoints_in(files.checkpoints)
-    assert [found.step for found in saved] == [4, 8, 10, 12], "41 stories are ten steps of four"
+    assert [found.step for found in saved] == [4, 8, 11, 12], "44 stories are eleven steps of four"
     for found in saved:
         state = checkpoint.load_state(found.path)
         assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped"}
@@ -442,10 +442,10 @@ def test_texts_that_do_not_fill_a_step_end_the_run_before_it(library: Project, m
 def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     files = train_here(library, training(max_steps=2), monkeypatch=monkeypatch)
     write_rows(
-        library.root / "stories.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
+        library.root / "other.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
     )
     with pytest.raises(SystemExit, match="its vocabulary is that of another text"):
-        train_here(library, training(max_steps=4), files.checkpoint(2), monkeypatch=monkeypatch)
+        train_here(library, training(max_steps=4, dataset="other.csv"), files.checkpoint(2), monkeypatch=monkeypatch)
 
 
 def test_short_texts_that_are_left_out_are_counted_in_the_log(

@@ -100,7 +100,7 @@ def test_the_steps_are_those_that_the_form_showed(
     assert expected is not None
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
-    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    assert {**derived, "note": ""} == {**derived, **vars(expected)}
     assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
     assert rows(files)[-1]["step"] == expected.total_steps
 
@@ -210,10 +210,11 @@ def test_a_checkpoint_of_another_text_or_size_is_not_resumed(trained: Callable[.
     path = trained(tiny()).checkpoint(3)
     with pytest.raises(SystemExit, match="of another model"):
         trained(tiny(hidden_size=32), path)
+    (texts.root / "others").mkdir()
     for file in (texts.root / "texts").iterdir():
-        file.write_text(file.read_text().replace("w1", "v1"))
+        (texts.root / "others" / file.name).write_text(file.read_text().replace("w1", "v1"))
     with pytest.raises(SystemExit, match="vocabulary is that of another text"):
-        trained(tiny(), path)
+        trained(tiny(dataset="others"), path)
 
 
 def test_a_changed_batch_is_told_and_goes_on_with_the_data(

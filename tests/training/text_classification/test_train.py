@@ -116,7 +116,7 @@ def test_the_test_has_a_table_of_scores_of_its_own(trained: Callable[..., RunDir
     assert [float(cell) for cell in shown.rows[0][2:4]] == pytest.approx(
         [tested["test/accuracy"], tested["test/exact"]], abs=5e-4
     )
-    assert int(shown.rows[0][1]) + int(evaluated.rows[0][1]) == 33
+    assert int(shown.rows[0][1]) + int(evaluated.rows[0][1]) == 34
 
 
 def test_rare_languages_are_one_part() -> None:
@@ -264,9 +264,9 @@ def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
     with pytest.raises(SystemExit, match="max_codes is 2, not 3"):
         trained(tiny(max_codes=3), path)
     more = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
-    write_csv(tables.root / "data.csv", [*more, ("astronaut", "en", ("04120",))])
+    write_csv(tables.root / "more.csv", [*more, ("astronaut", "en", ("04120",))])
     with pytest.raises(SystemExit, match=r"CheckpointError: .*differ in 04120"):
-        trained(tiny(), path)
+        trained(tiny(dataset="more.csv"), path)
 
 
 def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., RunDir], tables: Project) -> None:
