@@ -293,9 +293,8 @@ RECIPE = Recipe(
         ),
     },
     num_parameters=modernbert.num_parameters_of,
-    activation_bytes=lambda config, precision: activations.text_bytes(
-        config, precision, 0.5
-    ),  # half of the tokens are masked on average
+    # Half of the tokens are masked on average.
+    activation_bytes=lambda config, precision: activations.text_bytes(config, precision, 0.5),
     source=_source,
     count_samples=_count_samples,
     reads_text=True,

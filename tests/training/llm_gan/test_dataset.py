@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+import transformers
 
 from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError
@@ -115,7 +109,7 @@ def test_the_saved_tokenizer_cuts_as_the_training_did(tmp_path: Path) -> None:
         data = tokenize_stories(tiny(tokenizer=level, sequence_length=64), TRAIN, EVALUATION)
         assert data.tokenizer is not None
         data.tokenizer.save_pretrained(tmp_path / level)
-        again = AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
+        again = transformers.AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
         for story, row in zip(TRAIN, data.train.texts_NT, strict=True):
             ids = again(story.text)["input_ids"]
             assert row[: len(ids) + 1].tolist() == [*ids, again.eos_token_id]
@@ -165,7 +159,7 @@ def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
 def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_end(tmp_path: Path) -> None:
     save_pair(tmp_path)
     for name in ("writer", "judge"):
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
         tokenizer.pad_token = tokenizer.eos_token
         tokenizer.save_pretrained(tmp_path / name)
     config = pair(tmp_path)
@@ -192,8 +186,8 @@ def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Pa
 
 def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_used(tmp_path: Path) -> None:
     tokenizer = save_pair(tmp_path)
-    small = GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
-    GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
+    small = transformers.GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
     config = pair(tmp_path)
     with pytest.raises(
         ConfigError, match=r"model_name=.*writer'?: its tokenizer gives '<\|writer\|>' the number \d+, but"
@@ -287,11 +281,11 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     assert not any("[PAD]" in cell or "[BOS]" in cell for row in shown.rows for cell in row)
     for name in ("generator", "judge"):
         folder = files.checkpoint(4) / "model" / name
-        auto = AutoModelForCausalLM
+        auto = transformers.AutoModelForCausalLM
         if name == "judge" and config.judging == "scores":
-            auto = AutoModelForTokenClassification
+            auto = transformers.AutoModelForTokenClassification
         model = auto.from_pretrained(folder, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         assert model.config.vocab_size >= len(tokenizer)
 
 
@@ -306,7 +300,10 @@ def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_e
     for found in saved:
         state = checkpoint.load_state(found.path)
         assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped"}
-        for name, auto in (("generator", AutoModelForCausalLM), ("judge", AutoModelForTokenClassification)):
+        for name, auto in (
+            ("generator", transformers.AutoModelForCausalLM),
+            ("judge", transformers.AutoModelForTokenClassification),
+        ):
             auto.from_pretrained(found.path / "model" / name, trust_remote_code=False)
 
 

@@ -15,17 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+import transformers
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -111,8 +101,8 @@ def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
 ) -> None:
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
-    model = AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(last.path / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(last.path / "model")
     assert len(tokenizer("w1 w2")["input_ids"]) == 3
     (cached,) = (texts.runs / ".cache").iterdir()
     text = open_tokenized(cached, 16)
@@ -136,13 +126,15 @@ SHAPE = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_atten
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: BertForMaskedLM(BertConfig(**SHAPE)),
-        lambda: RobertaForMaskedLM(RobertaConfig(**SHAPE)),
-        lambda: DistilBertForMaskedLM(DistilBertConfig(vocab_size=40, n_layers=1, n_heads=2, dim=16, hidden_dim=16)),
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SHAPE)),
+        lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SHAPE)),
+        lambda: transformers.DistilBertForMaskedLM(
+            transformers.DistilBertConfig(vocab_size=40, n_layers=1, n_heads=2, dim=16, hidden_dim=16)
+        ),
     ],
     ids=["bert", "roberta", "unknown_head"],
 )
-def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[], PreTrainedModel]) -> None:
+def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[], transformers.PreTrainedModel]) -> None:
     model = make().eval()
     inputs_BT = torch.randint(3, 40, (2, 8))
     positions_BK = torch.tensor([[0, 3], [2, 7]])
@@ -263,7 +255,7 @@ def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., Ru
     assert ("train/loss_scale" in seen[0]) == (precision == "fp16")
     assert (read_json(files.config) or {})["environment"]["precision"] == precision
     (finished,) = checkpoints_in(files.checkpoints)
-    model = AutoModelForMaskedLM.from_pretrained(finished.path / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(finished.path / "model")
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
     resumed = rows(trained(tiny(max_steps=3, precision=precision), finished.path))
@@ -360,7 +352,9 @@ def test_every_value_of_a_preset_reaches_the_training(
     assert [row["samples"] for row in rows(files)[:2]] == [config.batch_size, 2 * config.batch_size]
     assert rows(files)[2].keys() >= {"test/loss", "test/accuracy"}
     assert rates == pytest.approx([config.learning_rate * share for share in (2 / 3, 1 / 3)])
-    model = AutoModelForMaskedLM.from_pretrained(checkpoints_in(files.checkpoints)[-1].path / "model").config
+    model = transformers.AutoModelForMaskedLM.from_pretrained(
+        checkpoints_in(files.checkpoints)[-1].path / "model"
+    ).config
     shape = (model.num_hidden_layers, model.num_attention_heads, model.hidden_size, model.max_position_embeddings)
     assert shape == (config.num_layers, config.num_heads, config.hidden_size, config.sequence_length)
     assert model.vocab_size == content["derived"]["vocab_size"] <= config.vocab_size
