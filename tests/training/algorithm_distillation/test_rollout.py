@@ -91,6 +91,16 @@ def by_reading_everything_anew(
     return rewards, spread
 
 
+def check_by_hand(transformer: ActionTransformer, settings: rollout.RolloutSettings, num_each: int) -> None:
+    goals_S2, numbers_S = rollout.repeat_goals(GOALS, num_each)
+    done = rollout.run_rollouts(transformer, goals_S2, numbers_S, settings)
+    assert 0 < done.rewards_SEK.mean() < 1
+    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
+        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
+        assert done.rewards_SEK[place].tolist() == expected
+        assert spread > 1, "a model without an opinion would prove nothing"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -106,14 +116,7 @@ def by_reading_everything_anew(
     ),
 )
 def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: rollout.RolloutSettings) -> None:
-    transformer = build(16)
-    goals_S2, numbers_S = rollout.repeat_goals(GOALS, 3)
-    done = rollout.run_rollouts(transformer, goals_S2, numbers_S, settings)
-    assert 0 < done.rewards_SEK.mean() < 1
-    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
-        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
-        assert done.rewards_SEK[place].tolist() == expected
-        assert spread > 1, "a model without an opinion would prove nothing"
+    check_by_hand(build(16), settings, 3)
 
 
 @pytest.mark.parametrize("settings", [rollout.RolloutSettings(7), rollout.RolloutSettings(5, keeps_context=False)])
@@ -122,15 +125,9 @@ def test_of_a_compressed_context_it_reads_this_region_and_the_one_before(
     interval: int, settings: rollout.RolloutSettings
 ) -> None:
     transformer = build(24, compress_interval=interval)
-    goals_S2, numbers_S = rollout.repeat_goals(GOALS, 2)
-    done = rollout.run_rollouts(transformer, goals_S2, numbers_S, settings)
-    assert 0 < done.rewards_SEK.mean() < 1
-    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
-        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
-        assert done.rewards_SEK[place].tolist() == expected
-        assert spread > 1, "a model without an opinion would prove nothing"
+    check_by_hand(transformer, settings, 2)
     with pytest.raises(ConfigError, match=f"context=8: the model's is two regions of {interval} steps"):
-        rollout.run_rollouts(transformer, goals_S2, numbers_S, replace(settings, context=8))
+        rollout.run_rollouts(transformer, *rollout.repeat_goals(GOALS, 2), replace(settings, context=8))
 
 
 def test_each_control_changes_what_happens() -> None:

@@ -26,16 +26,8 @@ from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, tokenize_
 from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
-from trainings import (
-    assert_same_checkpoints,
-    assert_same_gradients,
-    by_hand,
-    gradients_of,
-    rows,
-    save_pair,
-    save_tokenizer,
-    train_here,
-)
+import trainings
+from trainings import assert_same_checkpoints, by_hand, gradients_of, rows, train_here
 
 TRAIN = [
     Story("title: The Dog", "The dog runs. It runs far!"),
@@ -135,7 +127,7 @@ def pair(root: Path, **changes: Any) -> LLMGANConfig:
 
 
 def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     config = pair(tmp_path)
     data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
     rows = [words(data, row[row != data.alphabet.pad_id]) for row in data.train.prompts_NP]
@@ -148,7 +140,7 @@ def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> Non
 
 
 def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
-    save_pair(tmp_path, chat=None)
+    trainings.save_pair(tmp_path, chat=None)
     config = pair(tmp_path)
     data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
     row = data.train.prompts_NP[0]
@@ -157,7 +149,7 @@ def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
 
 
 def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_end(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     for name in ("writer", "judge"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
         tokenizer.pad_token = tokenizer.eos_token
@@ -174,7 +166,7 @@ def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_en
 
 
 def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     config = pair(tmp_path)
     stories = [Story("title: the <|writer|> dog", "the [EOS] dog"), TRAIN[1]]
     data = tokenize_stories(config, stories, EVALUATION, pretrained_tokenizer(config))
@@ -185,7 +177,7 @@ def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Pa
 
 
 def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_used(tmp_path: Path) -> None:
-    tokenizer = save_pair(tmp_path)
+    tokenizer = trainings.save_pair(tmp_path)
     small = transformers.GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
     transformers.GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
     config = pair(tmp_path)
@@ -196,7 +188,7 @@ def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_u
 
 
 def test_a_prompt_has_to_have_room_beside_its_frame(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are the instruction .*writer"):
         tokenize_stories(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
 
@@ -244,7 +236,7 @@ def library(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(project.root)
     write_rows(project.root / "stories.csv", CSV)
-    save_pair(project.root / "pair", n_positions=300)
+    trainings.save_pair(project.root / "pair", n_positions=300)
     return project
 
 
@@ -328,7 +320,7 @@ def test_accumulated_verdicts_give_the_gradients_of_one_large_batch(
         gradients_of(train, config.replace(**parts), monkeypatch)
         for parts in ({}, {"batch_size": 4, "gradient_accumulation_steps": 4})
     )
-    assert_same_gradients(whole, divided)
+    trainings.assert_same_gradients(whole, divided)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +408,7 @@ llm_gan.train = tell
 
 @pytest.mark.slow
 def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(library: Project) -> None:
-    save_tokenizer(library.root / "other", ["entirely other words"])
+    trainings.save_tokenizer(library.root / "other", ["entirely other words"])
     (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
     with by_hand(library) as start:
         start.completed(

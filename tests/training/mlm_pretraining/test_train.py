@@ -21,7 +21,6 @@ from waiting import eventually
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
 from nbtools.launcher.sizes import num_trainable_parameters
-from nbtools.launcher.step_count import schedule
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -39,10 +38,10 @@ from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 from nbtools.training.text.tokenized import open_tokenized, tokenize
 
-from trainings import TINY as TINY_VALUES
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, script_text, train_here
+import trainings
+from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
 
-TINY = TINY_VALUES["mlm_pretraining"]
+TINY = trainings.TINY["mlm_pretraining"]
 
 
 def tiny(**changes: Any) -> MLMPretrainingConfig:
@@ -86,13 +85,9 @@ def test_the_steps_are_those_that_the_form_showed(
     trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any]
 ) -> None:
     config = tiny(**changes)
-    expected = schedule(config, 1, root=texts.root)
-    assert expected is not None
-    files = trained(config)
-    derived = (read_json(files.config) or {})["derived"]
-    assert {**derived, "note": ""} == {**derived, **vars(expected)}
+    files, derived = trainings.trained_as_shown(trained, config, texts.root)
     assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
-    assert rows(files)[-1]["step"] == expected.total_steps
+    assert rows(files)[-1]["step"] == derived["total_steps"]
 
 
 @pytest.mark.promise("guide-O7", "guide-G7")
@@ -163,21 +158,9 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
 ) -> None:
-    config = tiny(
-        batch_size=4,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=12,
-        log_every=5,
-        checkpoint_every=1,
-        num_workers=num_workers,
-    )
-    straight = trained(config)
-    resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
-    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
-    assert rows(resumed) == later
-    assert {row["step"] for row in later} >= {5, 6, 10, 12}
+    config = tiny(**trainings.IN_PARTS, max_steps=12, num_workers=num_workers)
+    resumed = trainings.resumed_alike(trained, config, trained(config), checkpoint_step)
+    assert {row["step"] for row in rows(resumed)} >= {5, 6, 10, 12}
 
 
 def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
@@ -569,7 +552,7 @@ def loader_workers(run: Run) -> list[psutil.Process]:
 def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: Project, fault: str) -> None:
     config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
     script = texts.scripts / "mlm_tiny.py"
-    script.write_text(script_text(config, BAD_SAMPLE if fault == "raises" else ""))
+    script.write_text(trainings.script_text(config, BAD_SAMPLE if fault == "raises" else ""))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not a plain script any more
         run = launch(script, nproc_per_node=2, gpus=())

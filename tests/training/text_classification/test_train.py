@@ -28,7 +28,7 @@ from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
-from trainings import OCCUPATIONS, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_csv, write_inputs
+from trainings import IN_PARTS, OCCUPATIONS, ByHand, by_hand, resumed_alike, rows, train_here, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
@@ -222,20 +222,8 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
 ) -> None:
-    config = tiny(
-        batch_size=4,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=20,
-        log_every=5,
-        eval_every=10,
-        checkpoint_every=1,
-        num_workers=num_workers,
-    )
-    straight = trained(config)
-    resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_checkpoints(straight.checkpoint(20), resumed.checkpoint(20))
-    assert rows(resumed) == [row for row in rows(straight) if row["step"] > checkpoint_step]
+    config = tiny(**IN_PARTS, max_steps=20, num_workers=num_workers, eval_every=10)
+    resumed_alike(trained, config, trained(config), checkpoint_step)
 
 
 @pytest.mark.slow
