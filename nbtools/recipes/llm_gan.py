@@ -45,9 +45,7 @@ class LLMGANConfig(TrainConfig):
     )
     min_chars: int = setting(100, "Shortest human text.", "characters", ge=1, le=1_000_000)
     max_chars: int = setting(500, "Longer human texts are cut.", "characters", ge=1, le=1_000_000)
-    short_texts: Literal["refuse", "leave_out"] = setting(
-        "refuse", "A text shorter than min_chars is an error, or is left out."
-    )
+    short_texts: Literal["refuse", "leave_out"] = setting("refuse", "Texts below min_chars are an error, or left out.")
     clean: corpus.Clean = setting(
         "none",
         "none keeps the texts and prompts of a CSV file as they are; light drops spaces around a text, and makes the "
@@ -80,9 +78,7 @@ class LLMGANConfig(TrainConfig):
     adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
     dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
     keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
-    sequence_length: int = setting(
-        12, "Longest text, with its end token.", "tokens", ge=2, le=8192, basic=True, shapes=True
-    )
+    sequence_length: int = setting(12, "Longest text with end token.", "tokens", ge=2, le=8192, basic=True, shapes=True)
     prompt_length: int = setting(
         32, "Longest prompt; a longer one loses its beginning.", "tokens", ge=1, le=8192, shapes=True
     )
@@ -120,9 +116,7 @@ class LLMGANConfig(TrainConfig):
         le=1,
     )
     entropy_weight: float = setting(0.005, "Weight of the entropy bonus, against repetition.", ge=0, le=100)
-    freeze_generator: bool = setting(
-        False, "Do not train the generator after its warm-up: a baseline for adversarial training."
-    )
+    freeze_generator: bool = setting(False, "Do not train the generator after its warm-up, as a baseline.")
     texts_at_once: int | None = setting(
         None,
         "Texts that a rank writes and judges together; None for all of an optimizer step. Lower it if memory is short.",
@@ -256,9 +250,8 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if config.dataset is None:
-        return SampleCounts(
-            config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
-        )
+        held_out = config.eval_samples
+        return SampleCounts(config.num_sequences, held_out, held_out if config.test_fraction else 0)
     if hub.named(config.dataset) is not None:
         return None  # counting downloads nothing
     # Only the fields that the texts depend on: another learning rate does not read them again.

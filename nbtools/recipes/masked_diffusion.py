@@ -85,9 +85,7 @@ class MaskedDiffusionConfig(TrainConfig):
         "sequence_length: a pair each, filled with end-of-text tokens that count in the loss.",
         before="sequence_length",
     )
-    eval_draws: int = setting(
-        512, "Masked sequences per evaluation, the same every time.", "masked sequences", ge=1, le=1_000_000
-    )
+    eval_draws: int = setting(512, "Masked sequences per evaluation, always the same.", "sequences", ge=1, le=1_000_000)
     sample_texts: int = setting(
         2, "Texts to sample at every evaluation; the first is shown step by step; 0 for none.", "texts", ge=0, le=64
     )
@@ -236,10 +234,8 @@ def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: obje
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
         return _counted_pairs(found, config)
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
-    *counts, note = corpus.count_tokens(
-        documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction
-    )
-    return SampleCounts.of(counts, note, config.sequence_length)
+    *sizes, note = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
+    return SampleCounts.of(sizes, note, config.sequence_length)
 
 
 def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> SampleCounts:
@@ -281,9 +277,7 @@ RECIPE = Recipe(
     summary="Train or fine-tune a language model that generates text by unmasking tokens in any order (LLaDA).",
     config_class=MaskedDiffusionConfig,
     presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, one to two minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()
-        ),
+        "cpu_demo": Preset("Two CPU cores, 1 to 2 minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()),
         "shakespeare_2gpu": _llada(2),
         "shakespeare_4gpu": _llada(4),
         "pretraining_8gpu": Preset(

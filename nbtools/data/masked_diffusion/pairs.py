@@ -126,9 +126,7 @@ def _pairs_in(where: str, row: Mapping[str, Any], number: int, left_out: LeftOut
     if names is None and MESSAGES in row:
         raise DataError(f"{where}: {MESSAGES!r} is {shown(messages, 40)}, not a list of objects; {_CONVERSATION}")
     if names is None and _SHARE_GPT in row:
-        raise DataError(
-            f"{where}: {_SHARE_GPT!r} is not read; {_CONVERSATION} (from human and gpt: the roles user and assistant)"
-        )
+        raise DataError(f"{where}: {_SHARE_GPT!r} is not read; {_CONVERSATION} (human and gpt: user and assistant)")
     if names is None:
         missing = next((answer for prompt, answer in NAMES if prompt in row), "prompt")
         raise DataError(f"{where}: has no {missing!r}; {_WANTED}")
@@ -155,23 +153,21 @@ def _conversation(
     answers: list[int] = []
     num_weightless = num_behind = 0
     for place, message in enumerate(messages, start=1):
-        role, content = message.get("role"), message.get("content")
+        role, content, here = message.get("role"), message.get("content"), f"{where}, message {place}"
         if not isinstance(role, str):
-            raise DataError(f"{where}, message {place}: has no 'role', only {shown(list(message))}; {_CONVERSATION}")
-        _check_lost(f"{where}, message {place}", message)
-        tables.check_characters(f"{where}, message {place}: 'role'", role)
+            raise DataError(f"{here}: has no 'role', only {shown(list(message))}; {_CONVERSATION}")
+        _check_lost(here, message)
+        tables.check_characters(f"{here}: 'role'", role)
         if role == "system" and isinstance(content, str | None) and not (content or "").strip():
             continue
         weight = 1 if message.get("weight") is None else message["weight"]
         if weight not in (0, 1):
-            raise DataError(f"{where}, message {place}: weight={shown(weight)}; 0 (not trained on) and 1 are allowed")
+            raise DataError(f"{here}: weight={shown(weight)}; 0 (not trained on) and 1 are allowed")
         if role == "assistant" and turns and place > first:
             num_weightless += not weight
             answers += [len(turns)] if weight else []
         num_behind = 0 if role == "assistant" else num_behind + 1
-        turns.append(
-            {"role": role, "content": _checked(f"{where}, message {place}", "content", content, _CONVERSATION)}
-        )
+        turns.append({"role": role, "content": _checked(here, "content", content, _CONVERSATION)})
     if not answers and not num_weightless:
         raise DataError(f"{where}: no message of the role 'assistant' follows another; {_CONVERSATION}")
     left_out.num_weightless += num_weightless
@@ -223,9 +219,7 @@ def split_pairs(
     """
     fitting = [pair for pair in pairs if num_tokens(pair) < length]
     if not fitting:
-        raise DataError(
-            f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
-        )
+        raise DataError(f"none of {len(pairs)} pairs fits into {length} tokens (sequence_length); raise it")
     lengths = [len(pair.prompt) + len(pair.answer) for pair in fitting]
     keys_N = split.keys_of(pair.prompt for pair in fitting)
     parts_N = split.divide(keys_N, lengths, test_fraction, "", "different prompt", "give more pairs")
