@@ -70,8 +70,8 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
         raise DataError(f"{folder / METADATA}: is damaged, or of a newer nbtools; {again}")
     later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens", "num_special_tokens"))
     num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
-    clean = str(content.get("clean", "light"))
-    return PreparedMetadata(content["tokenizer"], *numbers[:-1], num_unknown, clean, num_test, num_special)
+    sizes, clean = (numbers[0], numbers[1], numbers[2]), str(content.get("clean", "light"))
+    return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)
 
 
 def digest_of_prepared(folder: Path) -> DataDigest:
