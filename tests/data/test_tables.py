@@ -448,3 +448,9 @@ def test_a_line_or_list_that_is_too_long_is_refused_before_it_is_read(
             list(corpus.documents(str(written(tmp_path, suffix, [{"text": "x" * 60}]))))
     with pytest.raises(DataError, match=r"data\.json: a list of more than 100 bytes, .*write one JSON object per line"):
         list(corpus.documents(str(written(tmp_path, ".json"))))
+
+
+def test_long_cells_are_read_and_the_limit_of_other_code_stays(tmp_path: Path) -> None:
+    path, before = written(tmp_path, ".csv", [{"text": "x" * 200_000}, {"text": "y"}]), csv.field_size_limit()
+    with tables.opened(path) as (_, rows):
+        assert [(len(cells[0]), csv.field_size_limit()) for _, cells in rows] == [(200_000, before), (1, before)]
