@@ -385,7 +385,7 @@ def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, suffix: str, encodi
             r"in UTF-16LE, without a byte order mark; .*iconv -f utf-16le -t utf-8 data",
         ),
         ("text\nsmed\n".encode("utf-16-be"), r"in UTF-16BE, .*iconv -f utf-16be -t utf-8 data"),
-        ("text\nsmed\n".encode("utf-16")[:-1], r"is marked as UTF-16 but is damaged .*; write it again"),
+        ("text\nsmed\n".encode("utf-16")[:-1], r"is marked as UTF-16 but damaged .*; write it again"),
     ],
 )
 def test_text_in_utf_16_without_its_mark_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
