@@ -224,11 +224,14 @@ def test_the_column_of_text_is_found(row: dict[str, Any], column: str) -> None:
             {"premise": "a", "hypothesis": "b"},
             r"several columns of text \(premise, hypothesis\) and none called 'text'; name .*: ,column=premise",
         ),
-        ({"audio": [1, 2], "label": 3}, r"no column of text, only 'audio': list, 'label': int; give a table with text"),
+        (
+            {"audio": [1, 2], "label": 3},
+            r"has no column of text, only 'audio': list, 'label': int; give a table with text",
+        ),
     ],
 )
 def test_no_column_or_several_are_named(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=rf"a/b, row 1: has {said}"):
+    with pytest.raises(DataError, match=rf"a/b, row 1: {said}"):
         tables.text_column("a/b, row 1", row)
 
 
