@@ -41,17 +41,13 @@ def sources_of(dataset: str, root: str | Path | None = None) -> list[tables.Sour
         DataError: a column is named behind it, or there is no such file, or it is no table.
     """
     if "column" in hub.split_options(dataset)[1]:
-        raise DataError(
-            f"dataset={dataset!r}: leave out ,column=; this recipe has fields for its columns (text_col, ...)"
-        )
+        raise DataError(f"dataset={dataset!r}: leave out ,column=; this recipe has fields for columns (text_col, ...)")
     if (downloaded := hub_dataset(dataset, root)) is not None:
         return [downloaded]
     path = dataset_path(dataset, root)
     files = files_in(path, wanted=f"a table ({' '.join(tables.SUFFIXES)}) or a folder of tables")
     if path.is_dir() and tables.suffix_of(files[0]) not in tables.SUFFIXES:
-        raise DataError(
-            f"dataset {str(path)!r}: a folder of text; this recipe reads tables: {' '.join(tables.SUFFIXES)}"
-        )
+        raise DataError(f"dataset {str(path)!r}: a text folder; this recipe reads tables: {' '.join(tables.SUFFIXES)}")
     return list(files)
 
 
@@ -156,13 +152,11 @@ def _one_kind_of_tables(folder: Path, *, is_beside_text: bool) -> list[Path]:
     if len(splits) > 1:
         names = ", ".join(str(file.relative_to(folder)) for file in splits.values())
         raise DataError(
-            f"dataset {str(folder)!r}: holds tables of {len(splits)} splits ({names}); name one file, or move those to "
+            f"dataset {str(folder)!r}: has tables of {len(splits)} splits ({names}); name one file, or move those to "
             "train on into a folder of their own"
         )
     if len(kinds := sorted({tables.suffix_of(file) for file in files})) > 1:
-        raise DataError(
-            f"dataset {str(folder)!r}: holds tables of {len(kinds)} kinds ({' '.join(kinds)}); name one file"
-        )
+        raise DataError(f"dataset {str(folder)!r}: has tables of {len(kinds)} kinds ({' '.join(kinds)}); name one file")
     return files
 
 

@@ -67,9 +67,8 @@ class FirstRows:
         cells = self.cells(column)
         if len(cells) < len(self.rows) or any(len(cell) > _LONGEST_LABEL for cell in cells):
             return False
-        is_fraction = any(
-            _is_number(cell) and float(cell) % 1 for cell in cells
-        )  # 1.0 is a class with a gap in the column
+        # 1.0 is a class with a gap in the column.
+        is_fraction = any(_is_number(cell) and float(cell) % 1 for cell in cells)
         different = len(set(cells))
         return not is_fraction and 2 <= different <= min(_MOST_CLASSES, max(2, len(cells) // 2))
 
@@ -89,7 +88,6 @@ def first_rows(dataset: str, root: Path | None = None) -> FirstRows:
         rows = tuple(row for _, row in islice(tables.rows_of_tables([files[0]]), _MOST_ROWS))
         return FirstRows(tuple(dict.fromkeys(name for row in rows for name in row)), rows, len(files))
     with tables.open_bytes(files[0]) as file:
-        lines = (
-            line.decode("utf-8-sig", "replace").rstrip() for line in islice(tables.lines_of(files[0], file), _MOST_ROWS)
-        )
+        start = islice(tables.lines_of(files[0], file), _MOST_ROWS)
+        lines = (line.decode("utf-8-sig", "replace").rstrip() for line in start)
         return FirstRows((), tuple({"": line} for line in lines if line), len(files))

@@ -74,7 +74,7 @@ def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
         if "scripts" in path.relative_to(root).parts:
             return False
         if path.is_dir():
-            return has_text and sum(1 for name in _names(path) if name.lower().endswith(".txt")) > 1
+            return has_text and sum(1 for _ in path.glob("*.[tT][xX][tT]")) > 1
         suffix = tables.suffix_of(path)
         if not path.is_file() or (suffix not in tables.SUFFIXES and not (has_text and suffix == ".txt")):
             return False
@@ -97,13 +97,6 @@ def find_programs(root: Path) -> ProjectFiles:
         return _MAIN.search(source) is not None and _WRITTEN_HERE not in source
 
     return find_files(root, is_program)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
 
 
 def _is_table(path: Path) -> bool:

@@ -9,12 +9,13 @@ import gzip
 import io
 import json
 import re
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, AnyStr, cast, overload
+from typing import IO, Any, AnyStr, cast
 
 from nbtools.data.hub import HubDataset, hub_rows, with_options
 from nbtools.errors import DataError, shown
@@ -27,12 +28,9 @@ NOT_READ = {
     ".xz": "compressed with xz",
     ".bz2": "compressed with bzip2",
     ".zip": "a ZIP archive",
-    ".tar": "a tar archive",
-    ".tgz": "a tar archive",
-    ".xlsx": "an Excel workbook",
-    ".xls": "an Excel workbook",
-    ".arrow": "an Arrow file",
-    ".feather": "an Arrow file",
+    **dict.fromkeys((".tar", ".tgz"), "a tar archive"),
+    **dict.fromkeys((".xlsx", ".xls"), "an Excel workbook"),
+    **dict.fromkeys((".arrow", ".feather"), "an Arrow file"),
 }
 """Suffixes of files that are neither text nor a table that is read."""
 Source = Path | HubDataset
@@ -58,6 +56,7 @@ _SEP = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
 """First line of a CSV file in which Excel names the delimiter."""
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _SAMPLED_LINES = 50
+_LIMIT_LOCK = threading.Lock()
 _OPEN = (b"{", b"[")
 """First lines of JSON that is written over several."""
 
@@ -91,9 +90,7 @@ def open_bytes(path: Path) -> IO[bytes]:
             )
         return file
     except UnicodeError as error:
-        raise DataError(
-            f"{path}: has the mark of {encoding.upper()} but is damaged ({error}); write it again"
-        ) from None
+        raise DataError(f"{path}: is marked as {encoding.upper()} but damaged ({error}); write it again") from None
     except BaseException:
         file.close()
         raise
@@ -239,9 +236,7 @@ def texts_of(files: Iterable[Iterator[Row]], column: str | None) -> Iterator[str
                 raise DataError(f"{where}: column {more[0]!r} holds text and is not in the first row; {_how(first[1])}")
             text = row.get(name)
             if text is not None and not isinstance(text, str):
-                raise DataError(
-                    f"{where}: column {name!r} holds {type(text).__name__} beside text; choose another column"
-                )
+                raise DataError(f"{where}: column {name!r} holds {type(text).__name__} beside text; name another one")
             check_characters(f"{where}: column {name!r}", text or "")
             yield text
         if not is_found:
@@ -270,9 +265,7 @@ def text_column(where: str, row: Mapping[str, Any]) -> str:
     if len(names) == 1:
         return names[0]
     if names:
-        raise DataError(
-            f"{where}: has several columns of text ({', '.join(names)}) and none called {_TEXT!r}; {_how(row)}"
-        )
+        raise DataError(f"{where}: several columns of text ({', '.join(names)}) and none called {_TEXT!r}; {_how(row)}")
     kinds = ", ".join(f"{shown(name)}: {type(value).__name__}{_hint(value)}" for name, value in row.items())
     raise DataError(f"{where}: has no column of text, only {kinds}; give a table with text")
 
@@ -369,14 +362,11 @@ class Cells(Sequence[str]):
     def __len__(self) -> int:
         return len(self._header)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        """Return a cell as text; DataError unless it is a text, number or bool without half of a surrogate pair."""
-        if isinstance(at, slice):
-            return [self[place] for place in range(len(self))[at]]
+    def __getitem__(self, at: int) -> str:  # type: ignore[override]
+        """Return a cell as text; DataError unless it is a text, number or bool without half of a surrogate pair.
+
+        No caller takes a slice.
+        """
         value = self._row.get(name := self._header[at])
         if value is None or value != value:  # NaN: missing, in a nullable column
             return ""
@@ -413,7 +403,6 @@ def _opened(
         return
     try:
         with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            csv.field_size_limit(_LONGEST_LINE)
             num_before = 0
             try:
                 sample = list(islice(lines_of(path, file), _SAMPLED_LINES))
@@ -421,10 +410,11 @@ def _opened(
                 lines = _without_nul(path, lines_of(path, file))
                 num_before, delimiter = _delimiter(path, sample)
                 reader = csv.reader(islice(lines, num_before, None), delimiter=delimiter, strict=True)
-                header = [name.strip() for name in next(reader, [])]
+                found_rows = _parsed(reader)
+                header = [name.strip() for name in next(found_rows, [])]
                 if not any(header):
                     raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
-                rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in reader if cells)
+                rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in found_rows if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
             except UnicodeDecodeError:
                 raise _wrong_encoding(path) from None
@@ -439,6 +429,20 @@ def _opened(
         raise DataError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give the path of a CSV file"
         ) from error
+
+
+def _parsed(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of a `csv.reader` with long cells; the limit of the process is as before whenever one is read."""
+    while True:
+        with _LIMIT_LOCK:
+            before = csv.field_size_limit(_LONGEST_LINE)
+            try:
+                cells = next(reader, None)
+            finally:
+                csv.field_size_limit(before)
+        if cells is None:
+            return
+        yield cells
 
 
 def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
@@ -456,7 +460,7 @@ def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
 
     def fits(delimiter: str) -> tuple[int, int]:
         with suppress(csv.Error):  # which is raised again where the row is read
-            rows = list(csv.reader(lines, delimiter=delimiter))
+            rows = list(_parsed(csv.reader(lines, delimiter=delimiter)))
             return sum(len(cells) == len(rows[0]) for cells in rows), header.count(delimiter)
         return 0, 0
 
@@ -506,8 +510,8 @@ def _wrong_encoding(path: Path) -> DataError:
             except UnicodeDecodeError as error:
                 before = content[: error.start].decode("utf-8", "replace")
                 _, delimiter = _delimiter(path, [header or before])
-                at = max(len(next(csv.reader([before], delimiter=delimiter), [])) - 1, 0)
-                names = next(csv.reader([header], delimiter=delimiter), [])
+                cells, names = (next(_parsed(csv.reader([text], delimiter=delimiter)), []) for text in (before, header))
+                at = max(len(cells) - 1, 0)
                 column = repr(names[at].strip()) if at < len(names) else str(at + 1)
                 return DataError(
                     f"{path}, line {line}, column {column}: byte {start + error.start} (0x{content[error.start]:02x}) "

@@ -5,28 +5,15 @@ from typing import Literal
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, did_you_mean
 from nbtools.recipes import algorithm_distillation, llm_gan, masked_diffusion, mlm_pretraining, text_classification
-from nbtools.recipes.algorithm_distillation import AlgorithmDistillationConfig
-from nbtools.recipes.llm_gan import LLMGANConfig
-from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig
-from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig
-from nbtools.recipes.recipe import Preset, Recipe, Recipes, Source
-from nbtools.recipes.text_classification import TextClassificationConfig
-
-__all__ = [
-    "RECIPES",
-    "AlgorithmDistillationConfig",
-    "LLMGANConfig",
-    "MLMPretrainingConfig",
-    "MaskedDiffusionConfig",
-    "Preset",
-    "PresetName",
-    "Recipe",
-    "RecipeKey",
-    "Source",
-    "TextClassificationConfig",
-    "recipe_named",
-    "recipe_of",
-]
+from nbtools.recipes.algorithm_distillation import AlgorithmDistillationConfig as AlgorithmDistillationConfig
+from nbtools.recipes.llm_gan import LLMGANConfig as LLMGANConfig
+from nbtools.recipes.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionConfig
+from nbtools.recipes.mlm_pretraining import MLMPretrainingConfig as MLMPretrainingConfig
+from nbtools.recipes.recipe import Preset as Preset
+from nbtools.recipes.recipe import Recipe as Recipe
+from nbtools.recipes.recipe import Recipes
+from nbtools.recipes.recipe import Source as Source
+from nbtools.recipes.text_classification import TextClassificationConfig as TextClassificationConfig
 
 # Written out, because an editor completes the values of a Literal without running anything; a test compares them.
 RecipeKey = Literal["mlm_pretraining", "masked_diffusion", "text_classification", "algorithm_distillation", "llm_gan"]

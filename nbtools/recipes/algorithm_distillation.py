@@ -269,6 +269,8 @@ def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: st
 
 _CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
 _CPU_DEMO |= {"learning_rate": 2e-3, "eval_every": 250, "checkpoint_every": 250}
+_FIELDS = tuple(AlgorithmDistillationConfig.__annotations__)
+_DATA_FIELDS = _FIELDS[: _FIELDS.index("num_layers")]
 
 RECIPE = Recipe(
     key="algorithm_distillation",
@@ -287,16 +289,5 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
-    data_fields=(
-        "dataset",
-        "source_algorithm",
-        "num_histories",
-        "num_episodes",
-        "source_episodes",
-        "grid_size",
-        "horizon",
-        "reward_once",
-        "test_share",
-        "test_goals",
-    ),
+    data_fields=_DATA_FIELDS,
 )

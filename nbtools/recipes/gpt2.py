@@ -19,12 +19,8 @@ def gpt2_settings(size: Any, vocab_size: int, num_positions: int) -> dict[str, A
         "n_head": size.num_heads,
         # GPT-2's gelu_new as one kernel: a quarter less time for small models.
         "activation_function": "gelu_pytorch_tanh",
-        "resid_pdrop": size.dropout,
-        "embd_pdrop": size.dropout,
-        "attn_pdrop": size.dropout,
-        "classifier_dropout": size.dropout,
-        "bos_token_id": None,
-        "eos_token_id": None,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "classifier_dropout"), size.dropout),
+        **dict.fromkeys(("bos_token_id", "eos_token_id")),
     }
 
 

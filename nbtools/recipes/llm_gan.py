@@ -11,15 +11,7 @@ from pydantic import model_validator
 from nbtools.config import TrainConfig, beta
 from nbtools.data import corpus, data_files, hub, split
 from nbtools.data.first_rows import FirstRows
-from nbtools.data.llm_gan.stories import (
-    TOPICS,
-    Story,
-    python_stories,
-    read_stories,
-    split_stories,
-    usual_prompt,
-    usual_text,
-)
+from nbtools.data.llm_gan import stories
 from nbtools.errors import shown
 from nbtools.recipes import activations, gpt2, lora, modernbert, named_model
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
@@ -53,9 +45,7 @@ class LLMGANConfig(TrainConfig):
     )
     min_chars: int = setting(100, "Shortest human text.", "characters", ge=1, le=1_000_000)
     max_chars: int = setting(500, "Longer human texts are cut.", "characters", ge=1, le=1_000_000)
-    short_texts: Literal["refuse", "leave_out"] = setting(
-        "refuse", "A text shorter than min_chars is an error, or is left out."
-    )
+    short_texts: Literal["refuse", "leave_out"] = setting("refuse", "Texts below min_chars are an error, or left out.")
     clean: corpus.Clean = setting(
         "none",
         "none keeps the texts and prompts of a CSV file as they are; light drops spaces around a text, and makes the "
@@ -88,9 +78,7 @@ class LLMGANConfig(TrainConfig):
     adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
     dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
     keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
-    sequence_length: int = setting(
-        12, "Longest text, with its end token.", "tokens", ge=2, le=8192, basic=True, shapes=True
-    )
+    sequence_length: int = setting(12, "Longest text with end token.", "tokens", ge=2, le=8192, basic=True, shapes=True)
     prompt_length: int = setting(
         32, "Longest prompt; a longer one loses its beginning.", "tokens", ge=1, le=8192, shapes=True
     )
@@ -128,9 +116,7 @@ class LLMGANConfig(TrainConfig):
         le=1,
     )
     entropy_weight: float = setting(0.005, "Weight of the entropy bonus, against repetition.", ge=0, le=100)
-    freeze_generator: bool = setting(
-        False, "Do not train the generator after its warm-up: a baseline for adversarial training."
-    )
+    freeze_generator: bool = setting(False, "Do not train the generator after its warm-up, as a baseline.")
     texts_at_once: int | None = setting(
         None,
         "Texts that a rank writes and judges together; None for all of an optimizer step. Lower it if memory is short.",
@@ -162,7 +148,7 @@ class LLMGANConfig(TrainConfig):
         if self.dataset is None and self.model_name is not None:
             raise ValueError(
                 f"model_name={shown(self.model_name)}: a pretrained model needs texts; give a dataset: a CSV file, or "
-                f"{TOPICS}"
+                f"{stories.TOPICS}"
             )
         if self.dataset is None and self.judging == "verdicts":
             raise ValueError("judging='verdicts': needs texts, not a Markov chain; give a dataset, or use scores")
@@ -218,17 +204,17 @@ def discriminator_positions(config: LLMGANConfig) -> int:
 
 def load_stories(
     config: LLMGANConfig, root: Path | None = None, say: Callable[[str], None] = lambda text: None
-) -> tuple[list[Story], list[Story], list[Story]]:
+) -> tuple[list[stories.Story], list[stories.Story], list[stories.Story]]:
     """Read the training, evaluation and test texts of a dataset; `say` receives notes on texts that are left out.
 
     Raises:
         DataError: the file is missing or malformed, a text is too short, or fewer than two texts are left.
     """
-    if config.dataset == TOPICS:
-        topics = list(python_stories(config.min_chars, config.max_chars))
-        return split_stories(topics, TOPICS, config.test_fraction, say)
+    if config.dataset == stories.TOPICS:
+        topics = list(stories.python_stories(config.min_chars, config.max_chars))
+        return stories.split_stories(topics, stories.TOPICS, config.test_fraction, say)
     assert config.dataset is not None, "the Markov chain has no texts"
-    return read_stories(
+    return stories.read_stories(
         data_files.sources_of(config.dataset, root),
         config.text_col,
         config.prompt_cols,
@@ -244,7 +230,7 @@ def load_stories(
 def _source(config: LLMGANConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("sequences of a random Markov chain")
-    if config.dataset == TOPICS:
+    if config.dataset == stories.TOPICS:
         return Source("the English text that ships with Python")
     sources = data_files.sources_of(config.dataset, root)
     if isinstance(found := sources[0], hub.HubDataset):
@@ -254,19 +240,18 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
 
 
 def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
-    return {"text_col": None if usual_text(first.columns) else first.text_column(), "prompt_cols": None}
+    return {"text_col": None if stories.usual_text(first.columns) else first.text_column(), "prompt_cols": None}
 
 
 def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    text = usual_text(columns)
-    return {"text_col": (text,) if text else (), "prompt_cols": usual_prompt(columns, text)}
+    text = stories.usual_text(columns)
+    return {"text_col": (text,) if text else (), "prompt_cols": stories.usual_prompt(columns, text)}
 
 
 def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
     if config.dataset is None:
-        return SampleCounts(
-            config.num_sequences, config.eval_samples, config.eval_samples if config.test_fraction else 0
-        )
+        held_out = config.eval_samples
+        return SampleCounts(config.num_sequences, held_out, held_out if config.test_fraction else 0)
     if hub.named(config.dataset) is not None:
         return None  # counting downloads nothing
     # Only the fields that the texts depend on: another learning rate does not read them again.
@@ -286,19 +271,20 @@ def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> Sa
 def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:
     """A preset with Llamas of a billion weights as generator and judge."""
     # 32 on each GPU: a table of 4 x 512 tokens x 128,256 words in fp32 takes a gigabyte, and a step needs several.
-    shared: dict[str, object] = {"dataset": TOPICS, "model_name": "meta-llama/Llama-3.2-1B-Instruct"}
+    shared: dict[str, object] = {"dataset": stories.TOPICS, "model_name": "meta-llama/Llama-3.2-1B-Instruct"}
     shared |= {"judging": "verdicts", "sequence_length": 512, "prompt_length": 128, "max_judge_tokens": 1024}
     shared |= {"temperature": 0.8, "learning_rate": 1e-5, "warmup_learning_rate": 1e-5, "judge_learning_rate": 1e-5}
     shared |= {"lr_schedule": "constant", "precision": "bf16", "gradient_checkpointing": True, "batch_size": 4}
     shared |= {"gradient_accumulation_steps": 8, "generator_warmup_steps": 0, "judge_warmup_steps": 50}
     shared |= {"judge_steps": 1, "log_every": 1, "eval_samples": 64}
-    return Preset(description, nproc_per_node, {**shared, **values})
+    models = "Llama 3.2 1B as generator and as judge with verdicts"
+    return Preset(f"{description}, {models}", nproc_per_node, {**shared, **values})
 
 
 _CPU_DEMO: dict[str, Any] = {"batch_size": 128, "epochs": 10, "max_steps": 270, "generator_warmup_steps": 10}
 _CPU_DEMO |= {"judge_warmup_steps": 100, "learning_rate": 3e-4, "lr_schedule": "constant", "eval_every": 20}
 _CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False}
-_TEST: dict[str, Any] = {"dataset": TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
+_TEST: dict[str, Any] = {"dataset": stories.TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
 _TEST |= {"sequence_length": 24, "prompt_length": 8, "batch_size": 32, "epochs": 5, "generator_warmup_steps": 60}
 _TEST |= {"judge_warmup_steps": 30, "learning_rate": 3e-4, "eval_every": 25, "eval_samples": 256}
 _DATA_FIELDS = (
@@ -320,13 +306,9 @@ RECIPE = Recipe(
             2,
             _TEST,
         ),
-        "small": _guide_preset(
-            "4 GPUs, 20 epochs, Llama 3.2 1B as generator and as judge with verdicts", 4, {"epochs": 20}
-        ),
+        "small": _guide_preset("4 GPUs, 20 epochs", 4, {"epochs": 20}),
         "full": _guide_preset(
-            "All GPUs, 100 epochs, checkpoints every 20 steps, Llama 3.2 1B as generator and as judge with verdicts",
-            None,
-            {"epochs": 100, "checkpoint_every": 20},
+            "All GPUs, 100 epochs, checkpoints every 20 steps", None, {"epochs": 100, "checkpoint_every": 20}
         ),
     },
     num_parameters=_num_parameters,

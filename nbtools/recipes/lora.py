@@ -25,9 +25,7 @@ ADAPTER: Any = setting(
     shapes=True,
 )
 RANK: Any = setting(16, "Rank of the adapter's matrices.", "dimensions", ge=1, le=16_384, shapes=True)
-ALPHA: Any = setting(
-    32, "Scale of the adapter: its products are multiplied by lora_alpha / lora_rank.", ge=1, shapes=True
-)
+ALPHA: Any = setting(32, "Scale of the adapter: products are multiplied by lora_alpha / lora_rank.", ge=1, shapes=True)
 TARGETS: Any = setting(
     None,
     "Layers of `model_name` that get an adapter, such as q_proj,v_proj; None for those that peft takes for its "

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub, split, tables
+from nbtools.data import corpus, data_files, hub, tables
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs, prepared
 from nbtools.errors import ConfigError, DataError
@@ -85,9 +85,7 @@ class MaskedDiffusionConfig(TrainConfig):
         "sequence_length: a pair each, filled with end-of-text tokens that count in the loss.",
         before="sequence_length",
     )
-    eval_draws: int = setting(
-        512, "Masked sequences per evaluation, the same every time.", "masked sequences", ge=1, le=1_000_000
-    )
+    eval_draws: int = setting(512, "Masked sequences per evaluation, always the same.", "sequences", ge=1, le=1_000_000)
     sample_texts: int = setting(
         2, "Texts to sample at every evaluation; the first is shown step by step; 0 for none.", "texts", ge=0, le=64
     )
@@ -236,10 +234,8 @@ def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: obje
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
         return _counted_pairs(found, config)
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
-    *counts, note = corpus.count_tokens(
-        documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction
-    )
-    return SampleCounts.of(counts, note, config.sequence_length)
+    *sizes, note = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
+    return SampleCounts.of(sizes, note, config.sequence_length)
 
 
 def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> SampleCounts:
@@ -253,7 +249,7 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
     parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return SampleCounts.of(map(len, parts), split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt"))
+    return SampleCounts.of(map(len, parts), pairs.repeated_note(found))
 
 
 def _llada(num_gpus: int) -> Preset:
@@ -281,9 +277,7 @@ RECIPE = Recipe(
     summary="Train or fine-tune a language model that generates text by unmasking tokens in any order (LLaDA).",
     config_class=MaskedDiffusionConfig,
     presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, one to two minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()
-        ),
+        "cpu_demo": Preset("Two CPU cores, 1 to 2 minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()),
         "shakespeare_2gpu": _llada(2),
         "shakespeare_4gpu": _llada(4),
         "pretraining_8gpu": Preset(
@@ -293,9 +287,8 @@ RECIPE = Recipe(
         ),
     },
     num_parameters=modernbert.num_parameters_of,
-    activation_bytes=lambda config, precision: activations.text_bytes(
-        config, precision, 0.5
-    ),  # half of the tokens are masked on average
+    # Half of the tokens are masked on average.
+    activation_bytes=lambda config, precision: activations.text_bytes(config, precision, 0.5),
     source=_source,
     count_samples=_count_samples,
     reads_text=True,

@@ -57,15 +57,11 @@ def modernbert_settings(size: Any, vocab_size: int) -> dict[str, Any]:
         # Wide enough for narrow models: 0.05 at width 64, ModernBERT's own 0.02 at 400. With 0.02 at width 64, learning
         # any context took twice as many steps.
         "initializer_range": 0.4 / math.sqrt(size.hidden_size),
-        "attention_dropout": size.dropout,
-        "mlp_dropout": size.dropout,
-        "embedding_dropout": size.dropout,
+        **dict.fromkeys(("attention_dropout", "mlp_dropout", "embedding_dropout"), size.dropout),
         "tie_word_embeddings": True,
         "pad_token_id": ids["[PAD]"],
-        "cls_token_id": ids["[CLS]"],
-        "bos_token_id": ids["[CLS]"],
-        "sep_token_id": ids["[SEP]"],
-        "eos_token_id": ids["[SEP]"],
+        **dict.fromkeys(("cls_token_id", "bos_token_id"), ids["[CLS]"]),
+        **dict.fromkeys(("sep_token_id", "eos_token_id"), ids["[SEP]"]),
     }
 
 

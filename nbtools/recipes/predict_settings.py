@@ -25,9 +25,7 @@ class PredictSettings(Settings):
 
 
 SEED = setting(0, "Seed of the random numbers.", ge=0, lt=2**63, basic=True)
-NUM_FRAMES = setting(
-    0, "Intermediate states to record with a result, for a page that plays them.", "states", ge=0, le=200
-)
+NUM_FRAMES = setting(0, "Intermediate states to record with a result, which a page can play.", "states", ge=0, le=200)
 
 
 class MLMPretrainingPredict(PredictSettings):

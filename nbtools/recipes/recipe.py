@@ -98,9 +98,8 @@ class Recipe:
         if name not in self.presets:
             raise ConfigError(f"preset={shown(name)}: {self.key} has {', '.join(self.presets)}")
         preset = self.presets[name]
-        return self.config_class(**preset.values), Launch(
-            nproc_per_node=preset.nproc_per_node or "gpu", gpus=preset.gpus
-        )
+        launch = Launch(nproc_per_node=preset.nproc_per_node or "gpu", gpus=preset.gpus)
+        return self.config_class(**preset.values), launch
 
 
 class Recipes(dict[str, Recipe]):

@@ -58,9 +58,7 @@ class TextClassificationConfig(TrainConfig):
         "nothing for generic ones.",
         before=("?", "NA", "NaN", "nan"),
     )
-    skip_unlabelled: bool = setting(
-        False, "Leave out rows without a code in any of the columns; otherwise they are an error."
-    )
+    skip_unlabelled: bool = setting(False, "Leave out rows without a code in any column; otherwise they are an error.")
     clean: corpus.Clean = setting(
         "none",
         "none keeps every character of the texts; light reads them in lower case, with single spaces and without "
@@ -70,9 +68,7 @@ class TextClassificationConfig(TrainConfig):
     formatter: Literal["hisco", "generic"] | None = setting(
         None, "Format of the codes; None means generic with target_cols, else hisco."
     )
-    key: str | None = setting(
-        None, "A CSV file with columns code and hisco, if the data has numbers in place of codes."
-    )
+    key: str | None = setting(None, "A CSV file with columns code and hisco, if the data has numbers instead of codes.")
     max_codes: int = setting(5, "Most codes per text.", "codes", ge=1, le=6, shapes=True)
     model_name: str | None = setting(
         None,
@@ -93,9 +89,7 @@ class TextClassificationConfig(TrainConfig):
         1024, "Rows of each of the 8 hashed character tables.", "buckets", ge=128, le=1_000_000, shapes=True
     )
     num_decoder_layers: int = setting(2, "Layers of the sequence decoder.", "layers", ge=1, le=64, shapes=True)
-    num_decoder_heads: int = setting(
-        4, "Attention heads per layer of the sequence decoder.", "heads", ge=1, le=128, shapes=True
-    )
+    num_decoder_heads: int = setting(4, "Heads per layer of the sequence decoder.", "heads", ge=1, le=128, shapes=True)
     sequence_length: int = setting(
         64, "Longest input, with language and special tokens.", "characters", ge=16, le=2048, basic=True
     )

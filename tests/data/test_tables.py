@@ -101,7 +101,7 @@ def test_a_folder_of_shards_is_read_in_order_and_two_kinds_are_refused(tmp_path:
         written(tmp_path, ".parquet", ROWS[20 * shard : 20 * shard + 20], f"train-{shard}")
     assert list(corpus.documents(str(tmp_path))) == TEXTS
     written(tmp_path, ".json", name="dataset_infos")
-    with pytest.raises(DataError, match=r"holds tables of 2 kinds \(\.json \.parquet\); name one file"):
+    with pytest.raises(DataError, match=r"has tables of 2 kinds \(\.json \.parquet\); name one file"):
         data_files.files_in(tmp_path)
     (tmp_path / "README.txt").write_text("text")
     with pytest.raises(DataError, match=r"holds text files \(README\.txt, \.\.\.\) and tables \(train-0\.parquet, "):
@@ -127,7 +127,7 @@ def test_hidden_shards_are_not_read_and_those_of_two_splits_are_refused(tmp_path
 
 def test_a_column_that_the_first_row_leaves_open_is_asked_for(tmp_path: Path) -> None:
     path = str(written(tmp_path, ".jsonl", [{"title": "t1", "body": None}, {"title": "t2", "body": "long"}]))
-    with pytest.raises(DataError, match=r"line 1: has several columns of text \(title, body\).*,column=title"):
+    with pytest.raises(DataError, match=r"line 1: several columns of text \(title, body\).*,column=title"):
         list(corpus.documents(path))
     left_out = corpus.LeftOut()
     assert list(corpus.documents(f"{path},column=body", left_out=left_out)) == ["long"]
@@ -185,7 +185,7 @@ def test_cells_may_be_as_long_as_lines_and_tsv_has_tabs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
-        ("two.jsonl", r"two\.jsonl, line 1: has several columns of text \(a, b\) and none .* ,column=a"),
+        ("two.jsonl", r"two\.jsonl, line 1: several columns of text \(a, b\) and none .* ,column=a"),
         ("two.jsonl,column=c", r"two\.jsonl, line 1: the first row has no column 'c', only 'a', 'b'; .* ,column=a"),
         ("numbers.parquet", r"numbers\.parquet, row 1: has no column of text, only 'a': int; give a table"),
         ("mixed.jsonl", r"mixed\.jsonl, line 3: column 'a' holds int beside text"),
@@ -296,7 +296,7 @@ def test_recipes_with_several_columns_read_the_shards_of_a_folder_in_order(tmp_p
         load_samples(codes.replace(dataset=str(tmp_path / "shards")))
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("text")
-    with pytest.raises(DataError, match=r"texts': a folder of text; this recipe reads tables: \.parquet \.jsonl"):
+    with pytest.raises(DataError, match=r"texts': a text folder; this recipe reads tables: \.parquet \.jsonl"):
         load_stories(gan.replace(dataset=str(tmp_path / "texts")))
 
 
@@ -385,7 +385,7 @@ def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, suffix: str, encodi
             r"in UTF-16LE, without a byte order mark; .*iconv -f utf-16le -t utf-8 data",
         ),
         ("text\nsmed\n".encode("utf-16-be"), r"in UTF-16BE, .*iconv -f utf-16be -t utf-8 data"),
-        ("text\nsmed\n".encode("utf-16")[:-1], r"has the mark of UTF-16 but is damaged .*; write it again"),
+        ("text\nsmed\n".encode("utf-16")[:-1], r"is marked as UTF-16 but damaged .*; write it again"),
     ],
 )
 def test_text_in_utf_16_without_its_mark_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -448,3 +448,9 @@ def test_a_line_or_list_that_is_too_long_is_refused_before_it_is_read(
             list(corpus.documents(str(written(tmp_path, suffix, [{"text": "x" * 60}]))))
     with pytest.raises(DataError, match=r"data\.json: a list of more than 100 bytes, .*write one JSON object per line"):
         list(corpus.documents(str(written(tmp_path, ".json"))))
+
+
+def test_long_cells_are_read_and_the_limit_of_other_code_stays(tmp_path: Path) -> None:
+    path, before = written(tmp_path, ".csv", [{"text": "x" * 200_000}, {"text": "y"}]), csv.field_size_limit()
+    with tables.opened(path) as (_, rows):
+        assert [(len(cells[0]), csv.field_size_limit()) for _, cells in rows] == [(200_000, before), (1, before)]

@@ -167,17 +167,17 @@ def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
 
 # --- data -----------------------------------------------------------------------------------------
 
-TEXT = "one two three four five six seven eight\n\n" * 40
+TEXT = "".join(f"one two three four five six seven {number}\n\n" for number in range(40))
 
 
 def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
     folder = project.root / "data"
     folder.mkdir()
     for name in ("a", "b", "c"):
-        (folder / f"{name}.txt").write_text(TEXT)
+        (folder / f"{name}.txt").write_text(TEXT.replace("one", name))
     checked = nt.preflight(written(project, dataset="data", sequence_length=8, batch_size=1))
     said = re.fullmatch(
-        r"data: 3 files, 4\.8 KiB, (\d+) training samples, (\d+) evaluation samples: the lowest eval/loss chooses "
+        r"data: 3 files, 4\.2 KiB, (\d+) training samples, (\d+) evaluation samples: the lowest eval/loss chooses "
         r"the best checkpoint, and \d+ test samples measure it",
         found(checked, "dataset").text,
     )

@@ -6,16 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-)
 
 from nbtools.config import TrainConfig
 from nbtools.launcher.sizes import activation_bytes, check_size
@@ -104,7 +97,9 @@ def test_those_of_a_named_model_follow_from_its_shape(
         LLaDAModelLM(wide).save_pretrained("base")
     else:
         size = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256}
-        BertForMaskedLM(BertConfig(vocab_size=45, max_position_embeddings=32, **size)).save_pretrained("base")
+        transformers.BertForMaskedLM(
+            transformers.BertConfig(vocab_size=45, max_position_embeddings=32, **size)
+        ).save_pretrained("base")
     values = {**TINY[recipe], "model_name": "base", "precision": precision, "batch_size": 16, "max_steps": 2}
     for strategy in ("ddp", "fsdp"):
         values |= {"strategy": strategy, "eval_every": 1000, "checkpoint_every": 1000}
@@ -146,9 +141,9 @@ def test_activations_are_those_of_a_whole_pass_with_checkpointing_or_without(kin
     inputs_BT = torch.randint(6, 50, (8, 128))
     settings = modernbert_settings(config, 50) if kind == "ModernBERT" else gpt2_settings(config, 50, 128)
     model: Any = (
-        ModernBertForMaskedLM(ModernBertConfig(**settings))
+        transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings))
         if kind == "ModernBERT"
-        else GPT2LMHeadModel(GPT2Config(**settings, use_cache=False))
+        else transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings, use_cache=False))
     )
     if checkpointing:
         enable_gradient_checkpointing(model)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from split_corpus import read_documents, split_documents
 
+from nbtools import recipes
 from nbtools.config import TrainConfig
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
@@ -16,20 +17,10 @@ from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_t
 from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, evaluation_in_words, schedule
 from nbtools.notebook.form.form import ConfigForm
 from nbtools.project import Project
-from nbtools.recipes import (
-    RECIPES,
-    AlgorithmDistillationConfig,
-    MaskedDiffusionConfig,
-    MLMPretrainingConfig,
-    PresetName,
-    RecipeKey,
-    recipe_named,
-    recipe_of,
-)
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
 from nbtools.script.compat import aliases
 
-MLM = RECIPES["mlm_pretraining"]
+MLM = recipes.RECIPES["mlm_pretraining"]
 GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learning rate, documents
     "h200_8gpu_fast": (8, 512, 4, 4, 8, 3, 5e-5, 500_000),
     "h200_8gpu_standard": (8, 256, 6, 8, 16, 5, 3e-5, 1_000_000),
@@ -41,30 +32,32 @@ GPU_PRESETS = {  # processes, total batch, layers, heads, width, epochs, learnin
 
 
 def test_the_names_that_an_editor_completes_are_those_of_the_registry() -> None:
-    assert get_args(RecipeKey) == tuple(RECIPES)
-    assert get_args(PresetName) == tuple(dict.fromkeys(name for recipe in RECIPES.values() for name in recipe.presets))
+    assert get_args(recipes.RecipeKey) == tuple(recipes.RECIPES)
+    assert get_args(recipes.PresetName) == tuple(
+        dict.fromkeys(name for recipe in recipes.RECIPES.values() for name in recipe.presets)
+    )
     shown = str(signature(ConfigForm))
-    assert all(f"'{name}'" in shown for name in (*RECIPES, "cpu_demo")), "Shift-Tab in a notebook"
+    assert all(f"'{name}'" in shown for name in (*recipes.RECIPES, "cpu_demo")), "Shift-Tab in a notebook"
 
 
 def test_one_key_names_recipe_and_module() -> None:
-    for key, recipe in RECIPES.items():
+    for key, recipe in recipes.RECIPES.items():
         assert recipe.key == key
         assert recipe.module == f"nbtools.training.{key}"
-        assert recipe_named(key) is recipe
-        assert recipe_of(recipe.config_class()) is recipe
+        assert recipes.recipe_named(key) is recipe
+        assert recipes.recipe_of(recipe.config_class()) is recipe
 
 
 def test_an_unknown_recipe_or_preset_lists_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"recipe='mlm': .*mlm_pretraining"):
-        recipe_named("mlm")
+        recipes.recipe_named("mlm")
     with pytest.raises(ConfigError, match=r"preset='fast': mlm_pretraining has cpu_demo, h200_8gpu_fast, "):
         MLM.preset("fast")
 
 
 def test_a_config_of_no_recipe_is_refused() -> None:
     with pytest.raises(ConfigError, match="TrainConfig: no recipe has this config class; use one of MLMPretraining"):
-        recipe_of(TrainConfig())
+        recipes.recipe_of(TrainConfig())
 
 
 def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
@@ -76,7 +69,7 @@ def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
 @pytest.mark.parametrize("name", GPU_PRESETS)
 def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> None:
     config, launch = MLM.preset(name)
-    assert isinstance(config, MLMPretrainingConfig)
+    assert isinstance(config, recipes.MLMPretrainingConfig)
     assert GPU_PRESETS[name] == (
         launch.nproc_per_node,
         config.batch_size * launch.nproc_per_node,
@@ -112,13 +105,15 @@ def test_every_preset_of_the_guide_can_train_on_the_built_in_text(name: str) -> 
     [
         *(MLM.preset(name)[0] for name in GPU_PRESETS),
         pytest.param(MLM.preset("base_1gpu")[0].replace(num_layers=1), marks=pytest.mark.slow),
-        MLMPretrainingConfig(num_layers=1, num_heads=1, hidden_size=2, vocab_size=16),
-        MLMPretrainingConfig(num_layers=3, num_heads=7, hidden_size=42, vocab_size=999, dropout=0.1),
+        recipes.MLMPretrainingConfig(num_layers=1, num_heads=1, hidden_size=2, vocab_size=16),
+        recipes.MLMPretrainingConfig(num_layers=3, num_heads=7, hidden_size=42, vocab_size=999, dropout=0.1),
     ],
     ids=lambda config: f"{config.num_layers}L{config.num_heads}H{config.hidden_size}D{config.vocab_size}",
 )
 @pytest.mark.parametrize("vocab_size", [None, 57])
-def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingConfig, vocab_size: int | None) -> None:
+def test_the_parameter_count_is_that_of_the_real_model(
+    config: recipes.MLMPretrainingConfig, vocab_size: int | None
+) -> None:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     settings = ModernBertConfig(**modernbert_settings(config, vocab_size or config.vocab_size))
@@ -137,8 +132,8 @@ def test_the_parameter_count_is_that_of_the_real_model(config: MLMPretrainingCon
 def test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_distillation(
     name: str, num_gpus: int, batch_size: int, accumulation: int, precision: str
 ) -> None:
-    config, launch = RECIPES["algorithm_distillation"].preset(name)
-    assert isinstance(config, AlgorithmDistillationConfig)
+    config, launch = recipes.RECIPES["algorithm_distillation"].preset(name)
+    assert isinstance(config, recipes.AlgorithmDistillationConfig)
     assert (launch.nproc_per_node, config.precision, config.num_workers) == (num_gpus, precision, 4)
     assert (config.batch_size, config.gradient_accumulation_steps) == (batch_size, accumulation)
     assert (config.eval_batch_size, config.hidden_size, config.num_layers, config.sequence_length) == (2048, 64, 4, 240)
@@ -150,7 +145,7 @@ def test_the_presets_for_several_gpus_are_those_of_the_guide_for_algorithm_disti
 
 
 def test_the_special_tokens_have_the_ids_that_the_model_is_told() -> None:
-    settings = modernbert_settings(MLMPretrainingConfig(), 2000)
+    settings = modernbert_settings(recipes.MLMPretrainingConfig(), 2000)
     assert SPECIAL_TOKENS == ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
     assert [settings[f"{name}_token_id"] for name in ("pad", "cls", "sep")] == [0, 1, 2]
 
@@ -164,7 +159,7 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
     from nbtools.training.engine import checkpoint
     from nbtools.training.process import random_state
 
-    config = MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
+    config = recipes.MLMPretrainingConfig(num_layers=3, num_heads=4, hidden_size=hidden_size, vocab_size=2000)
     model = ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, config.vocab_size)))
     optimizer = torch.optim.AdamW(model.parameters())
     tokens_BT = torch.zeros(1, 8, dtype=torch.long)
@@ -197,12 +192,12 @@ def test_a_checkpoint_is_as_large_as_was_said(tmp_path: Path, hidden_size: int) 
     ],
 )
 def test_no_more_checkpoints_are_kept_than_are_saved(values: dict[str, Any], most: int) -> None:
-    config = MLMPretrainingConfig(**values)
+    config = recipes.MLMPretrainingConfig(**values)
     assert num_checkpoints_kept(config) == most
 
 
 def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_knows() -> None:
-    config = MLMPretrainingConfig(model_name="somewhere/model")
+    config = recipes.MLMPretrainingConfig(model_name="somewhere/model")
     assert num_trainable_parameters(config) is None
     assert checkpoint_bytes(config) is None
     assert schedule(config, 2) is None
@@ -211,10 +206,10 @@ def test_a_pretrained_model_has_a_size_and_a_schedule_that_only_the_training_kno
 # --- schedule ---
 
 
-@pytest.mark.parametrize("key", RECIPES)
+@pytest.mark.parametrize("key", recipes.RECIPES)
 def test_every_value_that_changes_the_size_of_the_model_is_said_to_shape_it(key: str) -> None:
-    cls = RECIPES[key].config_class
-    config, _ = RECIPES[key].preset(next(iter(RECIPES[key].presets)))
+    cls = recipes.RECIPES[key].config_class
+    config, _ = recipes.RECIPES[key].preset(next(iter(recipes.RECIPES[key].presets)))
     shaping = {name for name in cls.model_fields if cls.shapes_model(name)}
     assert shaping, "a checkpoint of this recipe goes with any config"
     for name, value in config:
@@ -225,21 +220,21 @@ def test_every_value_that_changes_the_size_of_the_model_is_said_to_shape_it(key:
 
 
 def test_another_number_of_heads_makes_another_model_of_the_same_size() -> None:
-    config = MLMPretrainingConfig(num_heads=2)
+    config = recipes.MLMPretrainingConfig(num_heads=2)
     assert num_trainable_parameters(config) == num_trainable_parameters(config.replace(num_heads=4))
-    assert MLMPretrainingConfig.shapes_model("num_heads")
-    assert not MLMPretrainingConfig.shapes_model("sequence_length")
+    assert recipes.MLMPretrainingConfig.shapes_model("num_heads")
+    assert not recipes.MLMPretrainingConfig.shapes_model("sequence_length")
 
 
 def test_an_epoch_counts_only_full_steps() -> None:
-    config = MLMPretrainingConfig(batch_size=4, gradient_accumulation_steps=2, epochs=3)
+    config = recipes.MLMPretrainingConfig(batch_size=4, gradient_accumulation_steps=2, epochs=3)
     assert Schedule.of(config, 3, 100, 10) == Schedule(100, 10, 24, 4, 12, 10)
 
 
 @pytest.mark.promise("safety-evaluation")
 @pytest.mark.parametrize("key", ["mlm_pretraining", "text_classification", "algorithm_distillation"])
 def test_an_evaluation_measures_2000_samples_and_in_older_configs_all(key: str) -> None:
-    config = RECIPES[key].config_class()
+    config = recipes.RECIPES[key].config_class()
     assert Schedule.of(config, 1, 100_000, 11_250).held_out.startswith("2,000 of 11,250 evaluation samples: ")
     assert Schedule.of(config, 1, 100_000, 400).held_out.startswith("400 evaluation samples: ")
     recorded = {name: value for name, value in config if name != "eval_samples"}
@@ -247,14 +242,16 @@ def test_an_evaluation_measures_2000_samples_and_in_older_configs_all(key: str) 
 
 
 def test_eval_samples_of_masked_diffusion_are_its_draws() -> None:
-    assert aliases.assigned(MaskedDiffusionConfig, ["eval_samples=64"]) == {"eval_draws": 64}
-    assert Schedule.of(MaskedDiffusionConfig(eval_draws=64), 1, 1000, 100).held_out.startswith("64 of 100 evaluation")
+    assert aliases.assigned(recipes.MaskedDiffusionConfig, ["eval_samples=64"]) == {"eval_draws": 64}
+    assert Schedule.of(recipes.MaskedDiffusionConfig(eval_draws=64), 1, 1000, 100).held_out.startswith(
+        "64 of 100 evaluation"
+    )
 
 
 @pytest.mark.promise("safety-test")
-@pytest.mark.parametrize("key", RECIPES)
+@pytest.mark.parametrize("key", recipes.RECIPES)
 def test_older_configs_have_no_test_and_what_chooses_the_checkpoint_is_said(key: str) -> None:
-    config = RECIPES[key].config_class()
+    config = recipes.RECIPES[key].config_class()
     assert type(config).recorded(config.model_dump(exclude={"test_fraction"})).test_fraction == 0
     assert config.test_fraction == 0.5
     small = Schedule.of(config, 1, 100_000, 300, 200)
@@ -275,9 +272,9 @@ def test_older_configs_have_no_test_and_what_chooses_the_checkpoint_is_said(key:
 
 
 @pytest.mark.promise("safety-test")
-@pytest.mark.parametrize("key", RECIPES)
+@pytest.mark.parametrize("key", recipes.RECIPES)
 def test_the_test_takes_nothing_of_the_training(key: str, project: Project) -> None:
-    config = RECIPES[key].config_class(**({"dataset": "topics"} if key == "llm_gan" else {}))
+    config = recipes.RECIPES[key].config_class(**({"dataset": "topics"} if key == "llm_gan" else {}))
     with_test, without = (
         schedule(config.replace(test_fraction=fraction), 1, root=project.root) for fraction in (0.5, 0.0)
     )
@@ -293,11 +290,11 @@ def test_the_base_presets_are_a_modernbert_base() -> None:
         config, launch = MLM.preset(name)
         assert (config.effective_batch(launch.nproc_per_node), launch.nproc_per_node) == (512, num_gpus)
         assert num_trainable_parameters(config) == 149_372_240
-    assert all("sizes as in the guide" in MLM.presets[name].description for name in GPU_PRESETS)
+    assert all("as in the older program" in MLM.presets[name].description for name in GPU_PRESETS)
 
 
 def test_max_steps_ends_earlier_and_never_later() -> None:
-    config = MLMPretrainingConfig(batch_size=10, epochs=2)
+    config = recipes.MLMPretrainingConfig(batch_size=10, epochs=2)
     assert Schedule.of(config.replace(max_steps=5), 1, 100, 10).total_steps == 5
     assert Schedule.of(config.replace(max_steps=50), 1, 100, 10).total_steps == 20
 
@@ -306,16 +303,16 @@ def test_too_few_samples_for_one_step_say_by_how_much_and_what_to_do() -> None:
     with pytest.raises(
         DataError, match=r"^7 training samples .* 4 per process x 1 accumulated x 2 processes = 8; lower"
     ):
-        Schedule.of(MLMPretrainingConfig(batch_size=4), 2, 7, 10)
+        Schedule.of(recipes.MLMPretrainingConfig(batch_size=4), 2, 7, 10)
 
 
 def test_no_sample_to_evaluate_on_is_an_error() -> None:
     with pytest.raises(DataError, match="no full sample is left to evaluate on"):
-        Schedule.of(MLMPretrainingConfig(batch_size=4), 1, 7, 0)
+        Schedule.of(recipes.MLMPretrainingConfig(batch_size=4), 1, 7, 0)
 
 
 def test_the_schedule_counts_what_the_corpus_holds() -> None:
-    config = MLMPretrainingConfig(sequence_length=32, min_words=7)
+    config = recipes.MLMPretrainingConfig(sequence_length=32, min_words=7)
     train, evaluation = split_documents(read_documents(None, 7))
     found = schedule(config, 2)
     assert found is not None
@@ -326,7 +323,7 @@ def test_the_schedule_counts_what_the_corpus_holds() -> None:
 
 def test_the_schedule_notices_that_a_file_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
-    config = MLMPretrainingConfig(dataset="text.txt", batch_size=1, sequence_length=8)
+    config = recipes.MLMPretrainingConfig(dataset="text.txt", batch_size=1, sequence_length=8)
     counts = []
     for num_lines in (200, 400):
         file.write_text("one two three four five six seven\n\n" * num_lines)
@@ -338,14 +335,14 @@ def test_the_schedule_notices_that_a_file_has_changed(tmp_path: Path) -> None:
 
 def test_a_missing_dataset_is_an_error_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
-        schedule(MLMPretrainingConfig(dataset="none.txt"), 1, root=tmp_path)
+        schedule(recipes.MLMPretrainingConfig(dataset="none.txt"), 1, root=tmp_path)
 
 
 def test_a_dataset_too_large_to_count_at_once_is_left_to_the_training(tmp_path: Path) -> None:
     file = tmp_path / "large.txt"
     file.touch()
     os.truncate(file, LARGEST_COUNTED_BYTES + 1)
-    assert schedule(MLMPretrainingConfig(dataset=str(file)), 1) is None
+    assert schedule(recipes.MLMPretrainingConfig(dataset=str(file)), 1) is None
 
 
 @pytest.mark.parametrize(
@@ -359,7 +356,7 @@ def test_a_dataset_too_large_to_count_at_once_is_left_to_the_training(tmp_path: 
     ],
 )
 def test_a_run_recorded_before_the_betas_were_fields_keeps_its_own(key: str, betas: tuple[float, float]) -> None:
-    config = RECIPES[key].config_class.recorded({"precision": "fp32"})
+    config = recipes.RECIPES[key].config_class.recorded({"precision": "fp32"})
     assert (config.adam_beta1, config.adam_beta2) == betas
     assert not config.compile
-    assert RECIPES[key].config_class.recorded({}).precision == "fp32"
+    assert recipes.RECIPES[key].config_class.recorded({}).precision == "fp32"

@@ -27,19 +27,8 @@ from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
-from trainings import (
-    ADAPTED,
-    TINY,
-    ByHand,
-    assert_same_checkpoints,
-    assert_same_gradients,
-    by_hand,
-    gradients_of,
-    rows,
-    train_here,
-    write_base,
-    write_inputs,
-)
+import trainings
+from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Case:
     """The step to resume from; within an epoch, and between two rows of metrics."""
 
     def config(self, **changes: Any) -> TrainConfig:
-        return RECIPES[self.key].config_class(**{**TINY[self.key], **self.changes, **changes})
+        return RECIPES[self.key].config_class(**{**trainings.TINY[self.key], **self.changes, **changes})
 
 
 DIFFUSION = ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss")
@@ -85,9 +74,9 @@ CASES |= {
     f"{key}, lora": dataclasses.replace(
         CASES[key],
         metrics=tuple(name.replace("oracle", "ngram") for name in CASES[key].metrics),
-        changes={**CASES[key].changes, **ADAPTED[key], "adapter": "lora", "lora_rank": 4},
+        changes={**CASES[key].changes, **trainings.ADAPTED[key], "adapter": "lora", "lora_rank": 4},
     )
-    for key in ADAPTED
+    for key in trainings.ADAPTED
 }
 SAME_ADAPTER = """
 import torch
@@ -105,7 +94,7 @@ LoraLayer.reset_lora_parameters = reset
 """Before a script starts: first values of adapters do not depend on what was drawn before."""
 SHARDED = {name: case for name, case in CASES.items() if "pairs" not in name}
 SHARDED |= {
-    f"{key}, named": dataclasses.replace(CASES[key], changes={**CASES[key].changes, **ADAPTED[key]})
+    f"{key}, named": dataclasses.replace(CASES[key], changes={**CASES[key].changes, **trainings.ADAPTED[key]})
     for key in ("mlm_pretraining", "masked_diffusion")
 }
 
@@ -114,10 +103,10 @@ SHARDED |= {
 def case(request: pytest.FixtureRequest, cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Case:
     """Each recipe, with its data in the project."""
     case: Case = request.param
-    write_inputs(case.key, cpu_project)
+    trainings.write_inputs(case.key, cpu_project)
     if "model_name" in case.changes:
         monkeypatch.chdir(cpu_project.root)
-        write_base(case.key, cpu_project)
+        trainings.write_base(case.key, cpu_project)
     return case
 
 
@@ -161,8 +150,8 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     (joined, joined_rows), (passes, passes_rows) = (
         gradients_of(trained, config, monkeypatch) for config in (whole, accumulated)
     )
-    assert_same_gradients(joined[-len(of_ranks) :], of_ranks)
-    assert_same_gradients(joined, passes)
+    trainings.assert_same_gradients(joined[-len(of_ranks) :], of_ranks)
+    trainings.assert_same_gradients(joined, passes)
     names = [*case.metrics, *(name.replace("eval/", "test/") for name in case.metrics)]
     expected = {name: {**joined_rows[-2], **joined_rows[-1]}[name] for name in names}
     for evaluated, tested in (passes_rows[-2:], rows(run.files)[-2:]):
@@ -282,7 +271,7 @@ def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
 def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
     trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
 
     def stop(worker: Worker) -> bool:
@@ -304,7 +293,7 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
 def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weights_are_tested(
     trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real = Worker.begin_test
 
@@ -327,7 +316,7 @@ def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weigh
 def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_leaves_it_out(
     trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real, seen = Worker.end_test, []
 

@@ -11,7 +11,7 @@ episode, 2 column and row, 4 column, row, action, reward.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from nbtools.project import file_digest
 from nbtools.rundir.json_files import whole
 
 Steps = npt.NDArray[np.uint8]
+Goals = tuple[tuple[int, int], ...]
 
 TRAIN, TEST, METADATA = "train.npy", "test.npy", "metadata.json"
 FORMAT = 1
@@ -42,9 +43,9 @@ class HistoryMetadata:
     reward_once: bool
     num_episodes: int
     """Episodes per history."""
-    train_goals: tuple[tuple[int, int], ...]
+    train_goals: Goals
     """(column, row) of each training goal."""
-    test_goals: tuple[tuple[int, int], ...]
+    test_goals: Goals
     num_train: int
     """Number of histories in train.npy."""
     num_test: int
@@ -81,7 +82,7 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
         raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: is not a JSON object; {_AGAIN}")
-    if (version := whole(content.get("format"))) is not None and version > FORMAT:
+    if (whole(content.get("format")) or 0) > FORMAT:
         raise DataError(f"{path}: was written by a newer nbtools; update nbtools, or {_AGAIN}")
     numbers = {name: whole(content.get(name)) for name in _NUMBERS}
     for name, number in numbers.items():
@@ -95,9 +96,7 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
             raise DataError(f"{path}: {name} is {shown(content.get(name))}; it must be {wanted}; {_AGAIN}")
         count = "num_train" if name == "train_goals" else "num_test"
         if (numbers[count] or 0) % len(found):
-            raise DataError(
-                f"{path}: {count}={numbers[count]}: must be a multiple of the number of goals, {len(found)}; {_AGAIN}"
-            )
+            raise DataError(f"{path}: {count}={numbers[count]}: must be a multiple of the {len(found)} goals; {_AGAIN}")
     if both := set(goals["train_goals"]) & set(goals["test_goals"]):
         column, row = min(both)
         raise DataError(f"{path}: the goal {column}:{row} is in train_goals and in test_goals; {_AGAIN}")
@@ -106,7 +105,7 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
     return HistoryMetadata(**numbers, **goals, reward_once=content.get("reward_once") is True, sha256=known)  # type: ignore[arg-type]
 
 
-def _goals(value: object, size: int) -> tuple[tuple[int, int], ...]:
+def _goals(value: object, size: int) -> Goals:
     """The goals that a file claims; none where something is wrong with them."""
     if not isinstance(value, list) or not all(isinstance(goal, list) and len(goal) == 2 for goal in value):
         return ()
@@ -117,11 +116,7 @@ def _goals(value: object, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def check_histories(
-    metadata: HistoryMetadata,
-    dataset: str,
-    darkroom: Darkroom,
-    num_episodes: int,
-    test_goals: Sequence[tuple[int, int]] | None,
+    metadata: HistoryMetadata, dataset: str, darkroom: Darkroom, num_episodes: int, test_goals: Goals | None
 ) -> None:
     """Check that histories have the environment, the number of episodes and the test goals that a config gives.
 
@@ -146,7 +141,7 @@ def check_histories(
         )
 
 
-def _named(goals: Sequence[tuple[int, int]]) -> str:
+def _named(goals: Goals) -> str:
     return shown(" ".join(f"{column}:{row}" for column, row in goals))
 
 

@@ -20,17 +20,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data.algorithm_distillation.darkroom import (
-    DOWN,
-    LEFT,
-    MOVES_A2,
-    NUM_ACTIONS,
-    RIGHT,
-    STAY,
-    UP,
-    Darkroom,
-    Integers,
-)
+from nbtools.data.algorithm_distillation import darkroom as grid
+from nbtools.data.algorithm_distillation.darkroom import MOVES_A2, NUM_ACTIONS, Darkroom, Integers
 
 Steps = npt.NDArray[np.uint8]
 Bits = npt.NDArray[np.uint64]
@@ -100,8 +91,8 @@ def _annealed(
         along_columns_SE = (right_SE != 0) & ((down_SE == 0) | columns_first_KSE[step])
         straight_SE = np.where(
             along_columns_SE,
-            np.where(right_SE > 0, np.uint8(RIGHT), np.uint8(LEFT)),
-            np.where(down_SE > 0, np.uint8(DOWN), np.where(down_SE < 0, np.uint8(UP), np.uint8(STAY))),
+            np.where(right_SE > 0, np.uint8(grid.RIGHT), np.uint8(grid.LEFT)),
+            np.where(down_SE > 0, np.uint8(grid.DOWN), np.where(down_SE < 0, np.uint8(grid.UP), np.uint8(grid.STAY))),
         )
         action_SE = np.where(is_random_KSE[step], random_KSE[step], straight_SE)
         played_SEK4[:, :, step, 0], played_SEK4[:, :, step, 1] = column_SE, row_SE

@@ -6,7 +6,7 @@ et al. 2025, arXiv 2502.09992).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,9 +126,7 @@ def _pairs_in(where: str, row: Mapping[str, Any], number: int, left_out: LeftOut
     if names is None and MESSAGES in row:
         raise DataError(f"{where}: {MESSAGES!r} is {shown(messages, 40)}, not a list of objects; {_CONVERSATION}")
     if names is None and _SHARE_GPT in row:
-        raise DataError(
-            f"{where}: {_SHARE_GPT!r} is not read; {_CONVERSATION} (from human and gpt: the roles user and assistant)"
-        )
+        raise DataError(f"{where}: {_SHARE_GPT!r} is not read; {_CONVERSATION} (human and gpt: user and assistant)")
     if names is None:
         missing = next((answer for prompt, answer in NAMES if prompt in row), "prompt")
         raise DataError(f"{where}: has no {missing!r}; {_WANTED}")
@@ -155,23 +153,21 @@ def _conversation(
     answers: list[int] = []
     num_weightless = num_behind = 0
     for place, message in enumerate(messages, start=1):
-        role, content = message.get("role"), message.get("content")
+        role, content, here = message.get("role"), message.get("content"), f"{where}, message {place}"
         if not isinstance(role, str):
-            raise DataError(f"{where}, message {place}: has no 'role', only {shown(list(message))}; {_CONVERSATION}")
-        _check_lost(f"{where}, message {place}", message)
-        tables.check_characters(f"{where}, message {place}: 'role'", role)
+            raise DataError(f"{here}: has no 'role', only {shown(list(message))}; {_CONVERSATION}")
+        _check_lost(here, message)
+        tables.check_characters(f"{here}: 'role'", role)
         if role == "system" and isinstance(content, str | None) and not (content or "").strip():
             continue
         weight = 1 if message.get("weight") is None else message["weight"]
         if weight not in (0, 1):
-            raise DataError(f"{where}, message {place}: weight={shown(weight)}; 0 (not trained on) and 1 are allowed")
+            raise DataError(f"{here}: weight={shown(weight)}; 0 (not trained on) and 1 are allowed")
         if role == "assistant" and turns and place > first:
             num_weightless += not weight
             answers += [len(turns)] if weight else []
         num_behind = 0 if role == "assistant" else num_behind + 1
-        turns.append(
-            {"role": role, "content": _checked(f"{where}, message {place}", "content", content, _CONVERSATION)}
-        )
+        turns.append({"role": role, "content": _checked(here, "content", content, _CONVERSATION)})
     if not answers and not num_weightless:
         raise DataError(f"{where}: no message of the role 'assistant' follows another; {_CONVERSATION}")
     left_out.num_weightless += num_weightless
@@ -197,6 +193,12 @@ def _checked(where: str, name: str, value: object, wanted: str) -> str:
     return value
 
 
+def repeated_note(pairs: Iterable[Pair]) -> str:
+    """Return a sentence on the prompts of several rows; the answers of one conversation share theirs."""
+    prompts = {pair.line: pair.prompt for pair in pairs}
+    return split.repeated_note(split.keys_of(prompts.values()), "prompt")
+
+
 def no_template(origin: str) -> DataError:
     """Return the error that states what to do about conversations without a chat template."""
     return DataError(
@@ -217,9 +219,7 @@ def split_pairs(
     """
     fitting = [pair for pair in pairs if num_tokens(pair) < length]
     if not fitting:
-        raise DataError(
-            f"none of {len(pairs)} pairs of prompt and answer fits into {length} tokens (sequence_length); raise it"
-        )
+        raise DataError(f"none of {len(pairs)} pairs fits into {length} tokens (sequence_length); raise it")
     lengths = [len(pair.prompt) + len(pair.answer) for pair in fitting]
     keys_N = split.keys_of(pair.prompt for pair in fitting)
     parts_N = split.divide(keys_N, lengths, test_fraction, "", "different prompt", "give more pairs")

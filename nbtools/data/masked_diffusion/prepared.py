@@ -66,14 +66,11 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
         )
     names = ("vocab_size", "num_train_tokens", "num_val_tokens", "format")
     numbers = [int(content[name]) for name in names if type(content.get(name)) is int and content[name] > 0]
-    if not isinstance(content.get("tokenizer"), str) or len(numbers) < len(names):
-        raise DataError(f"{folder / METADATA}: is damaged; {again}")
-    vocab_size, num_train_tokens, num_val_tokens, version = numbers
-    if version != 1:
-        raise DataError(f"{folder / METADATA}: was written by a newer nbtools; update nbtools, or {again}")
+    if not isinstance(content.get("tokenizer"), str) or len(numbers) < len(names) or numbers[-1] != 1:
+        raise DataError(f"{folder / METADATA}: is damaged, or of a newer nbtools; {again}")
     later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens", "num_special_tokens"))
     num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
-    sizes, clean = (vocab_size, num_train_tokens, num_val_tokens), str(content.get("clean", "light"))
+    sizes, clean = (numbers[0], numbers[1], numbers[2]), str(content.get("clean", "light"))
     return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)
 
 

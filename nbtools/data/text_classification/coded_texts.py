@@ -72,12 +72,9 @@ class Omissions:
 
     def told(self, num_rows: int) -> str:
         """Return a sentence on the rows, without its end."""
-        more = ", …" if len(self) > len(self.places) else ""
         spellings = ", ".join(f"{shown(cell)} ({count:,})" for cell, count in self.spellings.most_common(_FEW_PLACES))
-        written = f"; as {spellings}" if more else ""
-        return (
-            f"{len(self):,} of {plural(num_rows, 'row')} have no {self.what} ({'; '.join(self.places)}{more}{written})"
-        )
+        more = f", …; as {spellings}" if len(self) > len(self.places) else ""
+        return f"{len(self):,} of {plural(num_rows, 'row')} have no {self.what} ({'; '.join(self.places)}{more})"
 
 
 @dataclass

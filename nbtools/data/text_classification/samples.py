@@ -50,7 +50,7 @@ class Samples:
         ]
         total, seen = len(self.is_seen), int(self.is_seen.sum())
         overlap = f"{seen:,} of {plural(total, 'text')} of val_data are trained on, too: they have scores of their own"
-        return [*skipped, *self.table_notes, *[overlap] * bool(seen), *filter(None, [self.unseen_note])]
+        return [*filter(None, [*skipped, *self.table_notes, overlap * bool(seen), self.unseen_note])]
 
     @property
     def unseen_note(self) -> str:
@@ -110,10 +110,7 @@ def read_samples(
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
     digest = split.digest_of(piece for each in read for piece in each.pieces())
     data = DataDigest(digest, " and ".join(plural(len(each), "row") for each in read), rule)
-    notes = [
-        *filter(None, [split.repeated_note(table.keys(), "text")]),
-        *coded_texts.code_notes(table.numbers, columns),
-    ]
+    notes = [split.repeated_note(table.keys(), "text"), *coded_texts.code_notes(table.numbers, columns)]
     return Samples(system, table, parts[0], evaluation, *parts[1:], data, is_seen, notes)
 
 

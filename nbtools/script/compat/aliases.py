@@ -110,10 +110,7 @@ SWITCHES: Mapping[str, tuple[str, str, str]] = {
 }
 """Older switch -> field, and its value when the switch is on, and when it is off."""
 
-TRUTHS: Mapping[str, bool] = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
+TRUTHS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -211,9 +208,7 @@ def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, 
     if field not in fields:
         if field != name:
             own = [known for known in cls.__annotations__ if known in fields]
-            raise ConfigError(
-                f"{name} means {field}, which {cls.__name__} does not have; of its own it has {', '.join(own)}"
-            )
+            raise ConfigError(f"{name} means {field}, which {cls.__name__} does not have; its own are {', '.join(own)}")
         return name, text
     if text is not None:
         if field == "precision":

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from nbtools.config import Launch
 from nbtools.errors import HandEditedError
@@ -11,22 +10,18 @@ from nbtools.project import check_name
 from nbtools.script.torchrun import ADDRESS, NODE, by_hand, variables
 
 _NPROC = "nproc-per-node"
-WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "mlm_pretraining": ("dataset", "batch-size", "epochs", "learning-rate", "streaming"),
-        "masked_diffusion": (_NPROC, "dataset"),
-    }
-)
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "mlm_pretraining": ("dataset", "batch-size", "epochs", "learning-rate", "streaming"),
+    "masked_diffusion": (_NPROC, "dataset"),
+}
 """Recipe -> flags that the words at the start of an older launcher's command line stand for, in their order."""
-SIZES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "llm_gan": {
-            "test": ("2", "--epochs", "5"),
-            "small": ("4", "--epochs", "20"),
-            "full": ("gpu", "--epochs", "100", "--checkpoint-every", "20"),
-        }
+SIZES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "llm_gan": {
+        "test": ("2", "--epochs", "5"),
+        "small": ("4", "--epochs", "20"),
+        "full": ("gpu", "--epochs", "100", "--checkpoint-every", "20"),
     }
-)
+}
 """Recipe -> word -> processes and flags that this one word of an older launcher stands for."""
 
 

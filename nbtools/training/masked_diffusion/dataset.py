@@ -21,7 +21,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from nbtools.data import corpus, data_files, split
 from nbtools.data.hub import split_options
 from nbtools.data.masked_diffusion import prepared
-from nbtools.data.masked_diffusion.pairs import LeftOutPairs, Pair, has_pairs, no_template, read_pairs, split_pairs
+from nbtools.data.masked_diffusion.pairs import (
+    LeftOutPairs,
+    Pair,
+    has_pairs,
+    no_template,
+    read_pairs,
+    repeated_note,
+    split_pairs,
+)
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
 from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
@@ -310,7 +318,7 @@ def cached_pairs(
     remarks = [remark] if left_out else []
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    remarks += filter(None, [split.repeated_note(split.keys_of(pair.prompt for pair in found), "prompt")])
+    remarks += filter(None, [repeated_note(found)])
     return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 

@@ -126,7 +126,7 @@ def test_a_file_that_is_missing_or_unreadable_is_named(
         ({"format": 2}, "was written by a newer nbtools; update nbtools"),
         ({"grid_size": "5"}, "grid_size is '5'; it must be a number >= 1"),
         ({"num_train": 0}, "num_train is 0; it must be a number >= 1"),
-        ({"num_train": 65}, "num_train=65: must be a multiple of the number of goals, 22"),
+        ({"num_train": 65}, "num_train=65: must be a multiple of the 22 goals"),
         ({"test_goals": []}, r"test_goals is \[\]; it must be different pairs of column and row from 0 to 4"),
         ({"test_goals": [[0, 5]]}, r"test_goals is \[\[0, 5\]\]"),
         ({"test_goals": [[0, 0], [0, 0]]}, r"test_goals is"),

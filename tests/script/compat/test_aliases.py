@@ -96,7 +96,7 @@ def test_set_understands_the_words_of_older_programs(text: str, field: str, valu
 def test_an_old_name_for_a_field_that_a_recipe_lacks_names_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"data_dir means dataset, which TrainConfig does not have"):
         assigned(TrainConfig, ["data_dir=x"])
-    with pytest.raises(ConfigError, match=r"dataset, which SampledConfig .* it has max_samples, streaming"):
+    with pytest.raises(ConfigError, match=r"dataset, which SampledConfig .* its own are max_samples, streaming"):
         assigned(SampledConfig, ["data_dir=x"])
 
 

@@ -12,11 +12,7 @@ from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
-from nbtools.training.algorithm_distillation.model import (
-    ActionTransformer,
-    build_action_transformer,
-    open_action_transformer,
-)
+from nbtools.training.algorithm_distillation import model
 
 SMALL: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_episodes": 5, "sequence_length": 12}
 SMALL |= {"num_layers": 2, "num_heads": 2, "hidden_size": 16}
@@ -28,9 +24,9 @@ def small(**changes: Any) -> AlgorithmDistillationConfig:
 
 
 @pytest.fixture
-def transformer() -> ActionTransformer:
+def transformer() -> model.ActionTransformer:
     torch.manual_seed(0)
-    made = build_action_transformer(small(), UNSEEN).eval()
+    made = model.build_action_transformer(small(), UNSEEN).eval()
     for weight in made.parameters():  # GPT-2 begins with zero biases, which would hide what they are added to
         torch.nn.init.normal_(weight, std=0.3)
     return made
@@ -42,7 +38,7 @@ def windows(count: int, length: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(tokens_BT4), torch.from_numpy(rng.integers(0, 5, (count, length)))
 
 
-def test_the_loss_is_the_formula_action_by_action(transformer: ActionTransformer) -> None:
+def test_the_loss_is_the_formula_action_by_action(transformer: model.ActionTransformer) -> None:
     tokens_BT4, actions_BT = windows(3)
     table = transformer.model.get_input_embeddings().weight
     expected = 0.0
@@ -58,7 +54,7 @@ def test_the_loss_is_the_formula_action_by_action(transformer: ActionTransformer
     assert transformer(tokens_BT4, actions_BT).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_every_weight_learns_even_every_row_of_the_embedding(transformer: ActionTransformer) -> None:
+def test_every_weight_learns_even_every_row_of_the_embedding(transformer: model.ActionTransformer) -> None:
     transformer(*windows(40)).backward()
     gradients = {name: weight.grad for name, weight in transformer.named_parameters()}
     assert all(gradient is not None for gradient in gradients.values()), "or DDP would wait for it"
@@ -67,7 +63,7 @@ def test_every_weight_learns_even_every_row_of_the_embedding(transformer: Action
     assert rows_V.min() > 0
 
 
-def test_no_action_depends_on_what_comes_later(transformer: ActionTransformer) -> None:
+def test_no_action_depends_on_what_comes_later(transformer: model.ActionTransformer) -> None:
     tokens_BT4, _ = windows(1)
     changed = tokens_BT4.clone()
     changed[:, 6:] = torch.tensor([0, 0, 0, 0])
@@ -79,7 +75,7 @@ def test_no_action_depends_on_what_comes_later(transformer: ActionTransformer) -
 
 
 @torch.no_grad()
-def test_with_a_cache_it_says_what_it_says_of_the_whole(transformer: ActionTransformer) -> None:
+def test_with_a_cache_it_says_what_it_says_of_the_whole(transformer: model.ActionTransformer) -> None:
     tokens_BT4, _ = windows(3)
     cache = DynamicCache(config=transformer.model.config)
     transformer.next_logits(tokens_BT4[:, :7], cache)
@@ -94,13 +90,13 @@ def test_with_a_cache_it_says_what_it_says_of_the_whole(transformer: ActionTrans
 )
 def test_the_number_of_weights_is_known_before_there_are_any(changes: dict[str, Any]) -> None:
     config = small(**changes)
-    real = sum(weight.numel() for weight in build_action_transformer(config, UNSEEN).parameters())
+    real = sum(weight.numel() for weight in model.build_action_transformer(config, UNSEEN).parameters())
     assert num_trainable_parameters(config) == real
 
 
-def test_whoever_has_transformers_can_load_it(transformer: ActionTransformer, tmp_path: Path) -> None:
+def test_whoever_has_transformers_can_load_it(transformer: model.ActionTransformer, tmp_path: Path) -> None:
     transformer.model.save_pretrained(tmp_path / "model")
-    opened = open_action_transformer(tmp_path / "model").eval()
+    opened = model.open_action_transformer(tmp_path / "model").eval()
     assert opened.darkroom == Darkroom(3, 4)
     assert opened.unseen_goals_G2.tolist() == UNSEEN.tolist()
     assert torch.equal(opened(*windows(2)), transformer(*windows(2)))
@@ -115,9 +111,9 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     for name in ("other", "nothing"):
         with pytest.raises(CheckpointError, match=f"{name}: holds no model of algorithm_distillation"):
-            open_action_transformer(tmp_path / name)
-    build_action_transformer(small(), UNSEEN).model.save_pretrained(tmp_path / "cut")
+            model.open_action_transformer(tmp_path / name)
+    model.build_action_transformer(small(), UNSEEN).model.save_pretrained(tmp_path / "cut")
     path = tmp_path / "cut" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
-        open_action_transformer(tmp_path / "cut")
+        model.open_action_transformer(tmp_path / "cut")

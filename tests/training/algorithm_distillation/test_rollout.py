@@ -10,16 +10,8 @@ import torch
 from nbtools.data.algorithm_distillation.darkroom import MOVES_A2, Darkroom
 from nbtools.errors import ConfigError
 from nbtools.recipes import AlgorithmDistillationConfig
+from nbtools.training.algorithm_distillation import rollout
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
-from nbtools.training.algorithm_distillation.rollout import (
-    Agent,
-    Rollouts,
-    RolloutSettings,
-    episodes_to_show,
-    repeat_goals,
-    rollout_frames,
-    run_rollouts,
-)
 from nbtools.training.engine.sampler import uniforms
 
 ROOM = Darkroom(3, 4)
@@ -58,7 +50,7 @@ def marked_by_hand(steps: list[list[int]], interval: int) -> list[list[int]]:
 
 @torch.no_grad()
 def by_reading_everything_anew(
-    transformer: ActionTransformer, goal: tuple[int, int], number: int, settings: RolloutSettings
+    transformer: ActionTransformer, goal: tuple[int, int], number: int, settings: rollout.RolloutSettings
 ) -> tuple[list[list[int]], float]:
     """One rollout without cache and without batch: rewards by episode, and how much what was read mattered."""
     sequence_length = settings.context or transformer.context
@@ -99,84 +91,83 @@ def by_reading_everything_anew(
     return rewards, spread
 
 
+def check_by_hand(transformer: ActionTransformer, settings: rollout.RolloutSettings, num_each: int) -> None:
+    goals_S2, numbers_S = rollout.repeat_goals(GOALS, num_each)
+    done = rollout.run_rollouts(transformer, goals_S2, numbers_S, settings)
+    assert 0 < done.rewards_SEK.mean() < 1
+    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
+        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
+        assert done.rewards_SEK[place].tolist() == expected
+        assert spread > 1, "a model without an opinion would prove nothing"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
-        RolloutSettings(6),
-        RolloutSettings(6, context=8),
-        RolloutSettings(6, context=15, seed=3),
-        RolloutSettings(4, context=4),
-        RolloutSettings(4, keeps_context=False),
-        RolloutSettings(6, hides_rewards=True),
+        rollout.RolloutSettings(6),
+        rollout.RolloutSettings(6, context=8),
+        rollout.RolloutSettings(6, context=15, seed=3),
+        rollout.RolloutSettings(4, context=4),
+        rollout.RolloutSettings(4, keeps_context=False),
+        rollout.RolloutSettings(6, hides_rewards=True),
     ],
     ids=lambda settings: ", ".join(
         f"{name}={value}" for name, value in vars(settings).items() if name != "num_at_once"
     ),
 )
-def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: RolloutSettings) -> None:
-    transformer = build(16)
-    goals_S2, numbers_S = repeat_goals(GOALS, 3)
-    done = run_rollouts(transformer, goals_S2, numbers_S, settings)
-    assert 0 < done.rewards_SEK.mean() < 1
-    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
-        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
-        assert done.rewards_SEK[place].tolist() == expected
-        assert spread > 1, "a model without an opinion would prove nothing"
+def test_a_rollout_with_a_cache_is_that_which_reads_everything_anew(settings: rollout.RolloutSettings) -> None:
+    check_by_hand(build(16), settings, 3)
 
 
-@pytest.mark.parametrize("settings", [RolloutSettings(7), RolloutSettings(5, keeps_context=False)])
+@pytest.mark.parametrize("settings", [rollout.RolloutSettings(7), rollout.RolloutSettings(5, keeps_context=False)])
 @pytest.mark.parametrize("interval", [4, 8])
 def test_of_a_compressed_context_it_reads_this_region_and_the_one_before(
-    interval: int, settings: RolloutSettings
+    interval: int, settings: rollout.RolloutSettings
 ) -> None:
     transformer = build(24, compress_interval=interval)
-    goals_S2, numbers_S = repeat_goals(GOALS, 2)
-    done = run_rollouts(transformer, goals_S2, numbers_S, settings)
-    assert 0 < done.rewards_SEK.mean() < 1
-    for place, (goal, number) in enumerate(zip(goals_S2.tolist(), numbers_S.tolist(), strict=True)):
-        expected, spread = by_reading_everything_anew(transformer, tuple(goal), number, settings)
-        assert done.rewards_SEK[place].tolist() == expected
-        assert spread > 1, "a model without an opinion would prove nothing"
+    check_by_hand(transformer, settings, 2)
     with pytest.raises(ConfigError, match=f"context=8: the model's is two regions of {interval} steps"):
-        run_rollouts(transformer, goals_S2, numbers_S, replace(settings, context=8))
+        rollout.run_rollouts(transformer, *rollout.repeat_goals(GOALS, 2), replace(settings, context=8))
 
 
 def test_each_control_changes_what_happens() -> None:
-    transformer, (goals_S2, numbers_S) = build(16), repeat_goals(GOALS, 8)
-    plain = RolloutSettings(6)
+    transformer, (goals_S2, numbers_S) = build(16), rollout.repeat_goals(GOALS, 8)
+    plain = rollout.RolloutSettings(6)
     ways = (plain, replace(plain, keeps_context=False), replace(plain, hides_rewards=True), replace(plain, seed=1))
-    found = [run_rollouts(transformer, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
+    found = [rollout.run_rollouts(transformer, goals_S2, numbers_S, way).positions_SEK2 for way in ways]
     assert all((other != found[0]).any() for other in found[1:])
     assert (found[1][:, 0] == found[0][:, 0]).all(), "before the first reset there is nothing to clear"
 
 
 def test_who_shares_the_rollouts_changes_nothing() -> None:
-    transformer, (goals_S2, numbers_S) = build(), repeat_goals(GOALS, 4)
-    whole = run_rollouts(transformer, goals_S2, numbers_S, RolloutSettings(5))
+    transformer, (goals_S2, numbers_S) = build(), rollout.repeat_goals(GOALS, 4)
+    whole = rollout.run_rollouts(transformer, goals_S2, numbers_S, rollout.RolloutSettings(5))
     for share in (slice(0, None, 2), slice(1, None, 2), slice(7, 8)):
-        part = run_rollouts(transformer, goals_S2[share], numbers_S[share], RolloutSettings(5))
+        part = rollout.run_rollouts(transformer, goals_S2[share], numbers_S[share], rollout.RolloutSettings(5))
         assert (part.positions_SEK2 == whole.positions_SEK2[share]).all()
-    in_pieces = run_rollouts(transformer, goals_S2, numbers_S, RolloutSettings(5, num_at_once=5))
+    in_pieces = rollout.run_rollouts(transformer, goals_S2, numbers_S, rollout.RolloutSettings(5, num_at_once=5))
     assert (in_pieces.positions_SEK2 == whole.positions_SEK2).all()
-    assert run_rollouts(transformer, goals_S2[:0], numbers_S[:0], RolloutSettings(5)).returns_SE.shape == (0, 5)
+    assert rollout.run_rollouts(
+        transformer, goals_S2[:0], numbers_S[:0], rollout.RolloutSettings(5)
+    ).returns_SE.shape == (0, 5)
 
 
 def test_the_reward_comes_with_every_step_that_ends_on_the_goal_or_only_with_the_first() -> None:
-    goals_S2, numbers_S = repeat_goals(np.array([[4, 2], [3, 2], [2, 2]]), 1)
+    goals_S2, numbers_S = rollout.repeat_goals(np.array([[4, 2], [3, 2], [2, 2]]), 1)
     for room, expected in ((Darkroom(5, 6), [5, 1, 0]), (Darkroom(5, 6, reward_once=True), [1, 1, 0])):
         # To the right, up to the wall.
-        done = run_rollouts(always(0, room), goals_S2, numbers_S, RolloutSettings(3))
+        done = rollout.run_rollouts(always(0, room), goals_S2, numbers_S, rollout.RolloutSettings(3))
         assert done.returns_SE.tolist() == [[each] * 3 for each in expected]
         assert done.positions_SEK2[0, 1].tolist() == [[3, 2], [4, 2], [4, 2], [4, 2], [4, 2], [4, 2]]
-    staying = run_rollouts(always(4, Darkroom(5, 6)), goals_S2, numbers_S, RolloutSettings(2))
+    staying = rollout.run_rollouts(always(4, Darkroom(5, 6)), goals_S2, numbers_S, rollout.RolloutSettings(2))
     assert staying.returns_SE.tolist() == [[0, 0], [0, 0], [6, 6]]
 
 
 def test_the_room_is_shown_before_and_after_every_step() -> None:
     room = Darkroom(3, 2)
     positions_SEK2 = np.array([[[[2, 1], [2, 0]], [[1, 0], [0, 0]]]])
-    done = Rollouts(np.array([[2, 0]]), positions_SEK2, np.array([[[0, 1], [0, 0]]]))
-    shown = rollout_frames(done, 0, room, [1, 2])
+    done = rollout.Rollouts(np.array([[2, 0]]), positions_SEK2, np.array([[[0, 1], [0, 0]]]))
+    shown = rollout.rollout_frames(done, 0, room, [1, 2])
     assert shown == [
         "episode 1  step 0\nreturn 0\n· · X\n· @ ·\n· · ·",
         "episode 1  step 1\nreturn 0\n· · X\n· o @\n· · ·",
@@ -190,8 +181,8 @@ def test_the_room_is_shown_before_and_after_every_step() -> None:
 @pytest.mark.parametrize(("size", "horizon", "num_episodes"), [(9, 20, 40), (64, 1000, 1), (17, 50, 500)])
 def test_frames_stay_few_and_of_one_shape(size: int, horizon: int, num_episodes: int) -> None:
     shape = (1, num_episodes, horizon)
-    done = Rollouts(np.array([[0, 0]]), np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    shown = rollout_frames(done, 0, Darkroom(size, horizon), episodes_to_show(num_episodes))
+    done = rollout.Rollouts(np.array([[0, 0]]), np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
+    shown = rollout.rollout_frames(done, 0, Darkroom(size, horizon), rollout.episodes_to_show(num_episodes))
     assert 2 <= len(shown) <= 200
     assert sum(map(len, shown)) < 250_000
     assert len({tuple(map(len, frame.split("\n"))) for frame in shown}) == 1
@@ -199,17 +190,17 @@ def test_frames_stay_few_and_of_one_shape(size: int, horizon: int, num_episodes:
 
 
 def test_the_episodes_that_are_shown_include_the_first_and_the_last() -> None:
-    assert episodes_to_show(40) == [1, 2, 3, 5, 8, 14, 24, 40]
-    assert episodes_to_show(3) == [1, 2, 3]
-    assert episodes_to_show(1) == [1]
+    assert rollout.episodes_to_show(40) == [1, 2, 3, 5, 8, 14, 24, 40]
+    assert rollout.episodes_to_show(3) == [1, 2, 3]
+    assert rollout.episodes_to_show(1) == [1]
 
 
 def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
     transformer = build()
-    agent = Agent(transformer)
+    agent = rollout.Agent(transformer)
     returns_GRE = agent.returns([(0, 0), (2, 1), (1, 1)], num_rollouts=4, num_episodes=5)
     assert returns_GRE.shape == (3, 4, 5)
-    done = run_rollouts(transformer, *repeat_goals(GOALS, 4), RolloutSettings(5))
+    done = rollout.run_rollouts(transformer, *rollout.repeat_goals(GOALS, 4), rollout.RolloutSettings(5))
     assert (returns_GRE.reshape(12, 5) == done.returns_SE).all()
     assert (agent.returns(num_rollouts=4, num_episodes=5) == returns_GRE[:2]).all(), "those never trained on"
 
@@ -231,4 +222,4 @@ def test_an_agent_gives_returns_by_goal_rollout_and_episode() -> None:
 def test_what_cannot_be_looked_for_is_refused(goals: Any, how: dict[str, Any], said: str) -> None:
     transformer = build()
     with pytest.raises(ConfigError, match=said):
-        Agent(transformer).returns(goals, **how)
+        rollout.Agent(transformer).returns(goals, **how)

@@ -13,7 +13,6 @@ import torch
 from nbtools.data.algorithm_distillation import histories
 from nbtools.errors import CheckpointError
 from nbtools.launcher.sizes import num_trainable_parameters
-from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
@@ -26,8 +25,8 @@ from nbtools.training.algorithm_distillation.model import open_action_transforme
 from nbtools.training.algorithm_distillation.rollout import Agent
 from nbtools.training.engine.flags import parse
 
+from trainings import IN_PARTS, ByHand, by_hand, resumed_alike, rows, train_here, trained_as_shown
 from trainings import TINY as TINY_VALUES
-from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here
 
 TINY = TINY_VALUES["algorithm_distillation"]
 
@@ -55,11 +54,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     config = tiny()
-    expected = schedule(config, 1, root=cpu_project.root)
-    assert expected is not None
-    files = trained(config)
-    derived = (read_json(files.config) or {})["derived"]
-    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    files, derived = trained_as_shown(trained, config, cpu_project.root)
     assert derived["num_parameters"] == num_trainable_parameters(config)
     seen = rows(files)
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
@@ -125,24 +120,12 @@ def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histor
     num_workers: int,
     changes: dict[str, Any],
 ) -> None:
-    config = tiny(
-        **changes,
-        batch_size=4,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=12,
-        log_every=5,
-        checkpoint_every=1,
-        num_workers=num_workers,
-    )
+    config = tiny(**IN_PARTS, **changes, max_steps=12, num_workers=num_workers)
     straight = trained(config)
     if num_workers:
         shutil.rmtree(cpu_project.runs / ".cache")
-    resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
-    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
-    assert rows(resumed) == later
-    assert {row["step"] for row in later} >= {9, 10, 12}
+    resumed = resumed_alike(trained, config, straight, checkpoint_step)
+    assert {row["step"] for row in rows(resumed)} >= {9, 10, 12}
     assert returns_of(resumed) == returns_of(straight)
 
 

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
+import transformers
 
 from nbtools.data.llm_gan.stories import Story
 from nbtools.errors import ConfigError
@@ -32,16 +26,8 @@ from nbtools.training.llm_gan.dataset import SPECIAL_TOKENS, VERDICTS, tokenize_
 from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
-from trainings import (
-    assert_same_checkpoints,
-    assert_same_gradients,
-    by_hand,
-    gradients_of,
-    rows,
-    save_pair,
-    save_tokenizer,
-    train_here,
-)
+import trainings
+from trainings import assert_same_checkpoints, by_hand, gradients_of, rows, train_here
 
 TRAIN = [
     Story("title: The Dog", "The dog runs. It runs far!"),
@@ -115,7 +101,7 @@ def test_the_saved_tokenizer_cuts_as_the_training_did(tmp_path: Path) -> None:
         data = tokenize_stories(tiny(tokenizer=level, sequence_length=64), TRAIN, EVALUATION)
         assert data.tokenizer is not None
         data.tokenizer.save_pretrained(tmp_path / level)
-        again = AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
+        again = transformers.AutoTokenizer.from_pretrained(tmp_path / level, trust_remote_code=False)
         for story, row in zip(TRAIN, data.train.texts_NT, strict=True):
             ids = again(story.text)["input_ids"]
             assert row[: len(ids) + 1].tolist() == [*ids, again.eos_token_id]
@@ -141,7 +127,7 @@ def pair(root: Path, **changes: Any) -> LLMGANConfig:
 
 
 def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     config = pair(tmp_path)
     data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
     rows = [words(data, row[row != data.alphabet.pad_id]) for row in data.train.prompts_NP]
@@ -154,7 +140,7 @@ def test_a_chat_template_stands_around_every_prompt_whole(tmp_path: Path) -> Non
 
 
 def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
-    save_pair(tmp_path, chat=None)
+    trainings.save_pair(tmp_path, chat=None)
     config = pair(tmp_path)
     data = tokenize_stories(config, TRAIN, EVALUATION, pretrained_tokenizer(config))
     row = data.train.prompts_NP[0]
@@ -163,9 +149,9 @@ def test_without_a_chat_template_a_prompt_is_plain(tmp_path: Path) -> None:
 
 
 def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_end(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     for name in ("writer", "judge"):
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)
         tokenizer.pad_token = tokenizer.eos_token
         tokenizer.save_pretrained(tmp_path / name)
     config = pair(tmp_path)
@@ -180,7 +166,7 @@ def test_padding_is_a_token_of_its_own_even_where_the_tokenizer_pads_with_its_en
 
 
 def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     config = pair(tmp_path)
     stories = [Story("title: the <|writer|> dog", "the [EOS] dog"), TRAIN[1]]
     data = tokenize_stories(config, stories, EVALUATION, pretrained_tokenizer(config))
@@ -191,9 +177,9 @@ def test_what_looks_like_a_mark_of_the_model_is_text_like_any_other(tmp_path: Pa
 
 
 def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_used(tmp_path: Path) -> None:
-    tokenizer = save_pair(tmp_path)
-    small = GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
-    GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
+    tokenizer = trainings.save_pair(tmp_path)
+    small = transformers.GPT2Config(vocab_size=len(tokenizer) - 2, n_positions=96, n_embd=8, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(small).save_pretrained(tmp_path / "writer")
     config = pair(tmp_path)
     with pytest.raises(
         ConfigError, match=r"model_name=.*writer'?: its tokenizer gives '<\|writer\|>' the number \d+, but"
@@ -202,7 +188,7 @@ def test_a_tokenizer_with_more_tokens_than_its_model_is_refused_where_they_are_u
 
 
 def test_a_prompt_has_to_have_room_beside_its_frame(tmp_path: Path) -> None:
-    save_pair(tmp_path)
+    trainings.save_pair(tmp_path)
     with pytest.raises(ConfigError, match=r"prompt_length=17: 1\d tokens of it are the instruction .*writer"):
         tokenize_stories(pair(tmp_path, prompt_length=17), TRAIN, EVALUATION, pretrained_tokenizer(pair(tmp_path)))
 
@@ -250,7 +236,7 @@ def library(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(project.root)
     write_rows(project.root / "stories.csv", CSV)
-    save_pair(project.root / "pair", n_positions=300)
+    trainings.save_pair(project.root / "pair", n_positions=300)
     return project
 
 
@@ -287,11 +273,11 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     assert not any("[PAD]" in cell or "[BOS]" in cell for row in shown.rows for cell in row)
     for name in ("generator", "judge"):
         folder = files.checkpoint(4) / "model" / name
-        auto = AutoModelForCausalLM
+        auto = transformers.AutoModelForCausalLM
         if name == "judge" and config.judging == "scores":
-            auto = AutoModelForTokenClassification
+            auto = transformers.AutoModelForTokenClassification
         model = auto.from_pretrained(folder, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         assert model.config.vocab_size >= len(tokenizer)
 
 
@@ -302,11 +288,14 @@ def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_e
     config = training(checkpoint_every=4, eval_every=12, max_steps=12, epochs=2, keep_last=9)
     files = train_here(library, config, monkeypatch=monkeypatch)
     saved = checkpoints_in(files.checkpoints)
-    assert [found.step for found in saved] == [4, 8, 10, 12], "41 stories are ten steps of four"
+    assert [found.step for found in saved] == [4, 8, 11, 12], "44 stories are eleven steps of four"
     for found in saved:
         state = checkpoint.load_state(found.path)
         assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped"}
-        for name, auto in (("generator", AutoModelForCausalLM), ("judge", AutoModelForTokenClassification)):
+        for name, auto in (
+            ("generator", transformers.AutoModelForCausalLM),
+            ("judge", transformers.AutoModelForTokenClassification),
+        ):
             auto.from_pretrained(found.path / "model" / name, trust_remote_code=False)
 
 
@@ -331,7 +320,7 @@ def test_accumulated_verdicts_give_the_gradients_of_one_large_batch(
         gradients_of(train, config.replace(**parts), monkeypatch)
         for parts in ({}, {"batch_size": 4, "gradient_accumulation_steps": 4})
     )
-    assert_same_gradients(whole, divided)
+    trainings.assert_same_gradients(whole, divided)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +408,7 @@ llm_gan.train = tell
 
 @pytest.mark.slow
 def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(library: Project) -> None:
-    save_tokenizer(library.root / "other", ["entirely other words"])
+    trainings.save_tokenizer(library.root / "other", ["entirely other words"])
     (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
     with by_hand(library) as start:
         start.completed(
@@ -442,10 +431,10 @@ def test_texts_that_do_not_fill_a_step_end_the_run_before_it(library: Project, m
 def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     files = train_here(library, training(max_steps=2), monkeypatch=monkeypatch)
     write_rows(
-        library.root / "stories.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
+        library.root / "other.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
     )
     with pytest.raises(SystemExit, match="its vocabulary is that of another text"):
-        train_here(library, training(max_steps=4), files.checkpoint(2), monkeypatch=monkeypatch)
+        train_here(library, training(max_steps=4, dataset="other.csv"), files.checkpoint(2), monkeypatch=monkeypatch)
 
 
 def test_short_texts_that_are_left_out_are_counted_in_the_log(

@@ -334,12 +334,10 @@ def accuracy(discriminator: LLMJudge, batch: Batch) -> float:
     return float((discriminator.prefers(Pairs(*batch)) > 0).double().mean())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
-def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
-    python_text: tuple[LLMGANConfig, GANData], seed: int
-) -> None:
-    config, data = python_text
+def warmed_up(
+    config: LLMGANConfig, data: GANData, seed: int, num_steps: int
+) -> tuple[LLMJudge, Callable[[Any, int], Batch], Batch]:
+    """A judge after its warm-up, what draws its batches, and a held-out one."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     discriminator = build_llm_judge(config, data)
@@ -347,8 +345,20 @@ def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
     held_out = draw(data.evaluation, 256)
     optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-3)
     assert accuracy(discriminator, held_out) < 0.2, "at first it says nothing that could be read"
-    for _ in range(100):
+    for _ in range(num_steps):
         learn(discriminator, draw(data.train, 32), optimizer, supervised=True)
+    return discriminator, draw, held_out
+
+
+SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
+
+
+@pytest.mark.slow
+@SEEDS
+def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
+    python_text: tuple[LLMGANConfig, GANData], seed: int
+) -> None:
+    discriminator, _, held_out = warmed_up(*python_text, seed, 100)
     assert accuracy(discriminator, held_out) > 0.85
     prompts, reals, _, numbers = held_out
     humans = (prompts, reals, reals.roll(1, 0), numbers)
@@ -356,21 +366,13 @@ def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
+@SEEDS
 def test_in_the_game_it_gets_better_by_its_own_verdicts_alone(
     python_text: tuple[LLMGANConfig, GANData], seed: int
 ) -> None:
-    config, data = python_text
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    discriminator = build_llm_judge(config, data)
-    draw = easily_told(data, discriminator, seed)
-    held_out = draw(data.evaluation, 256)
-    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-3)
-    for _ in range(40):
-        learn(discriminator, draw(data.train, 32), optimizer, supervised=True)
+    discriminator, draw, held_out = warmed_up(*python_text, seed, 40)
     before = accuracy(discriminator, held_out)
     optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-4)
     for _ in range(150):
-        learn(discriminator, draw(data.train, 32), optimizer, supervised=False)
+        learn(discriminator, draw(python_text[1].train, 32), optimizer, supervised=False)
     assert accuracy(discriminator, held_out) > max(before + 0.02, 0.7)

@@ -12,14 +12,7 @@ import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.training.engine.sampler import SampleOrder
-from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.forward_process import (
-    EPSILON,
-    EvaluationMasks,
-    Noise,
-    NoisedPairs,
-    NoisedTraining,
-)
+from nbtools.training.masked_diffusion import baselines, forward_process
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
 from nbtools.training.masked_diffusion.model import Denoiser
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
@@ -36,7 +29,7 @@ def sequences(num: int = 40, length: int = 12, starts: int | npt.NDArray[np.int6
 def batch(
     of: Sequences, samples: Any, epoch: int = 0, *, seed: int = 0, share: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return NoisedTraining(of, Noise(MASK, PAD, seed, share))[epoch, np.asarray(samples)]
+    return forward_process.NoisedTraining(of, forward_process.Noise(MASK, PAD, seed, share))[epoch, np.asarray(samples)]
 
 
 def test_masked_positions_are_those_given_and_all_others_stay() -> None:
@@ -55,11 +48,11 @@ def test_masked_positions_are_those_given_and_all_others_stay() -> None:
 
 def test_the_time_is_uniform_and_the_mask_has_its_probability() -> None:
     of = sequences(num=20_000, length=32)
-    masked_BT, weight_B1, _ = Noise(MASK, PAD, 0).masks(of.tokens_NT, of.starts_N, np.arange(20_000), 0)
+    masked_BT, weight_B1, _ = forward_process.Noise(MASK, PAD, 0).masks(of.tokens_NT, of.starts_N, np.arange(20_000), 0)
     probability_B = 1 / weight_B1[:, 0] / 32
-    assert probability_B.min() >= EPSILON
+    assert probability_B.min() >= forward_process.EPSILON
     assert probability_B.max() <= 1
-    time_B = (probability_B - EPSILON) / (1 - EPSILON)
+    time_B = (probability_B - forward_process.EPSILON) / (1 - forward_process.EPSILON)
     assert np.abs(np.sort(time_B) - np.linspace(0, 1, 20_000)).max() < 0.015  # Kolmogorov and Smirnov: 0.0115 at 1%
     for low, high in itertools.pairwise((0, 0.25, 0.5, 0.75, 1)):
         inside = (probability_B >= low) & (probability_B < high)
@@ -83,7 +76,7 @@ def test_the_masks_are_a_function_of_seed_epoch_and_sample() -> None:
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_together_see_the_batch_that_one_rank_would(world_size: int) -> None:
     of = sequences()
-    data = NoisedTraining(of, Noise(MASK, PAD, 3, 0.2))
+    data = forward_process.NoisedTraining(of, forward_process.Noise(MASK, PAD, 3, 0.2))
 
     def rows(rank: int, num_ranks: int, accumulation: int = 1) -> list[list[int]]:
         size = 8 // num_ranks // accumulation
@@ -109,7 +102,7 @@ def test_a_prompt_is_never_masked_and_the_answer_weighs_by_its_own_length() -> N
         for row, start in enumerate(starts_N):
             assert inputs_BT[row, :start].tolist() == of.tokens_NT[row, :start].tolist()
         probability_K = 1 / weights_K.numpy() / (12 - starts_N[rows])
-        assert ((probability_K > EPSILON / 2) & (probability_K < 1.001)).all()
+        assert ((probability_K > forward_process.EPSILON / 2) & (probability_K < 1.001)).all()
 
 
 def test_cut_sequences_are_padded_ignored_and_weigh_as_much_as_whole_ones() -> None:
@@ -158,7 +151,7 @@ def exact_bound(tokens_T: npt.NDArray[np.int64]) -> float:
 def exact_expectation(tokens_T: npt.NDArray[np.int64]) -> float:
     """What training's estimator is worth on average: 1/p weights, every mask enumerated, the time integrated."""
     times = (np.arange(20_000) + 0.5) / 20_000
-    probabilities = (1 - EPSILON) * times + EPSILON
+    probabilities = (1 - forward_process.EPSILON) * times + forward_process.EPSILON
     total = 0.0
     for mask in itertools.product((False, True), repeat=LENGTH):
         masked_T = np.array(mask)
@@ -170,22 +163,24 @@ def exact_expectation(tokens_T: npt.NDArray[np.int64]) -> float:
 def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
     rows_NT = np.array(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))
     bound = float(np.mean([exact_bound(row) for row in rows_NT]))
-    assert float(np.mean([exact_expectation(row) for row in rows_NT])) == pytest.approx(bound, abs=5 * EPSILON)
+    assert float(np.mean([exact_expectation(row) for row in rows_NT])) == pytest.approx(
+        bound, abs=5 * forward_process.EPSILON
+    )
 
     of = Sequences(rows_NT, np.zeros(27, dtype=np.int64))
     estimates, by_masked_count = [], []
     for epoch in range(300):
         samples_B = np.arange(27)
-        masked_BT, weight_B1, _ = Noise(VOCABULARY, 0, 0).masks(rows_NT, of.starts_N, samples_B, epoch)
+        masked_BT, weight_B1, _ = forward_process.Noise(VOCABULARY, 0, 0).masks(rows_NT, of.starts_N, samples_B, epoch)
         losses = [(toy_losses(row, mask) * mask).sum() for row, mask in zip(rows_NT, masked_BT, strict=True)]
         estimates.append(float((np.array(losses) * weight_B1[:, 0]).sum() / 27))
         wrong_B = np.array(losses) * weight_B1[:, 0] * LENGTH / np.maximum(masked_BT.sum(1), 1)
         by_masked_count.append(float(wrong_B.mean()))
     error = np.std(estimates) / math.sqrt(len(estimates))
-    assert abs(np.mean(estimates) - bound) < 4 * error + 5 * EPSILON
+    assert abs(np.mean(estimates) - bound) < 4 * error + 5 * forward_process.EPSILON
     assert error < 0.1 * bound, "the test would notice"
 
-    draws = EvaluationMasks.of(of, 27 * 3 * 20)
+    draws = forward_process.EvaluationMasks.of(of, 27 * 3 * 20)
     counted = [
         float((toy_losses(row, mask) * mask).sum() / mask.sum())
         for _, tokens_BT, masked_BT, _ in draws.batches(of, 100)
@@ -199,20 +194,20 @@ def test_training_and_evaluation_estimate_the_same_bound_which_is_one() -> None:
 
 def test_draws_are_spread_evenly_over_counts_and_sequences_and_always_the_same() -> None:
     of = sequences(num=30, length=8)
-    draws = EvaluationMasks.of(of, 64)
+    draws = forward_process.EvaluationMasks.of(of, 64)
     assert np.bincount(draws.counts_D).tolist() == [0, *[8] * 8]
     assert np.bincount(draws.rows_D).max() - np.bincount(draws.rows_D).min() <= 1
     first, again = (draws.masks(of, np.arange(64)) for _ in range(2))
     assert (first == again).all()
     assert (first.sum(1) == draws.counts_D).all()
-    few = EvaluationMasks.of(of, 5)
+    few = forward_process.EvaluationMasks.of(of, 5)
     assert len(set(few.rows_D.tolist())) == 5, "from everywhere in the text, not from its beginning"
     assert few.rows_D.max() >= 20
 
 
 def test_draws_mask_answers_only_and_ranks_share_them() -> None:
     of = sequences(num=6, length=10, starts=np.array([0, 3, 9, 5, 2, 8]))
-    draws = EvaluationMasks.of(of, 40)
+    draws = forward_process.EvaluationMasks.of(of, 40)
     seen: list[int] = []
     for rank in range(3):
         for draws_B, tokens_BT, masked_BT, is_own in draws.batches(of, 4, rank=rank, world_size=3):
@@ -243,7 +238,7 @@ def some_pairs(num: int = 200) -> RaggedPairs:
 
 def test_the_batch_of_pairs_has_their_tokens_and_masks_up_to_each_end() -> None:
     pairs = some_pairs()
-    data = NoisedPairs(pairs, Noise(MASK, PAD, 0), 100)
+    data = forward_process.NoisedPairs(pairs, forward_process.Noise(MASK, PAD, 0), 100)
     samples_B = np.arange(16)
     inputs_BT, positions_K, labels_K, weights_K, ends_B = data[0, samples_B]
     lengths_B = data.lengths(0, samples_B)
@@ -256,12 +251,12 @@ def test_the_batch_of_pairs_has_their_tokens_and_masks_up_to_each_end() -> None:
     kept = inputs_BT.numpy() != MASK
     assert (inputs_BT.numpy()[kept] == tokens_BT[kept]).all()
     probability_K = 1 / weights_K.numpy() / (lengths_B - pairs.starts_N[samples_B])[rows_K]
-    assert ((probability_K > EPSILON / 2) & (probability_K < 1.001)).all()
+    assert ((probability_K > forward_process.EPSILON / 2) & (probability_K < 1.001)).all()
 
 
 def test_a_pair_has_its_masks_in_every_batch() -> None:
     pairs = some_pairs()
-    data = NoisedPairs(pairs, Noise(MASK, PAD, 0), 100)
+    data = forward_process.NoisedPairs(pairs, forward_process.Noise(MASK, PAD, 0), 100)
     whole = data[3, np.arange(40)]
     for row in range(40):
         alone = data[3, np.array([row])]
@@ -275,7 +270,7 @@ def test_a_pair_has_its_masks_in_every_batch() -> None:
 
 def test_half_of_the_pairs_end_before_the_space_that_another_answer_takes() -> None:
     pairs = some_pairs(20_000)
-    lengths_N = NoisedPairs(pairs, Noise(MASK, PAD, 0), 60).lengths(0)
+    lengths_N = forward_process.NoisedPairs(pairs, forward_process.Noise(MASK, PAD, 0), 60).lengths(0)
     own_N, kept_N = pairs.lengths_N, pairs.lengths_N <= 60
     assert (lengths_N >= own_N).all()
     assert (lengths_N[kept_N] <= 60).all()
@@ -304,7 +299,7 @@ def test_training_and_evaluation_estimate_the_bound_of_pairs_of_any_length(monke
         return float(np.mean([np.mean(values) for values in by_count.values()]))
 
     expected = float(np.mean([bound(row) for row in range(5)]))
-    data = NoisedPairs(pairs, Noise(VOCABULARY, 0, 0), LENGTH)
+    data = forward_process.NoisedPairs(pairs, forward_process.Noise(VOCABULARY, 0, 0), LENGTH)
     monkeypatch.setattr(data, "lengths", lambda epoch, samples_B: lengths_N[samples_B])
     estimates = []
     for epoch in range(3000):
@@ -314,10 +309,10 @@ def test_training_and_evaluation_estimate_the_bound_of_pairs_of_any_length(monke
         losses_K = np.concatenate([toy_losses(*pair)[pair[1]] for pair in zip(rows_BT, masked_BT, strict=True)])
         estimates.append(float((losses_K * weights_K.numpy()).sum() / 5))
     error = np.std(estimates) / math.sqrt(len(estimates))
-    assert abs(np.mean(estimates) - expected) < 4 * error + 5 * EPSILON
+    assert abs(np.mean(estimates) - expected) < 4 * error + 5 * forward_process.EPSILON
     assert error < 0.1 * expected
 
-    draws = EvaluationMasks.of(pairs, 5 * 3 * 200)
+    draws = forward_process.EvaluationMasks.of(pairs, 5 * 3 * 200)
     counted = []
     for draws_B, tokens_BT, masked_BT, _ in draws.batches(pairs, 100):
         assert (masked_BT.sum(1) == draws.counts_D[draws_B]).all()
@@ -352,7 +347,7 @@ def test_padded_rows_are_an_array_of_the_pairs_with_eos_behind_them() -> None:
 def test_the_baselines_are_what_counting_by_hand_gives() -> None:
     train = Sequences(np.array([[1, 2, 1, 2, 1, 3]]), np.zeros(1, dtype=np.int64))
     evaluation = Sequences(np.array([[2, 1, 3, 3]]), np.zeros(1, dtype=np.int64))
-    draws = EvaluationMasks(np.array([0]), np.array([4]), np.array([1.0]))
+    draws = forward_process.EvaluationMasks(np.array([0]), np.array([4]), np.array([1.0]))
     unigram_V = np.array([1, 4, 3, 2]) / 10  # one more of each than there is
     # Witten and Bell: 1 is followed by 2, 2, 3; 2 by 1, 1; 3 by nothing.
     bigrams = [unigram_V[2], (2 + 1 * unigram_V[1]) / 3, (1 + 2 * unigram_V[3]) / 5, unigram_V[3]]
@@ -380,7 +375,7 @@ def test_the_share_of_padding_is_that_of_the_batches() -> None:
     lengths_N = rng.integers(4, 400, 4000)
     tokens = np.ones(lengths_N.sum(), dtype=np.uint8)
     pairs = RaggedPairs(tokens, np.append(0, np.cumsum(lengths_N)), np.ones(4000, dtype=np.int64), 0)
-    data = NoisedPairs(pairs, Noise(2, 3, 0), 512)
+    data = forward_process.NoisedPairs(pairs, forward_process.Noise(2, 3, 0), 512)
     plain = SampleOrder(4000, 8)
     shares = []
     for order in (dataclasses.replace(plain, lengths=data.lengths), plain):
@@ -393,7 +388,7 @@ def test_the_share_of_padding_is_that_of_the_batches() -> None:
         f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
         f"{shares[1]:.0%} in shuffled batches, {filled:.0%} in rows of sequence_length"
     )
-    packed = NoisedPairs(pairs, Noise(2, 3, 0), 512, packs=True)
+    packed = forward_process.NoisedPairs(pairs, forward_process.Noise(2, 3, 0), 512, packs=True)
     keys = list(itertools.islice(iter(plain), 500))
     num_own = sum(int(data.lengths(0, samples_B).sum()) for _, samples_B in keys)
     share = 1 - num_own / sum(packed[key][0].numel() for key in keys)
@@ -423,13 +418,13 @@ def test_packed_pairs_have_the_losses_that_each_has_alone(build: Any) -> None:
     torch.manual_seed(0)
     denoiser = Denoiser(build(), MASK).eval()
     samples_B = np.arange(12)
-    packed = NoisedPairs(pairs, Noise(MASK, PAD, 0), 48, packs=True)[1, samples_B]
+    packed = forward_process.NoisedPairs(pairs, forward_process.Noise(MASK, PAD, 0), 48, packs=True)[1, samples_B]
     inputs_RT, positions_K, _, weights_K, numbers_RT = packed
     assert len(inputs_RT) < 12
     assert sorted(set(numbers_RT.flatten().tolist()) - {0}) == list(range(1, 13))
     with torch.no_grad():
         losses_K = denoiser.losses(inputs_RT, positions_K, packed[2], numbers_RT) * weights_K
         for number in samples_B:
-            alone = NoisedPairs(pairs, Noise(MASK, PAD, 0), 48)[1, samples_B[[number]]]
+            alone = forward_process.NoisedPairs(pairs, forward_process.Noise(MASK, PAD, 0), 48)[1, samples_B[[number]]]
             own = losses_K[numbers_RT.flatten()[positions_K] == number + 1]
             assert float(own.sum()) == pytest.approx(float(denoiser(*alone)), rel=1e-5)

@@ -18,9 +18,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
-from nbtools.errors import CheckpointError, ConfigError, LaunchError
+from nbtools.errors import CheckpointError, ConfigError
 from nbtools.launcher.sizes import check_size, num_trainable_parameters, training_bytes
-from nbtools.launcher.step_count import schedule
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
@@ -40,10 +39,10 @@ from nbtools.training.masked_diffusion.sampling import rendered
 from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
 from nbtools.training.text.tokenizers import train_tokenizer
 
-from trainings import TINY as TINY_VALUES
-from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
+import trainings
+from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here
 
-TINY = TINY_VALUES["masked_diffusion"]
+TINY = trainings.TINY["masked_diffusion"]
 
 
 def tiny(**changes: Any) -> MaskedDiffusionConfig:
@@ -53,7 +52,7 @@ def tiny(**changes: Any) -> MaskedDiffusionConfig:
 @pytest.fixture
 def texts(cpu_project: Project) -> Project:
     """A project with 30 small documents, and as many prompts and answers, on the CPU."""
-    write_inputs("masked_diffusion", cpu_project)
+    trainings.write_inputs("masked_diffusion", cpu_project)
     return cpu_project
 
 
@@ -148,11 +147,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(sample_texts=3)
-    expected = schedule(config, 1, root=texts.root)
-    assert expected is not None
-    files = trained(config)
-    derived = (read_json(files.config) or {})["derived"]
-    assert {**derived, "note": ""} == {**derived, **vars(expected)}
+    files, derived = trainings.trained_as_shown(trained, config, texts.root)
     assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
     seen = rows(files)
     assert [row["step"] for row in seen] == [1, 2, 3, 4, 5, 6]
@@ -204,22 +199,10 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
 ) -> None:
-    config = tiny(
-        batch_size=4,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=12,
-        log_every=5,
-        checkpoint_every=1,
-        num_workers=num_workers,
-        temperature=1.0,
-    )
+    config = tiny(**trainings.IN_PARTS, max_steps=12, num_workers=num_workers, temperature=1.0)
     straight = trained(config)
-    resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
-    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
-    assert rows(resumed) == later
-    assert {row["step"] for row in later} >= {9, 10, 12}
+    resumed = trainings.resumed_alike(trained, config, straight, checkpoint_step)
+    assert {row["step"] for row in rows(resumed)} >= {9, 10, 12}
     texts = [[showing.text for showing in media.read(files.media, "samples")] for files in (straight, resumed)]
     assert texts[0][-len(texts[1]) :] == texts[1]
 
@@ -433,7 +416,7 @@ def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..
     shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
-    with pytest.raises(SystemExit, match=r"has 5 tokens, but its tokenizer"):
+    with pytest.raises(SystemExit, match="its tokenizer has 15 words, more than the model, whose table has 5 rows"):
         trained(tiny(model_name=str(tmp_path / "model")))
 
 
@@ -485,8 +468,8 @@ def test_preflight_says_what_llada_takes_without_asking_for_its_code() -> None:
     assert training_bytes(config) == 16 * 8_015_581_184
     RECIPES["masked_diffusion"].refuse(config)
     small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
-    with pytest.raises(LaunchError, match=r"take 128\.0 GiB on every GPU, and GPU 0 \(a GPU\) has 80\.0 GiB"):
-        check_size(config, 1, [small])
+    (problem,) = (finding.text for finding in check_size(config, 1, [small]) if finding.level == "problem")
+    assert "take 128.0 GiB on every GPU, and GPU 0 (a GPU) has 80.0 GiB" in problem
     found = {finding.subject: finding.text for finding in check_size(config.replace(strategy="ddp"), 1, [])}
     assert found["parameters"].startswith("about 8,015,581,184")
     assert ": 119.4 GiB for weights" in found["memory"]

@@ -10,27 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    BertTokenizerFast,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    EsmConfig,
-    EsmForMaskedLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
 
 from nbtools.cli.output import print_run
 from nbtools.data import corpus
@@ -73,32 +58,36 @@ def bert(folder: Path) -> str:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
-    BertTokenizerFast.from_pretrained(folder).save_pretrained(folder)
+    transformers.BertTokenizerFast.from_pretrained(folder).save_pretrained(folder)
     torch.manual_seed(0)
-    BertForMaskedLM(BertConfig(vocab_size=45, max_position_embeddings=32, **SIZE)).save_pretrained(folder)
+    transformers.BertForMaskedLM(
+        transformers.BertConfig(vocab_size=45, max_position_embeddings=32, **SIZE)
+    ).save_pretrained(folder)
     return str(folder)
 
 
-def with_words(folder: Path, make: Callable[[int], PreTrainedModel]) -> str:
+def with_words(folder: Path, make: Callable[[int], transformers.PreTrainedModel]) -> str:
     """A model of the given class, with a tokenizer of words that has RoBERTa's special tokens and template."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     backend = Tokenizer(WordLevel({word: number for number, word in enumerate([*special, *WORDS])}, unk_token="<unk>"))
     backend.pre_tokenizer = Whitespace()
     backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     names = dict(zip(("cls_token", "pad_token", "eos_token", "unk_token", "mask_token"), special, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
     torch.manual_seed(0)
     make(45).save_pretrained(folder)
     return str(folder)
 
 
-def roberta(vocab_size: int) -> PreTrainedModel:
-    return RobertaForMaskedLM(RobertaConfig(vocab_size=vocab_size, max_position_embeddings=20, pad_token_id=1, **SIZE))
+def roberta(vocab_size: int) -> transformers.PreTrainedModel:
+    return transformers.RobertaForMaskedLM(
+        transformers.RobertaConfig(vocab_size=vocab_size, max_position_embeddings=20, pad_token_id=1, **SIZE)
+    )
 
 
-def esm(vocab_size: int) -> PreTrainedModel:
+def esm(vocab_size: int) -> transformers.PreTrainedModel:
     settings = {"pad_token_id": 1, "mask_token_id": 4, "max_position_embeddings": 64}
-    return EsmForMaskedLM(EsmConfig(vocab_size=vocab_size, **settings, **SIZE))
+    return transformers.EsmForMaskedLM(transformers.EsmConfig(vocab_size=vocab_size, **settings, **SIZE))
 
 
 # --- the template ---------------------------------------------------------------------------------
@@ -139,7 +128,7 @@ def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
     trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(bert(texts.root / "bert"))
-    BertModel(BertConfig.from_pretrained(folder)).save_pretrained(folder)
+    transformers.BertModel(transformers.BertConfig.from_pretrained(folder)).save_pretrained(folder)
     path = folder / "model.safetensors"
     save_file(
         {f"_orig_mod.{name}": weight for name, weight in load_file(path).items()}, path, metadata={"format": "pt"}
@@ -175,20 +164,28 @@ def test_roberta_takes_two_positions_fewer_than_it_has(trained: Callable[..., Ru
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lambda: BertForMaskedLM(BertConfig(**SIZE)), ("hidden_dropout_prob", "attention_probs_dropout_prob")),
-        (lambda: RobertaForMaskedLM(RobertaConfig(**SIZE)), ("hidden_dropout_prob", "attention_probs_dropout_prob")),
         (
-            lambda: DistilBertForMaskedLM(DistilBertConfig(dim=16, n_layers=1, n_heads=2, hidden_dim=16)),
+            lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZE)),
+            ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        ),
+        (
+            lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SIZE)),
+            ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        ),
+        (
+            lambda: transformers.DistilBertForMaskedLM(
+                transformers.DistilBertConfig(dim=16, n_layers=1, n_heads=2, hidden_dim=16)
+            ),
             ("dropout", "attention_dropout"),
         ),
         (
-            lambda: ModernBertForMaskedLM(ModernBertConfig(**SIZE)),
+            lambda: transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**SIZE)),
             ("attention_dropout", "mlp_dropout", "embedding_dropout"),
         ),
     ],
 )
 def test_dropout_replaces_that_of_the_model_unless_its_own_is_kept(
-    texts: Project, make: Callable[[], PreTrainedModel], names: tuple[str, ...]
+    texts: Project, make: Callable[[], transformers.PreTrainedModel], names: tuple[str, ...]
 ) -> None:
     folder = texts.root / "model"
     model = make()
@@ -212,7 +209,7 @@ def test_only_models_with_unused_weights_are_searched_for_them(texts: Project) -
     masked = {
         "esm": MaskedLM(esm(45)),
         "roberta": MaskedLM(roberta(45)),
-        "bert": MaskedLM(BertForMaskedLM(BertConfig(vocab_size=45, **SIZE))),
+        "bert": MaskedLM(transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=45, **SIZE))),
     }
     state = torch.get_rng_state()
     assert {name: model.has_unused_weights() for name, model in masked.items()} == {

@@ -15,23 +15,12 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+import transformers
 from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
 from nbtools.launcher.sizes import num_trainable_parameters
-from nbtools.launcher.step_count import schedule
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -49,10 +38,10 @@ from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 from nbtools.training.text.tokenized import open_tokenized, tokenize
 
-from trainings import TINY as TINY_VALUES
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, script_text, train_here
+import trainings
+from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
 
-TINY = TINY_VALUES["mlm_pretraining"]
+TINY = trainings.TINY["mlm_pretraining"]
 
 
 def tiny(**changes: Any) -> MLMPretrainingConfig:
@@ -96,13 +85,9 @@ def test_the_steps_are_those_that_the_form_showed(
     trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any]
 ) -> None:
     config = tiny(**changes)
-    expected = schedule(config, 1, root=texts.root)
-    assert expected is not None
-    files = trained(config)
-    derived = (read_json(files.config) or {})["derived"]
-    assert {name: derived[name] for name in vars(expected)} == vars(expected)
+    files, derived = trainings.trained_as_shown(trained, config, texts.root)
     assert derived["num_parameters"] == num_trainable_parameters(config, derived["vocab_size"])
-    assert rows(files)[-1]["step"] == expected.total_steps
+    assert rows(files)[-1]["step"] == derived["total_steps"]
 
 
 @pytest.mark.promise("guide-O7", "guide-G7")
@@ -111,8 +96,8 @@ def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
 ) -> None:
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
-    model = AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(last.path / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(last.path / "model")
     assert len(tokenizer("w1 w2")["input_ids"]) == 3
     (cached,) = (texts.runs / ".cache").iterdir()
     text = open_tokenized(cached, 16)
@@ -136,13 +121,15 @@ SHAPE = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_atten
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: BertForMaskedLM(BertConfig(**SHAPE)),
-        lambda: RobertaForMaskedLM(RobertaConfig(**SHAPE)),
-        lambda: DistilBertForMaskedLM(DistilBertConfig(vocab_size=40, n_layers=1, n_heads=2, dim=16, hidden_dim=16)),
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SHAPE)),
+        lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SHAPE)),
+        lambda: transformers.DistilBertForMaskedLM(
+            transformers.DistilBertConfig(vocab_size=40, n_layers=1, n_heads=2, dim=16, hidden_dim=16)
+        ),
     ],
     ids=["bert", "roberta", "unknown_head"],
 )
-def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[], PreTrainedModel]) -> None:
+def test_the_head_at_chosen_positions_is_the_whole_head_there(make: Callable[[], transformers.PreTrainedModel]) -> None:
     model = make().eval()
     inputs_BT = torch.randint(3, 40, (2, 8))
     positions_BK = torch.tensor([[0, 3], [2, 7]])
@@ -171,21 +158,9 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
 ) -> None:
-    config = tiny(
-        batch_size=4,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=12,
-        log_every=5,
-        checkpoint_every=1,
-        num_workers=num_workers,
-    )
-    straight = trained(config)
-    resumed = trained(config, straight.checkpoint(checkpoint_step))
-    assert_same_checkpoints(straight.checkpoint(12), resumed.checkpoint(12))
-    later = [row for row in rows(straight) if row["step"] > checkpoint_step]
-    assert rows(resumed) == later
-    assert {row["step"] for row in later} >= {5, 6, 10, 12}
+    config = tiny(**trainings.IN_PARTS, max_steps=12, num_workers=num_workers)
+    resumed = trainings.resumed_alike(trained, config, trained(config), checkpoint_step)
+    assert {row["step"] for row in rows(resumed)} >= {5, 6, 10, 12}
 
 
 def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
@@ -210,10 +185,11 @@ def test_a_checkpoint_of_another_text_or_size_is_not_resumed(trained: Callable[.
     path = trained(tiny()).checkpoint(3)
     with pytest.raises(SystemExit, match="of another model"):
         trained(tiny(hidden_size=32), path)
+    (texts.root / "others").mkdir()
     for file in (texts.root / "texts").iterdir():
-        file.write_text(file.read_text().replace("w1", "v1"))
+        (texts.root / "others" / file.name).write_text(file.read_text().replace("w1", "v1"))
     with pytest.raises(SystemExit, match="vocabulary is that of another text"):
-        trained(tiny(), path)
+        trained(tiny(dataset="others"), path)
 
 
 def test_a_changed_batch_is_told_and_goes_on_with_the_data(
@@ -262,7 +238,7 @@ def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., Ru
     assert ("train/loss_scale" in seen[0]) == (precision == "fp16")
     assert (read_json(files.config) or {})["environment"]["precision"] == precision
     (finished,) = checkpoints_in(files.checkpoints)
-    model = AutoModelForMaskedLM.from_pretrained(finished.path / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(finished.path / "model")
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
     resumed = rows(trained(tiny(max_steps=3, precision=precision), finished.path))
@@ -359,7 +335,9 @@ def test_every_value_of_a_preset_reaches_the_training(
     assert [row["samples"] for row in rows(files)[:2]] == [config.batch_size, 2 * config.batch_size]
     assert rows(files)[2].keys() >= {"test/loss", "test/accuracy"}
     assert rates == pytest.approx([config.learning_rate * share for share in (2 / 3, 1 / 3)])
-    model = AutoModelForMaskedLM.from_pretrained(checkpoints_in(files.checkpoints)[-1].path / "model").config
+    model = transformers.AutoModelForMaskedLM.from_pretrained(
+        checkpoints_in(files.checkpoints)[-1].path / "model"
+    ).config
     shape = (model.num_hidden_layers, model.num_attention_heads, model.hidden_size, model.max_position_embeddings)
     assert shape == (config.num_layers, config.num_heads, config.hidden_size, config.sequence_length)
     assert model.vocab_size == content["derived"]["vocab_size"] <= config.vocab_size
@@ -574,7 +552,7 @@ def loader_workers(run: Run) -> list[psutil.Process]:
 def test_a_loader_worker_that_dies_ends_all_ranks_and_every_other_worker(texts: Project, fault: str) -> None:
     config = tiny(num_workers=1, batch_size=4, max_steps=1_000_000, epochs=1_000_000, eval_every=1_000_000)
     script = texts.scripts / "mlm_tiny.py"
-    script.write_text(script_text(config, BAD_SAMPLE if fault == "raises" else ""))
+    script.write_text(trainings.script_text(config, BAD_SAMPLE if fault == "raises" else ""))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not a plain script any more
         run = launch(script, nproc_per_node=2, gpus=())

@@ -16,15 +16,8 @@ from typing import Any
 import peft
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (
-    BertForMaskedLM,
-    CanineModel,
-    LlamaForCausalLM,
-    LlamaForTokenClassification,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-)
 
 from nbtools.cli.commands import main as nbtools
 from nbtools.config import TrainConfig
@@ -73,15 +66,18 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     return {name: weight for path in folder.glob("*.safetensors") for name, weight in load_file(path).items()}
 
 
-def judge(base: Path) -> PreTrainedModel:
+def judge(base: Path) -> transformers.PreTrainedModel:
     torch.manual_seed(7)  # for the head that the adapter brings
-    return LlamaForTokenClassification.from_pretrained(base, num_labels=1)
+    return transformers.LlamaForTokenClassification.from_pretrained(base, num_labels=1)
 
 
 PARTS: dict[str, dict[str, tuple[str, Callable[[Path], Any]]]] = {
-    "mlm_pretraining": {"": ("base", BertForMaskedLM.from_pretrained)},
+    "mlm_pretraining": {"": ("base", transformers.BertForMaskedLM.from_pretrained)},
     "masked_diffusion": {"": ("base", lambda folder: load_llada(str(folder)))},
-    "llm_gan": {"generator": ("base/judge", LlamaForCausalLM.from_pretrained), "judge": ("base/judge", judge)},
+    "llm_gan": {
+        "generator": ("base/judge", transformers.LlamaForCausalLM.from_pretrained),
+        "judge": ("base/judge", judge),
+    },
 }
 """Of a checkpoint's `model/`: the base, and what loads a folder as the model's own class."""
 
@@ -134,9 +130,9 @@ def test_a_classifier_exports_a_canine_and_its_heads(
     labels_BK = torch.zeros(3, 2, dtype=torch.long)
     with torch.no_grad():
         assert torch.allclose(whole(inputs_BT, labels_BK), adapted(inputs_BT, labels_BK), atol=1e-5, rtol=0)
-        canine = CanineModel.from_pretrained(merged).eval()
+        canine = transformers.CanineModel.from_pretrained(merged).eval()
         assert torch.allclose(canine(inputs_BT)[0], whole.canine(inputs_BT)[0], atol=1e-6)
-        base = CanineModel.from_pretrained(cpu_project.root / "base").eval()
+        base = transformers.CanineModel.from_pretrained(cpu_project.root / "base").eval()
         assert (base(inputs_BT)[0] - canine(inputs_BT)[0]).abs().max() > 1e-3
     assert "README.md there" in capfd.readouterr().err
     (lines,) = re.findall(r"```python\n(.*?)```", (merged / "README.md").read_text(), re.DOTALL)
@@ -297,8 +293,8 @@ def test_a_sharded_run_exports_whole_files(trained: Train, cpu_project: Project)
     write_inputs("mlm_pretraining", cpu_project)
     files = trained(RECIPES["mlm_pretraining"].config_class(**TINY["mlm_pretraining"], strategy="fsdp"))
     assert nbtools(["export", files.id, "-o", "out"]) == 0
-    loaded = ModernBertForMaskedLM.from_pretrained("out").state_dict()
-    expected = ModernBertForMaskedLM.from_pretrained(files.outputs / "model").state_dict()
+    loaded = transformers.ModernBertForMaskedLM.from_pretrained("out").state_dict()
+    expected = transformers.ModernBertForMaskedLM.from_pretrained(files.outputs / "model").state_dict()
     assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
 
 

@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-)
 
 from nbtools.training.text import causal_sampling
 from nbtools.training.text.causal_sampling import at_rest, drawn, write
@@ -24,25 +16,31 @@ PAD, EOS, SIZE = 0, 1, 12
 ALPHABET = Alphabet(SIZE, PAD, EOS, (PAD,))
 
 
-def gpt2() -> PreTrainedModel:
+def gpt2() -> transformers.PreTrainedModel:
     shape = {"n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=SIZE, **shape, bos_token_id=None, eos_token_id=None))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=SIZE, **shape, bos_token_id=None, eos_token_id=None)
+    )
 
 
-def llama() -> PreTrainedModel:
+def llama() -> transformers.PreTrainedModel:
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=SIZE, **shape, max_position_embeddings=32, initializer_range=0.5)
-    return LlamaForCausalLM(config)
+    config = transformers.LlamaConfig(vocab_size=SIZE, **shape, max_position_embeddings=32, initializer_range=0.5)
+    return transformers.LlamaForCausalLM(config)
 
 
-def mistral() -> PreTrainedModel:
+def mistral() -> transformers.PreTrainedModel:
     """Each layer sees the last four tokens only."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = MistralConfig(vocab_size=SIZE, **shape, num_key_value_heads=1, sliding_window=4, initializer_range=0.5)
-    return MistralForCausalLM(config)
+    config = transformers.MistralConfig(
+        vocab_size=SIZE, **shape, num_key_value_heads=1, sliding_window=4, initializer_range=0.5
+    )
+    return transformers.MistralForCausalLM(config)
 
 
-def slowly(model: PreTrainedModel, prompt: list[int], uniforms_T: torch.Tensor, temperature: float) -> list[int]:
+def slowly(
+    model: transformers.PreTrainedModel, prompt: list[int], uniforms_T: torch.Tensor, temperature: float
+) -> list[int]:
     """Read everything anew for each token, one text at a time, without any padding."""
     written: list[int] = []
     for uniform in uniforms_T.tolist():

@@ -290,7 +290,7 @@ def test_prompts_and_answers_come_back_from_the_tokens_of_pairs(tmp_path: Path) 
     config = MaskedDiffusionConfig(dataset=str(tmp_path / "pairs.jsonl"), sequence_length=32_768)
     folder, remark = cached_pairs(tmp_path / "cache", [tmp_path / "pairs.jsonl"], config)
     tokenizer = AutoTokenizer.from_pretrained(folder / prepared.TOKENIZER)
-    found = decoded(tokenizer, folder / "train.npy", folder / "eval.npy")
+    found = decoded(tokenizer, *(folder / f"{part}.npy" for part in ("train", "eval", "test")))
     assert (sorted(found), remark) == (sorted(prompt + text for prompt, text in pairs), "")
     _, remark = cached_pairs(tmp_path / "cache", [tmp_path / "pairs.jsonl"], config.replace(vocab_size=40))
     assert "tokens" in remark and "vocab_size" in remark

@@ -9,30 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import (
-    AutoModelForMaskedLM,
-    BertConfig,
-    BertForMaskedLM,
-    BertForTokenClassification,
-    BertModel,
-    CanineConfig,
-    CanineModel,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedModel,
-)
 
+from nbtools import recipes
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.recipes import (
-    AlgorithmDistillationConfig,
-    LLMGANConfig,
-    MaskedDiffusionConfig,
-    MLMPretrainingConfig,
-    TextClassificationConfig,
-)
 from nbtools.training.algorithm_distillation.model import build_action_transformer
 from nbtools.training.engine.checkpoint import fill, open_model
 from nbtools.training.llm_gan.dataset import alphabet_of
@@ -48,28 +31,30 @@ from trainings import TINY, save_pair
 
 LLADA = Path(__file__).parents[1] / "masked_diffusion" / "llada_tiny"
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-BERT = BertConfig(vocab_size=40, max_position_embeddings=32, **SIZE)
+BERT = transformers.BertConfig(vocab_size=40, max_position_embeddings=32, **SIZE)
 SYSTEM = CodeSystem.of("hisco", ["61110", "83110"], 2)
 
 
-def saved(make: Callable[[], PreTrainedModel], folder: Path) -> Path:
+def saved(make: Callable[[], transformers.PreTrainedModel], folder: Path) -> Path:
     torch.manual_seed(0)
     make().save_pretrained(folder)
     return folder
 
 
 def bert(folder: Path) -> Path:
-    return saved(lambda: BertForMaskedLM(BERT), folder)
+    return saved(lambda: transformers.BertForMaskedLM(BERT), folder)
 
 
 def modernbert(folder: Path) -> Path:
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
-    return saved(lambda: ModernBertForMaskedLM(ModernBertConfig(vocab_size=40, **SIZE, **ids)), folder)
+    return saved(
+        lambda: transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(vocab_size=40, **SIZE, **ids)), folder
+    )
 
 
 def canine(folder: Path) -> Path:
-    config = CanineConfig(num_hash_buckets=50, max_position_embeddings=64, **SIZE)
-    return saved(lambda: CanineModel(config), folder)
+    config = transformers.CanineConfig(num_hash_buckets=50, max_position_embeddings=64, **SIZE)
+    return saved(lambda: transformers.CanineModel(config), folder)
 
 
 def llada(folder: Path) -> Path:
@@ -81,27 +66,27 @@ def pair(folder: Path, part: str) -> Path:
     return folder / part
 
 
-def gan(folder: Path) -> LLMGANConfig:
+def gan(folder: Path) -> recipes.LLMGANConfig:
     names = {"model_name": str(folder.parent / "writer"), "judge_name": str(folder.parent / "judge")}
-    return LLMGANConfig(dataset="data.csv", sequence_length=8, prompt_length=24, **names)
+    return recipes.LLMGANConfig(dataset="data.csv", sequence_length=8, prompt_length=24, **names)
 
 
-def masked_lm(folder: Path) -> PreTrainedModel:
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(folder)})
+def masked_lm(folder: Path) -> transformers.PreTrainedModel:
+    config = recipes.MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(folder)})
     return build_model(config, SimpleNamespace(tokenizer=range(40)))  # type: ignore[arg-type]
 
 
-def denoiser(folder: Path) -> PreTrainedModel:
+def denoiser(folder: Path) -> transformers.PreTrainedModel:
     return load_pretrained(str(folder), trust_remote_code=False, dropout=None)
 
 
-def classifier(folder: Path) -> PreTrainedModel:
+def classifier(folder: Path) -> transformers.PreTrainedModel:
     size = {"num_decoder_layers": 1, "num_decoder_heads": 2, "max_codes": 2, "sequence_length": 64}
-    config = TextClassificationConfig(model_name=str(folder), **size)
+    config = recipes.TextClassificationConfig(model_name=str(folder), **size)
     return build_classifier(config, SYSTEM, torch.full((2,), 0.2)).canine
 
 
-RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], PreTrainedModel]]] = {
+RECIPES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], transformers.PreTrainedModel]]] = {
     "mlm_pretraining-bert": (bert, masked_lm),
     "masked_diffusion-modernbert": (modernbert, denoiser),
     "masked_diffusion-llada": (llada, denoiser),
@@ -182,7 +167,7 @@ def test_a_report_says_what_is_missing_and_a_hole_is_refused(
         return name
 
     rename(folder, changed)
-    read = functools.partial(load_model, AutoModelForMaskedLM, str(folder), "a masked language model")
+    read = functools.partial(load_model, transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
     try:
         with building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext():
             told = str(read().weights_report)
@@ -203,13 +188,13 @@ def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path: Path, s
         building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext(),
         pytest.raises(ConfigError, match=said),
     ):
-        load_model(AutoModelForMaskedLM, str(folder), "a masked language model")
+        load_model(transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
 
 
 def test_a_score_head_of_another_number_of_labels_is_new(tmp_path: Path) -> None:
-    model = BertForTokenClassification(BertConfig(vocab_size=40, num_labels=9, **SIZE))
+    model = transformers.BertForTokenClassification(transformers.BertConfig(vocab_size=40, num_labels=9, **SIZE))
     model.save_pretrained(tmp_path / "ner")
-    loaded = load_model(BertForTokenClassification, str(tmp_path / "ner"), "a judge", num_labels=1)
+    loaded = load_model(transformers.BertForTokenClassification, str(tmp_path / "ner"), "a judge", num_labels=1)
     assert "2 weights (classifier.bias, classifier.weight) of a new part" in str(loaded.weights_report)
     assert_loaded(loaded, load_file(tmp_path / "ner" / "model.safetensors"), but="classifier.")
 
@@ -239,8 +224,8 @@ def test_weights_that_fit_under_two_prefixes_are_refused(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_without_some_of_its_weights_is_not_used(tmp_path: Path) -> None:
-    folder = saved(lambda: BertModel(BERT), tmp_path / "bert")
-    config = BertConfig(**{**BERT.to_dict(), "architectures": ["BertForMaskedLM"]})
+    folder = saved(lambda: transformers.BertModel(BERT), tmp_path / "bert")
+    config = transformers.BertConfig(**{**BERT.to_dict(), "architectures": ["BertForMaskedLM"]})
     config.save_pretrained(folder)
     with pytest.raises(CheckpointError, match=r"lacks 5 of the model's weights, such as cls\."):
         open_model(folder)
@@ -251,7 +236,7 @@ def test_a_checkpoint_without_some_of_its_weights_is_not_used(tmp_path: Path) ->
 )
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_orig_mod.module.", "model.", "policy."])
 def test_weights_of_an_older_program_fit_under_any_prefix(prefix: str, old: dict[str, torch.Tensor]) -> None:
-    config = AlgorithmDistillationConfig(**TINY["algorithm_distillation"])
+    config = recipes.AlgorithmDistillationConfig(**TINY["algorithm_distillation"])
     goals = torch.zeros(1, 2, dtype=torch.long).numpy()
     source, target = (build_action_transformer(config, goals).model for _ in range(2))
     stored = {name: weight.clone() for name, weight in source.state_dict().items()}
@@ -279,12 +264,12 @@ def test_a_renaming_is_the_shortest_change_that_fits(
 
 
 def longer_mlm(folder: Path) -> object:
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(bert(folder))})
+    config = recipes.MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "model_name": str(bert(folder))})
     return build_model(config, SimpleNamespace(tokenizer=range(42)))  # type: ignore[arg-type]
 
 
 def longer_denoiser(folder: Path) -> object:
-    config = MaskedDiffusionConfig(**{**TINY["masked_diffusion"], "model_name": str(bert(folder))})
+    config = recipes.MaskedDiffusionConfig(**{**TINY["masked_diffusion"], "model_name": str(bert(folder))})
     return build_denoiser(config, type("Words", (list,), {"mask_token_id": 4})(range(42)))
 
 
