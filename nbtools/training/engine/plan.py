@@ -37,16 +37,9 @@ class Plan:
         size = (schedule.effective_batch, schedule.num_train_samples)
         progress.settle(*size)
         total_steps = progress.step + progress.steps_left(*size, config.epochs)
-        order = SampleOrder(
-            schedule.num_train_samples,
-            config.batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            rank=rank,
-            world_size=world_size,
-            seed=config.seed,
-            epoch=progress.epoch,
-            position=progress.position,
-        )
+        place = {"rank": rank, "world_size": world_size, "epoch": progress.epoch, "position": progress.position}
+        place |= {"gradient_accumulation_steps": config.gradient_accumulation_steps, "seed": config.seed}
+        order = SampleOrder(schedule.num_train_samples, config.batch_size, **place)
         return cls(config, schedule, progress.step + 1, min(total_steps, config.max_steps or total_steps), order)
 
     def advance(self, progress: Progress, *, stop: bool) -> Due:
