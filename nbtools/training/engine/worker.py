@@ -498,8 +498,8 @@ class Worker:
         """
         batch, recipe = self.config.effective_batch(self.world_size), recipe_of(self.config)
         state = {**state, "recipe": recipe.key, "effective_batch": batch}
-        more = {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better, "stage": stage}
-        more |= {"attempt": self.attempt, "base": self.bases, "data": self._data}
+        more: dict[str, Any] = {"attempt": self.attempt, "base": self.bases, "data": self._data, "stage": stage}
+        more |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
         is_sharded = self.config.strategy == "fsdp"
         with self.aside("checkpoint"):
             self._end_save()

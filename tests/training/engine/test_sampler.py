@@ -159,7 +159,7 @@ def steps(num_steps: int, world_size: int, accumulation: int, batch_size: int, *
     """Samples of each optimizer step, over all ranks and passes."""
     result: list[list[int]] = [[] for _ in range(num_steps)]
     for rank in range(world_size):
-        of_rank = {"rank": rank, "world_size": world_size, "seed": 3, **start}
+        of_rank: dict[str, Any] = {"rank": rank, "world_size": world_size, "seed": 3, **start}
         order = iter(SampleOrder(50, batch_size, gradient_accumulation_steps=accumulation, **of_rank))
         for step in range(num_steps):
             for _ in range(accumulation):
