@@ -152,11 +152,8 @@ class Evaluation:
         with worker.aside("evaluation"):
             masked_lm.eval()
             sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
-            share: dict[str, Any] = {
-                "rank": worker.rank,
-                "world_size": worker.world_size,
-                "num_samples": config.eval_samples,
-            }
+            share: dict[str, Any] = {"rank": worker.rank, "world_size": worker.world_size}
+            share["num_samples"] = config.eval_samples
             for batch in evaluation_batches(self.text.eval_NT, self.masking, config.batch_size, **share):
                 inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
                 with autocast(worker.device, config.precision):
