@@ -203,6 +203,16 @@ def write_inputs(key: str, project: Project) -> None:
         write_csv(root / "data.csv", [(row.text, row.lang, row.codes) for row in OCCUPATIONS])
 
 
+class Planted:
+    """Its pickle makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
 def write_base(key: str, project: Project) -> None:
     """Write the pretrained model of ADAPTED, in the files of real ones: BERT, LLaDA, CANINE, or a GPT-2 and a Llama."""
     base = project.root / "base"

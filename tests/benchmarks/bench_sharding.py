@@ -185,7 +185,7 @@ def save(folder: str) -> None:
     training, cheap = (Training("fsdp", shape, 2, 32) for shape in ("33M", "4M"))
     training.step()  # from here on it has moments
     rank, done = dist.get_rank(), itertools.count(1)
-    saves = ShardedSaves(rank, 2, dist.new_group(backend="gloo"))
+    saves = ShardedSaves(rank, dist.new_group(backend="gloo"))
     seconds: dict[bool, list[float]] = {False: [], True: []}
     stops: dict[bool, list[float]] = {False: [], True: []}
 

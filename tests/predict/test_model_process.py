@@ -72,22 +72,18 @@ def test_a_checkpoint_that_is_removed_while_it_is_opened_gives_way_to_the_next(
         assert (process.checkpoint.step, process.ready["step"]) == (3, 3)
 
 
-def test_a_process_that_ends_while_it_loads_is_told_with_its_last_line(
-    trained: RunDir, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("end", "patience_s", "said"),
+    [("exit 3", 60, r"exit code 3\): no room"), ("exec >&-\nexec sleep 600 2>&-", 0.5, "has not ended: no room")],
+)
+def test_a_process_that_ends_or_closes_its_output_is_told_with_its_last_line(
+    trained: RunDir, monkeypatch: pytest.MonkeyPatch, end: str, patience_s: float, said: str
 ) -> None:
     monkeypatch.setattr("sys.executable", str(trained.path / "python"))
-    (trained.path / "python").write_text("#!/bin/sh\necho no room >&2\nexit 3\n")
+    monkeypatch.setattr(model_process, "_PATIENCE_S", patience_s)
+    (trained.path / "python").write_text(f"#!/bin/sh\necho no room >&2\n{end}\n")
     (trained.path / "python").chmod(0o755)
-    with pytest.raises(LaunchError, match=r"exit code 3\): no room"):
-        ModelProcess(Run(trained))
-
-
-def test_a_process_that_closes_its_output_and_stays_is_told(trained: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", str(trained.path / "python"))
-    monkeypatch.setattr(model_process, "_PATIENCE_S", 0.5)
-    (trained.path / "python").write_text("#!/bin/sh\necho no room >&2\nexec >&-\nexec sleep 600 2>&-\n")
-    (trained.path / "python").chmod(0o755)
-    with pytest.raises(LaunchError, match="closed its output, but has not ended: no room"):
+    with pytest.raises(LaunchError, match=said):
         ModelProcess(Run(trained))
 
 

@@ -5,7 +5,6 @@ model: a rank that runs a block more often than another one, or another block, f
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -58,36 +57,24 @@ Worker.wrap = wrap_and_check
 """
 
 
-@dataclass(frozen=True)
-class Case:
-    """A training whose ranks have unequal parts of the evaluation, with samples, and a test at the end."""
-
-    key: str
-    changes: dict[str, Any]
-    medium: str | None = None
-    """A medium that shows what the model generates."""
-
-
+Case = tuple[str, dict[str, Any], str]
+"""A training whose ranks have unequal parts of the evaluation, with samples, and a test at the end: the recipe, changes
+of its TINY values, and a medium that shows what the model generates."""
 _LONG = {"prompt_length": 8, "sequence_length": 24, "vocab_size": 60, "min_chars": 5, "eval_samples": 9}
 _LONG |= {"dataset": "stories.csv", "batch_size": 2, "gradient_accumulation_steps": 2, "texts_at_once": 3}
-CASES = {
-    "mlm_pretraining": Case("mlm_pretraining", {"eval_samples": 5, "batch_size": 1}),
-    "masked_diffusion": Case("masked_diffusion", {"eval_draws": 5, "batch_size": 1, "sample_texts": 2}, "samples"),
-    "masked_diffusion, pairs": Case(
-        "masked_diffusion", {"dataset": "pairs.jsonl", "eval_draws": 5, "batch_size": 2, "guidance": 1.0}, "samples"
-    ),
-    "text_classification": Case("text_classification", {"eval_samples": 9, "batch_size": 4}, "scores"),
-    "algorithm_distillation": Case(
-        "algorithm_distillation",
-        {"eval_samples": 5, "batch_size": 2, "eval_batch_size": 1, "eval_rollouts": 2},
-        "search",
-    ),
-    "algorithm_distillation, one rollout": Case(
-        "algorithm_distillation", {"eval_samples": 1, "eval_rollouts": 1}, "search"
-    ),
-    "llm_gan": Case("llm_gan", {"eval_samples": 10, "batch_size": 2, "gradient_accumulation_steps": 2}, "samples"),
-    "llm_gan, scores of texts": Case("llm_gan", _LONG, "samples"),
-    "llm_gan, verdicts": Case("llm_gan", {**_LONG, "judging": "verdicts", "max_judge_tokens": 6}, "samples"),
+_PAIRS = {"dataset": "pairs.jsonl", "eval_draws": 5, "batch_size": 2, "guidance": 1.0}
+_ONE = {"eval_samples": 1, "eval_rollouts": 1}
+_FEW = {"eval_samples": 5, "batch_size": 2, "eval_batch_size": 1, "eval_rollouts": 2}
+CASES: dict[str, Case] = {
+    "mlm_pretraining": ("mlm_pretraining", {"eval_samples": 5, "batch_size": 1}, ""),
+    "masked_diffusion": ("masked_diffusion", {"eval_draws": 5, "batch_size": 1, "sample_texts": 2}, "samples"),
+    "masked_diffusion, pairs": ("masked_diffusion", _PAIRS, "samples"),
+    "text_classification": ("text_classification", {"eval_samples": 9, "batch_size": 4}, "scores"),
+    "algorithm_distillation": ("algorithm_distillation", _FEW, "search"),
+    "algorithm_distillation, one rollout": ("algorithm_distillation", _ONE, "search"),
+    "llm_gan": ("llm_gan", {"eval_samples": 10, "batch_size": 2, "gradient_accumulation_steps": 2}, "samples"),
+    "llm_gan, scores of texts": ("llm_gan", _LONG, "samples"),
+    "llm_gan, verdicts": ("llm_gan", {**_LONG, "judging": "verdicts", "max_judge_tokens": 6}, "samples"),
 }
 
 
@@ -114,14 +101,15 @@ _FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")
 def test_all_ranks_run_the_blocks_of_a_model_together(
     case: Case, nproc: int, start: ByHand, cpu_project: Project
 ) -> None:
-    write_inputs(case.key, cpu_project)
-    if case.changes.get("dataset") == "stories.csv":
+    key, changes, medium = case
+    write_inputs(key, cpu_project)
+    if changes.get("dataset") == "stories.csv":
         texts = (f"the {('dog', 'cat', 'bird')[n % 3]} runs {'far ' * (n % 5)}" for n in range(60))
         stories = "\n".join(f"title {n},{text}" for n, text in enumerate(texts))
         (cpu_project.root / "stories.csv").write_text(f"title,text\n{stories}\n")
-    values = {**TINY[case.key], "max_steps": 3, "test_fraction": 0.5, **case.changes}
-    if case.key == "llm_gan":
+    values = {**TINY[key], "max_steps": 3, "test_fraction": 0.5, **changes}
+    if key == "llm_gan":
         values |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
-    run = start.forked(RECIPES[case.key].config_class(**values), nproc=nproc, more=AS_IF_SHARDED)
+    run = start.forked(RECIPES[key].config_class(**values), nproc=nproc, more=AS_IF_SHARDED)
     assert {"eval/loss", "test/loss"} <= {name for row in rows(run.files) for name in row}
-    assert case.medium is None or media.read(run.files.media, case.medium)
+    assert not medium or media.read(run.files.media, medium)

@@ -71,13 +71,8 @@ class Predictor:
         )
         returns = " ".join(f"{value:g}" for value in returns_E)
         text = f"goal {goal[0]}:{goal[1]}, best possible return {best}\nreturn of each episode: {returns}\n\n{drawing}"
-        row: dict[str, Any] = {
-            "text": text,
-            "goal": f"{goal[0]}:{goal[1]}",
-            "best": best,
-            "returns": returns_E.tolist(),
-        }
-        row["is_unseen"] = list(goal) in self.transformer.unseen_goals_G2.tolist()
+        row: dict[str, Any] = {"text": text, "goal": f"{goal[0]}:{goal[1]}", "best": best}
+        row |= {"returns": returns_E.tolist(), "is_unseen": list(goal) in self.transformer.unseen_goals_G2.tolist()}
         if settings.num_frames:
             shown_episodes = rollout.episodes_to_show(settings.episodes)
             frames = rollout.rollout_frames(done, middle, darkroom, shown_episodes)

@@ -26,7 +26,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from nbtools.errors import CheckpointError
 from nbtools.project import expanded
-from nbtools.run.checkpoints import BEST_BY, Checkpoint, Progress, best_of, checkpoints_in
+from nbtools.run.checkpoints import Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import json_files, rundir
 from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
 from nbtools.training.sharding.fsdp import own_part, own_rows_of
@@ -51,14 +51,9 @@ def save(
     state: Mapping[str, Any],
     rank_states: Sequence[State],
     metrics: Mapping[str, float],
-    attempt: int,
     keep_last: int,
     keep_best: int = 0,
-    best_by: str = BEST_BY,
-    lower_is_better: bool = True,
-    stage: str | None = None,
-    bases: Mapping[str, Any] | None = None,
-    data: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Path:
     """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
@@ -69,13 +64,11 @@ def save(
         write_shards: writes and syncs those of all ranks into the checkpoint's folder; returns their size and SHA-256.
         state: of the recipe, the same on all ranks; plain values and tensors.
         rank_states: of every rank, by rank: `random_state()` and sums since the last metric row.
-        keep_best: how many to keep in addition, those with the best `best_by`.
-        best_by: name of a metric, stored in the manifest; checkpoints of steps that did not measure it do not count as
-            best.
-        lower_is_better: whether the least value of that metric is the best one.
-        stage: of the training, stored in the manifest; only checkpoints of the newest one's stage count as best.
-        bases: what an adapter was added to, stored in the manifest; None without an adapter.
-        data: what `initial_state.recorded_data` returns, stored in the manifest.
+        keep_best: how many to keep in addition, those that are first in `best_of`.
+        **more: further values of the manifest, such as `attempt`; None leaves one out. `best_of` reads `best_by` (a
+            metric; checkpoints of steps that did not measure it do not count as best), `lower_is_better` and `stage`
+            (of the training; only checkpoints of the newest one's stage count as best). `base` is what an adapter was
+            added to, `data` what `initial_state.recorded_data` returns.
 
     Raises:
         OSError: it could not be written (disk full); nothing of it remains, and older checkpoints are untouched.
@@ -96,15 +89,10 @@ def save(
         manifest = {
             **asdict(progress),
             "time": time.time(),
-            "attempt": attempt,
             "world_size": len(rank_states),
             **({} if write_shards is None else {"strategy": "fsdp", "num_shards": len(rank_states)}),
             "metrics": {name: json_files.strict_number(value) for name, value in metrics.items()},
-            "best_by": best_by,
-            "lower_is_better": lower_is_better,
-            **({} if stage is None else {"stage": stage}),
-            **({} if bases is None else {"base": bases}),
-            **({} if data is None else {"data": data}),
+            **{name: value for name, value in more.items() if value is not None},
             "files": dict(sorted(files.items())),
         }
         json_files.write_json(temporary / "manifest.json", manifest, sync=True)

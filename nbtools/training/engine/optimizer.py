@@ -231,7 +231,8 @@ class Optimizer:
             self.adamw.load_state_dict({"state": moments, "param_groups": groups})
             for own in self.adamw.state.values():  # on the CPU, AdamW keeps the tensors that it is given
                 own.update({name: value.clone() for name, value in own.items() if value.device.type == "cpu"})
-        self._before = dict(state["rates"]) if "rates" in state else None
+        if (rates := state.get("rates")) and rates["rate"]:  # else it took no step yet: no rate moves
+            self._before, self._rate = dict(rates), rates["rate"]
         if "scaler" in state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         if "skipped" in state:

@@ -1,6 +1,7 @@
 """The plan of a training: number of steps, order of samples, and the actions due after each step."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from nbtools.config import TrainConfig
 from nbtools.launcher.step_count import Schedule
@@ -37,16 +38,10 @@ class Plan:
         size = (schedule.effective_batch, schedule.num_train_samples)
         progress.settle(*size)
         total_steps = progress.step + progress.steps_left(*size, config.epochs)
-        order = SampleOrder(
-            schedule.num_train_samples,
-            config.batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            rank=rank,
-            world_size=world_size,
-            seed=config.seed,
-            epoch=progress.epoch,
-            position=progress.position,
-        )
+        place: dict[str, Any] = {"rank": rank, "world_size": world_size}
+        place |= {"epoch": progress.epoch, "position": progress.position}
+        place |= {"gradient_accumulation_steps": config.gradient_accumulation_steps, "seed": config.seed}
+        order = SampleOrder(schedule.num_train_samples, config.batch_size, **place)
         return cls(config, schedule, progress.step + 1, min(total_steps, config.max_steps or total_steps), order)
 
     def advance(self, progress: Progress, *, stop: bool) -> Due:

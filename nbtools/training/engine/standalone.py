@@ -74,11 +74,9 @@ def check_shared(ranks: Ranks, files: RunDir) -> None:
     mark = files.ranks / f".shared-{os.urandom(8).hex()}"
 
     def make() -> Path | None:
-        try:
+        with contextlib.suppress(OSError):  # a full disk
             mark.touch()
-        except OSError:  # a full disk
-            return None
-        return mark
+        return mark if mark.exists() else None
 
     made = ranks.from_main(make)
     is_seen = made is None or ranks.local_rank != 0 or _appears(made)

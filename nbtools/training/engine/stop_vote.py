@@ -44,34 +44,24 @@ class StopVote:
 
     def __init__(self, stop: StopRequest, group: dist.ProcessGroup | None) -> None:
         """Share `stop` among the ranks of `group`; None for a single process."""
-        self._stop = stop
+        self.stop = stop
         self._group = group
         self._open: tuple[dist.Work, torch.Tensor] | None = None
         self._started = time.monotonic()
         self._every, self._steps_left = 1, 0
         self._is_agreed = False
 
-    @property
-    def requested(self) -> bool:
-        """Whether this process was asked to stop."""
-        return self._stop.requested
-
-    @property
-    def asked_at(self) -> float | None:
-        """Monotonic time at which this process was asked to stop; None if it was not."""
-        return self._stop.at
-
     def agreed(self) -> bool:
         """Whether all ranks stop after this step; every rank calls it once per step."""
         if self._group is None:
-            return self._stop.requested
+            return self.stop.requested
         self.count()
         self._steps_left -= 1
         if not self._is_agreed and self._steps_left <= 0:
             now = time.monotonic()
             step_s = max(now - self._started, 1e-6) / self._every
             self._started = now
-            vote = torch.tensor([int(self._stop.requested), max(1, min(1000, round(_EVERY_S / step_s)))])
+            vote = torch.tensor([int(self.stop.requested), max(1, min(1000, round(_EVERY_S / step_s)))])
             work = dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
             self._open = None if work is None else (work, vote)
         return self._is_agreed

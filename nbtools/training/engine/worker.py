@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -82,14 +81,6 @@ _SEED_OF_STEPS = 500_009
 _SECONDS_PER_MINUTE = 60
 
 
-@dataclass(frozen=True)
-class _Test:
-    """The test at the end of a training, while it is measured."""
-
-    checkpoint: Checkpoint | None
-    """Tested checkpoint; None for the last weights."""
-
-
 def run(train: Callable[["Worker", C], None], flags: Flags[C]) -> None:
     """Run `train(worker, config)` in this process, one of several ranks or the only one, and record how it ended.
 
@@ -150,10 +141,11 @@ class Worker:
         self._peak_samples_per_s = 0.0
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
         self._compiled = (0, 0, 0.0)
-        self._test: _Test | None = None
+        self._tested: list[Checkpoint | None] = []
+        """The checkpoint whose test is measured, None for the last weights; empty outside a test."""
         self._data: dict[str, Any] | None = None
         self._optimizers: tuple[Optimizer, ...] = ()
-        self._saves = ShardedSaves(self.rank, self.world_size, self.ranks.saving)
+        self._saves = ShardedSaves(self.rank, self.ranks.saving)
         self._step_to_save = 0
         self._write: Callable[[], object] | None = None
         """Writes the newest checkpoint, or starts to; every rank calls it."""
@@ -161,7 +153,6 @@ class Worker:
         """Error of the newest checkpoint (rank 0)."""
         self._took_s = 0.0
         """Duration of the newest attempt to write."""
-        self._resumed_step = 0
         self._failed_since = 0.0
         """Monotonic time of the first error after the last step."""
         self._unsaved_since: int | None = None
@@ -202,8 +193,7 @@ class Worker:
         if self.flags.resume_from is not None:
             start = self.flags.resume_from
             self.initial_state = open_initial_state(start, self.config, self.bases, self.ranks, self.say)
-            self.progress = self.initial_state.progress
-            self._resumed_step = self.progress.step
+            self.progress = dataclasses.replace(self.initial_state.progress)
             self.metrics = dict(self.initial_state.metrics)
         self.phase("data")
 
@@ -355,7 +345,7 @@ class Worker:
 
     def show(self, name: str, item: MediaItem) -> None:
         """Append a media item to the run directory (rank 0)."""
-        if self.is_main and self._test is None:
+        if self.is_main and not self._tested:
             with contextlib.suppress(OSError):  # a full disk does not end the training
                 media.append(self.files.media, name, self.progress.step, item)
 
@@ -446,14 +436,13 @@ class Worker:
         """
         if self.stopped or not plan.schedule.num_tested:
             return None
-        if any(self.sum([self._vote.requested])):
+        if any(self.sum([self._vote.stop.requested])):
             self.say("the test is skipped: a stop was requested after the last step")
             return None
         self._complete_save()
         with self.aside("checkpoint"):
-            self._test = self.ranks.from_main(lambda: _Test(self._best()))
+            self._tested = [best := self.ranks.from_main(self._best)]
             self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
-        best = self._test.checkpoint
         return InitialState(model=None if best is None else best.path / "model")
 
     def _best(self) -> Checkpoint | None:
@@ -468,8 +457,7 @@ class Worker:
 
     def end_test(self, values: Mapping[str, float]) -> None:
         """Record the `eval/…` values of the test as `test/…`, and show them beside those of the evaluation."""
-        assert self._test is not None, "begin_test comes first"
-        best, self._test = self._test.checkpoint, None
+        best = self._tested.pop()
         tested = {name.replace("eval/", "test/", 1): value for name, value in values.items()}
         self._write_row(tested)
         before = self.metrics if best is None else best.metrics
@@ -510,17 +498,9 @@ class Worker:
         """
         batch, recipe = self.config.effective_batch(self.world_size), recipe_of(self.config)
         state = {**state, "recipe": recipe.key, "effective_batch": batch}
-        best = {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better, "stage": stage}
+        more: dict[str, Any] = {"attempt": self.attempt, "base": self.bases, "data": self._data, "stage": stage}
+        more |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
         is_sharded = self.config.strategy == "fsdp"
-        options: dict[str, Any] = {
-            "metrics": self._measured[1] if self._measured[0] == self.progress.step else {},
-            "attempt": self.attempt,
-            "keep_last": self.config.keep_last,
-            "keep_best": self.config.keep_best,
-            "bases": self.bases,
-            "data": self._data,
-            **best,
-        }
         with self.aside("checkpoint"):
             self._end_save()
             self._step_to_save, self._failed = self.progress.step, None
@@ -532,9 +512,15 @@ class Worker:
                     "from the latest checkpoint, whose weights are finite, with a lower learning_rate"
                 )
             types = {part: model.dtype for part, model in models.items() if is_sharded}
-            options["write_model"] = functools.partial(checkpoint.write_models, models, write_more, types)
             save = functools.partial(
-                checkpoint.save, self.files.checkpoints, dataclasses.replace(self.progress), **options
+                checkpoint.save,
+                self.files.checkpoints,
+                dataclasses.replace(self.progress),
+                write_model=functools.partial(checkpoint.write_models, models, write_more, types),
+                metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
+                keep_last=self.config.keep_last,
+                keep_best=self.config.keep_best,
+                **more,
             )
             if is_sharded:
                 weights = {part: saved_weights(model) for part, model in models.items()}
@@ -591,7 +577,7 @@ class Worker:
     def _saved_step(self) -> int:
         """Return the step of the newest checkpoint, else of the one that this run resumed; 0 without one."""
         saved = [found.step for found in checkpoints_in(self.files.checkpoints) if found.step <= self.progress.step]
-        return max([self._resumed_step, *saved])
+        return max([self.initial_state.progress.step, *saved])
 
     def _must_retry(self) -> bool:
         """Whether to write the last checkpoint again, after a pause; CheckpointError if its time is over (rank 0)."""
@@ -607,7 +593,7 @@ class Worker:
         """Pause before another try to write after the last step, and return whether there is time for one (rank 0)."""
         now = time.monotonic()
         until = (self._failed_since or now) + LAST_SAVE_S
-        if (asked := self._vote.asked_at) is not None:
+        if (asked := self._vote.stop.at) is not None:
             until = min(until, asked + stop_s(self.files))
         if now + _RETRY_EVERY_S + self._took_s > until:
             return False

@@ -40,7 +40,6 @@ from nbtools.training.masked_diffusion.chat_template import always_written, read
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
 from nbtools.training.text import disk_buffer
 from nbtools.training.text.pretrained_models import first_line
-from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
 
 _CACHE_FORMAT = 2
@@ -126,7 +125,7 @@ def cached_text(
             made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
         digest = documents.digest()
         content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), digest.digest, config.test_fraction]
-        folder = cache / disk_buffer.content_name([*content, *named_in_cache(config)])
+        folder = cache / disk_buffer.content_name([*content, config.special_tokens])
         if not folder.is_dir():
             _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
             disk_buffer.save_digest(folder, digest)
@@ -263,7 +262,7 @@ def cached_data(
         return disk_buffer.Tokenized(make(say))
     names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
     request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, split.RULE, *(getattr(config, name) for name in names)]
-    request += [config.test_fraction, *named_in_cache(config)]
+    request += [config.test_fraction, config.special_tokens]
     if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
         request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
     return disk_buffer.downloaded_once(cache, config.dataset, request, make, say)
@@ -304,7 +303,7 @@ def cached_pairs(
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
     settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
     digest = disk_buffer.content_name((pair.prompt, pair.answer, pair.turns) for pair in found)
-    folder = cache / disk_buffer.content_name([*settings, config.test_fraction, *named_in_cache(config), digest])
+    folder = cache / disk_buffer.content_name([*settings, config.test_fraction, config.special_tokens, digest])
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)

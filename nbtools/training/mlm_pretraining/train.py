@@ -9,6 +9,7 @@ Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabula
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -151,14 +152,9 @@ class Evaluation:
         with worker.aside("evaluation"):
             masked_lm.eval()
             sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
-            for batch in evaluation_batches(
-                self.text.eval_NT,
-                self.masking,
-                config.batch_size,
-                rank=worker.rank,
-                world_size=worker.world_size,
-                num_samples=config.eval_samples,
-            ):
+            share: dict[str, Any] = {"rank": worker.rank, "world_size": worker.world_size}
+            share["num_samples"] = config.eval_samples
+            for batch in evaluation_batches(self.text.eval_NT, self.masking, config.batch_size, **share):
                 inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
                 with autocast(worker.device, config.precision):
                     logits_BKV = masked_lm.logits(inputs_BT, positions_BK).float()

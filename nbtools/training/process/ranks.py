@@ -100,11 +100,7 @@ class Ranks:
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's value on rank 0, an empty list on the others."""
-        if self.control is None:
-            return [value]
-        values: list[Any] = [None] * self.world_size if self.is_main else []
-        dist.gather_object(value, values if self.is_main else None, dst=0, group=self.control)
-        return values
+        return gathered(value, self.control)
 
     def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
         """Return each of the values added up over all ranks, in double precision."""
@@ -129,3 +125,12 @@ class Ranks:
         if dist.is_initialized():
             time.sleep(_LAST_TENSORS_S)
             dist.destroy_process_group()
+
+
+def gathered(value: T, group: dist.ProcessGroup | None) -> list[T]:
+    """Return the value of every rank of a group on rank 0, an empty list on the others; None for a single process."""
+    if group is None:
+        return [value]
+    values: list[Any] = [None] * group.size() if dist.get_rank() == 0 else []
+    dist.gather_object(value, values or None, dst=0, group=group)
+    return values

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
+from nbtools.training.process.ranks import gathered
 from nbtools.training.sharding.fsdp import own_part, own_rows, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredRows, StoredTensor, stored_tensors, write_rows
 
@@ -137,9 +138,9 @@ def consolidate(model: Path, target: Path) -> Claims:
 class ShardedSaves:
     """Writes one checkpoint at a time in a thread, with the threads of all other ranks."""
 
-    def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, rank: int, group: dist.ProcessGroup | None) -> None:
         """Write with the threads of all ranks of `group`, which nothing else uses; None for a single process."""
-        self._rank, self._world_size, self._group = rank, world_size, group
+        self._rank, self._group = rank, group
         self.memory: dict[str, torch.Tensor] = {}
         """Memory that `copied` fills; the next copies may use it after `wait`."""
         self._thread: threading.Thread | None = None
@@ -192,7 +193,7 @@ class ShardedSaves:
                 claims[path.relative_to(folder).as_posix()] = write_rows(path, tensors)
         except Exception as failed:  # noqa: BLE001 - rank 0 raises it
             error = failed if isinstance(failed, OSError) else RuntimeError(repr(failed))
-        for others, failed_there in self._gather((claims, error)):
+        for others, failed_there in gathered((claims, error), self._group):
             claims |= others
             error = error or failed_there
         if error is not None and self._rank == 0:
@@ -204,10 +205,3 @@ class ShardedSaves:
         if self._group is not None:
             dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]
-
-    def _gather(self, value: tuple[Claims, Exception | None]) -> list[tuple[Claims, Exception | None]]:
-        if self._group is None:
-            return [value]
-        values: list[Any] = [None] * self._world_size if self._rank == 0 else []
-        dist.gather_object(value, values if self._rank == 0 else None, dst=0, group=self._group)
-        return values

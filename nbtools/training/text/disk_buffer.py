@@ -298,18 +298,15 @@ def digest_in(folder: Path) -> DataDigest | None:
 
 def unknown_note(unknown: int, tokens: int) -> list[str]:
     """Return a sentence on unknown tokens, if there are any."""
-    if not unknown:
-        return []
-    share = f"{unknown:,} of {tokens:,} tokens ({unknown / tokens:.2%})"
-    return [f"{share} are not in the vocabulary and become its unknown token; raise vocab_size to keep more"]
+    share = f"{unknown:,} of {tokens:,} tokens ({unknown / max(tokens, 1):.2%})"
+    why = "are not in the vocabulary and become its unknown token; raise vocab_size to keep more"
+    return [f"{share} {why}"] * bool(unknown)
 
 
 def special_note(special: int) -> list[str]:
     """Return a sentence on special tokens that were read from a text, if there are any."""
-    if not special:
-        return []
     read = f"{plural(special, 'special token')} written in the text became control tokens of the model"
-    return [f"{read}; special_tokens='text' reads them as characters"]
+    return [f"{read}; special_tokens='text' reads them as characters"] * bool(special)
 
 
 def save_pieces(path: Path, pieces: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike) -> int:

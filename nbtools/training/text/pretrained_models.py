@@ -72,7 +72,7 @@ def load_model(
             settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
         if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
             return sharded
-        read = functools.partial(_read, auto_class, model_name, trust_remote_code=trust_remote_code, **settings)
+        read = functools.partial(_read, auto_class, model_name, trust_remote_code, **settings)
         model, report = read()
         if (renaming := report.fitting_names(model)) is not None:
             del model
@@ -92,14 +92,20 @@ def load_model(
 
 
 def _read(
-    auto_class: Any, model_name: str, *, renaming: Renaming | None = None, stored: tuple[str, ...] = (), **settings: Any
+    auto_class: Any,
+    model_name: str,
+    trust_remote_code: bool,
+    *,
+    renaming: Renaming | None = None,
+    stored: tuple[str, ...] = (),
+    **settings: Any,
 ) -> tuple[PreTrainedModel, WeightsReport]:
     """Load the weights that fit, under other names in the files if a renaming is given."""
     settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
     renaming = renaming or Renaming()
     key_mapping = renaming.patterns(stored) or None
     settings |= {"ignore_mismatched_sizes": True, "key_mapping": key_mapping}  # `check` refuses other shapes
-    model, found = auto_class.from_pretrained(model_name, **settings)
+    model, found = auto_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **settings)
     model.loading_info = found
     used = getattr(model, "_weight_conversions", None) or ()  # which saving would revert
     model._weight_conversions = [each for each in used if {*each.source_patterns}.isdisjoint(key_mapping or ())]

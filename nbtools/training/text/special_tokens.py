@@ -7,8 +7,6 @@ import secrets
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
-
 _SIGN = f"\uffff{secrets.token_hex(8)}\uffff"
 """Stands before the name of a special token that a chat template wrote; no text can hold it."""
 _PLACE = re.compile(_SIGN + "([0-9]+);")
@@ -64,11 +62,6 @@ class SpecialTokens:
         backend.no_truncation()
         backend.no_padding()
         return backend
-
-
-def named_in_cache(config: MLMPretrainingConfig | MaskedDiffusionConfig) -> list[str]:
-    """Return the part of a cache's name for this setting; caches from before the setting keep their names."""
-    return ["text"] if config.model_name is not None and config.special_tokens == "text" else []
 
 
 def has_backend(tokenizer: PreTrainedTokenizerBase) -> bool:

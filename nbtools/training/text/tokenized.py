@@ -15,7 +15,6 @@ from nbtools.errors import DataError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.special_tokens import named_in_cache
 from nbtools.training.text.tokenizers import encode_parts, masking_tokenizer, template_of, word_tokenizer
 
 _CACHE_FORMAT = 2
@@ -89,7 +88,7 @@ def tokenize(
         return disk_buffer.Tokenized(_tokenized(cache, config, config.max_samples, root, say))
     max_samples = config.max_samples or downloaded.max_samples
     request = [_CACHE_FORMAT, downloaded.path, downloaded.config, max_samples, config.min_words, config.vocab_size]
-    request += [config.model_name, config.clean, split.RULE, config.test_fraction, *named_in_cache(config)]
+    request += [config.model_name, config.clean, split.RULE, config.test_fraction, config.special_tokens]
     request += filter(None, [split_options(downloaded.dataset)[1]])
     if config.model_name is not None:  # the tokenizer of a local model may change
         made = masking_tokenizer(config.model_name)
@@ -117,7 +116,7 @@ def _tokenized(
             counted = spool.part(split.TRAIN, say, "counting words")
             tokenizer = word_tokenizer(counted, config.vocab_size, cache) if given is None else given
             content = [_CACHE_FORMAT, split.RULE, tokenizer.backend_tokenizer.to_str(), spool.digest().digest]
-            content += [config.test_fraction, *named_in_cache(config)]
+            content += [config.test_fraction, config.special_tokens]
             folder = cache / disk_buffer.content_name(content)
             if not folder.is_dir():
                 level = "words" if model_name is None else "model"

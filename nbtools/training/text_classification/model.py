@@ -51,15 +51,8 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         self.canine = CanineModel(config) if canine is None else canine
         self.symbols = nn.Embedding(system.num_symbols, width)
         self.positions = nn.Embedding(system.sequence_length - 1, width)
-        layer = nn.TransformerDecoderLayer(
-            width,
-            config.num_decoder_heads,
-            4 * width,
-            config.hidden_dropout_prob,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-        )
+        sizes = width, config.num_decoder_heads, 4 * width, config.hidden_dropout_prob
+        layer = nn.TransformerDecoderLayer(*sizes, activation="gelu", batch_first=True, norm_first=True)
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers, nn.LayerNorm(width))
         self.speller = nn.Linear(width, system.num_symbols)
         self.flat = nn.Linear(width, len(system.codes))

@@ -277,19 +277,13 @@ def test_a_trial_takes_the_first_gpu_that_nothing_holds() -> None:
         free_device([held_by(0, dataclasses.replace(alice, pid=os.getpid()))], [])
 
 
-def test_a_trial_is_refused_while_a_run_claims_its_gpu(texts: Project, on_gpu: list[Device], folder: Path) -> None:
-    _, descriptor = gpu_queue.take(RunDir("/runs/earlier"), [0], ["GPU-0"])
-    with pytest.raises(LaunchError, match="GPU 0 by earlier"):
-        start_trial(tiny(), Launch(), root=texts.root)
-    os.close(descriptor)
-    assert_nothing_left(folder)
-
-
-def test_a_run_that_takes_the_gpu_at_the_same_moment_comes_first(
-    texts: Project, on_gpu: list[Device], monkeypatch: pytest.MonkeyPatch, folder: Path
+@pytest.mark.parametrize("at_the_same_moment", [False, True])
+def test_a_trial_is_refused_while_a_run_claims_its_gpu(
+    texts: Project, on_gpu: list[Device], monkeypatch: pytest.MonkeyPatch, folder: Path, at_the_same_moment: bool
 ) -> None:
     _, descriptor = gpu_queue.take(RunDir("/runs/earlier"), [0], ["GPU-0"])
-    monkeypatch.setattr(module, "free_device", lambda gpus, tickets: gpus[0])
+    if at_the_same_moment:
+        monkeypatch.setattr(module, "free_device", lambda gpus, tickets: gpus[0])
     with pytest.raises(LaunchError, match="GPU 0 by earlier"):
         start_trial(tiny(), Launch(), root=texts.root)
     assert [ticket.run.name for ticket in gpu_queue.tickets()] == ["earlier"]

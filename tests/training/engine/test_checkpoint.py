@@ -35,7 +35,7 @@ from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.process import random_state
 
-from trainings import assert_equal
+from trainings import Planted, assert_equal
 
 
 @pytest.fixture(scope="module")
@@ -128,25 +128,11 @@ def test_only_the_newest_are_kept(folder: Path, model: ModernBertForMaskedLM) ->
     assert sorted(entry.name for entry in folder.iterdir()) == ["step-000010", "step-000100"]
 
 
-def test_the_best_are_kept_beside_the_newest(folder: Path, model: ModernBertForMaskedLM) -> None:
-    for step, loss in ((2, 3.0), (4, 1.0), (6, math.nan), (8, 2.0), (10, 4.0)):
-        save(folder, model, step, metrics={"eval/loss": loss}, keep_last=1, keep_best=1)
-    assert [listed.step for listed in checkpoints_in(folder)] == [4, 10]
-
-
 def test_a_recipe_may_prefer_another_metric_and_the_greater_value(folder: Path, model: ModernBertForMaskedLM) -> None:
     for step, accuracy in ((2, 0.5), (4, 0.9), (6, 0.7), (8, math.inf)):
         metrics = {"eval/loss": float(step), "eval/accuracy": accuracy}
-        save(
-            folder,
-            model,
-            step,
-            metrics=metrics,
-            keep_last=1,
-            keep_best=1,
-            best_by="eval/accuracy",
-            lower_is_better=False,
-        )
+        best = {"keep_best": 1, "best_by": "eval/accuracy", "lower_is_better": False}
+        save(folder, model, step, metrics=metrics, keep_last=1, **best)
     kept = checkpoints_in(folder)
     assert [listed.step for listed in kept] == [4, 8]
     assert [listed.step for listed in best_of(kept)] == [4], "all readers see which one is meant"
@@ -203,19 +189,6 @@ def made(folder: Path, step: int, metrics: dict[str, float], content: bytes) -> 
     files = {"state.pt": {"bytes": len(b"state"), "sha256": hashlib.sha256(b"state").hexdigest()}}
     said = {name: json_files.strict_number(value) for name, value in metrics.items()}
     write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": said, "files": files})
-
-
-def test_damaged_later_checkpoints_never_push_out_the_one_that_verifies(
-    folder: Path, model: ModernBertForMaskedLM
-) -> None:
-    for step in (10, 20, 30):
-        save(folder, model, step)
-    for step in (20, 30):
-        (folder / f"step-{step:06d}" / "state.pt").write_bytes(b"")
-    save(folder, model, 15, keep_last=1)  # an attempt that went on from step 10
-    newest, _ = newest_verified(folder)
-    assert newest is not None
-    assert newest.step == 15
 
 
 def test_saving_a_step_again_replaces_it(folder: Path, model: ModernBertForMaskedLM) -> None:
@@ -316,21 +289,11 @@ def test_a_missing_checkpoint_is_a_clear_error(folder: Path) -> None:
         checkpoint.open_verified(folder / "step-000200")
 
 
-class Malicious:
-    """A pickle that would touch a file."""
-
-    def __init__(self, victim: Path) -> None:
-        self.victim = victim
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.victim,)
-
-
 def test_a_malicious_pickle_is_refused_and_never_runs(
     folder: Path, model: ModernBertForMaskedLM, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
-    path = save(folder, model, 5, state={"optimizer": Malicious(victim)})
+    path = save(folder, model, 5, state={"optimizer": Planted(victim)})
     checkpoint.open_verified(path)  # every hash is right: only the way of loading protects
     with pytest.raises(CheckpointError, match=r"state\.pt"):
         checkpoint.load_state(path)

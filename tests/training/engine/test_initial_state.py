@@ -1,6 +1,5 @@
 """Going on from the weights that an older program saved: what is taken, what is said, what is refused."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from nbtools.errors import CheckpointError
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import read_weights
+
+from trainings import Planted
 
 
 def weights_of(files: RunDir, step: int) -> dict[str, torch.Tensor]:
@@ -53,18 +54,8 @@ def test_weights_in_torch_s_older_format_are_read(tmp_path: Path) -> None:
     assert torch.equal(read_weights(tmp_path / "old.pt")["a.weight"], torch.ones(2))
 
 
-class Evil:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
-
-
 def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path: Path) -> None:
-    torch.save({"model_state_dict": {"a": torch.ones(1)}, "more": Evil(tmp_path / "pwned")}, tmp_path / "old.pt")
+    torch.save({"model_state_dict": {"a": torch.ones(1)}, "more": Planted(tmp_path / "pwned")}, tmp_path / "old.pt")
     with pytest.raises(CheckpointError, match=r"old\.pt: cannot be read"):
         read_weights(tmp_path / "old.pt")
     assert not (tmp_path / "pwned").exists()

@@ -472,16 +472,23 @@ run(train, Flags(TrainConfig()))
 """
 
 
+def two_ranks(project: Project, program: str) -> tuple[RunDir, subprocess.Popen[str]]:
+    """Start a program on two ranks by torchrun, with a run directory."""
+    files = RunDir.create(project.runs, "two")
+    (project.scripts / "two.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "NBTOOLS_RUN_DIR": str(files.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("GLOO_SOCKET_IFNAME", None)
+    command.append(str(project.scripts / "two.py"))
+    return files, subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.promise("guide-L6")
 @pytest.mark.slow
 def test_ranks_share_values_errors_and_the_decision_to_stop(project: Project) -> None:
-    files = RunDir.create(project.runs, "votes")
-    script = project.scripts / "votes.py"
-    script.write_text(VOTES)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {**os.environ, "NBTOOLS_RUN_DIR": str(files.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    files, torchrun = two_ranks(project, VOTES)
+    _, err = torchrun.communicate(timeout=120)
+    assert torchrun.returncode == 0, err
     assert {(files.path / f"told-{rank}").read_text() for rank in range(2)} == {"no data"}
     steps = {(files.path / f"stopped-{rank}").read_text() for rank in range(2)}
     assert len(steps) == 1
@@ -519,13 +526,8 @@ worker.run(train, Flags(MLMPretrainingConfig(collective_timeout_min=1)))
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ranks_wait_for_a_slow_save_and_listen_where_only_this_machine_reaches_them(project: Project) -> None:
-    files = RunDir.create(project.runs, "patient")
-    script = project.scripts / "patient.py"
-    script.write_text(PATIENT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {**os.environ, "NBTOOLS_RUN_DIR": str(files.path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment.pop("GLOO_SOCKET_IFNAME", None)
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+    files, started = two_ranks(project, PATIENT)
+    with started as torchrun:
         deadline = time.monotonic() + 120
         while beat(files, 1).get("phase") != "checkpoint" and time.monotonic() < deadline:
             time.sleep(0.05)

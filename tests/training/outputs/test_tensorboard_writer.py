@@ -37,10 +37,6 @@ def test_every_metric_row_is_an_event(tiny_training: Callable[..., RunDir]) -> N
     assert [step for step, _ in events["eval/loss"]] == [2, 4]
 
 
-def test_without_being_asked_for_there_are_none(tiny_training: Callable[..., RunDir]) -> None:
-    assert not tiny_training().tensorboard.exists()
-
-
 def test_a_later_attempt_and_a_resumed_run_show_no_step_twice(tiny_training: Callable[..., RunDir]) -> None:
     first = tiny_training(report_to="tensorboard")
     tiny_training(resume_from=first.checkpoint(2), files=first, attempt=2, report_to="tensorboard", max_steps=5)

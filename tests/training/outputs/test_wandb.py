@@ -167,4 +167,5 @@ def test_what_fails_in_weights_and_biases_is_one_warning_and_no_failure(
 
 def test_without_being_asked_for_there_is_none(tiny_training: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wandb, "init", lambda **_: pytest.fail("started"))
-    assert not tiny_training().wandb.exists()
+    files = tiny_training()
+    assert not files.wandb.exists() and not files.tensorboard.exists()

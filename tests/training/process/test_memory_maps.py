@@ -84,15 +84,8 @@ def test_any_part_of_a_map_comes_back_and_a_changed_one_is_copied(path: Path, mo
     flat = np.load(path, mmap_mode=mode)
     if mode == "c":
         flat[7] = 1000
-    for part in (
-        flat,
-        flat[3:1000],
-        flat[::-2],
-        flat[10:210].reshape(10, 20)[2:, ::3],
-        flat[:0],
-        flat[5],
-        flat[[7, 7]],
-    ):
+    block = flat[10:210].reshape(10, 20)[2:, ::3]
+    for part in (flat, flat[3:1000], flat[::-2], block, flat[:0], flat[5], flat[[7, 7]]):
         assert (pickle.loads(bytes(ForkingPickler.dumps(part))) == part).all()
 
 

@@ -3,7 +3,6 @@
 import errno
 import functools
 import json
-import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
+from trainings import TINY, ByHand, Planted, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
 
 FLOAT64 = """
 import nbtools.training.mlm_pretraining.train as mlm
@@ -200,16 +199,6 @@ def test_the_model_in_outputs_is_whole_and_that_of_the_shards(
     assert all(torch.equal(weights[name], stored[name][...]) for name in weights)
     assert AutoTokenizer.from_pretrained(files.outputs / "model").mask_token_id is not None
     assert published.config.architectures == ["ModernBertForMaskedLM"]
-
-
-class Planted:
-    """Its pickle touches a file when it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.promise("fault-18")

@@ -33,6 +33,14 @@ def files(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return made
 
 
+@pytest.fixture
+def texts(files: RunDir, cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """The run directory, with data in the project; two steps are enough."""
+    write_inputs("mlm_pretraining", cpu_project)
+    monkeypatch.setattr(measure, "_MEASURED_S", 0.0)
+    return files
+
+
 def request(key: str, **changes: Any) -> dict[str, Any]:
     config = RECIPES[key].config_class(**{**TINY[key], **changes})
     return {"recipe": key, "config": config.model_dump(mode="json"), "world_size": 1}
@@ -81,10 +89,7 @@ def test_a_stage_of_a_training_that_costs_less_is_left_out() -> None:
     assert all(RECIPES[key].costliest(other) == other for key, other in zip(RECIPES, others, strict=False))
 
 
-def test_steps_are_measured_for_a_second_or_twenty_of_them(
-    files: RunDir, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_steps_are_measured_for_a_second_or_twenty_of_them(texts: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_MEASURED_S", 1e9)
     assert len(measure.measure(request("mlm_pretraining"))["step_s"]) == 20
     large = request("mlm_pretraining", hidden_size=256, num_layers=4, num_heads=4)
@@ -94,9 +99,8 @@ def test_steps_are_measured_for_a_second_or_twenty_of_them(
     assert sum(seconds[1:]) >= 0.3 > sum(seconds[1:-1])
 
 
-def test_peak_memory_holds_weights_gradients_and_moments(files: RunDir, cpu_project: Project) -> None:
+def test_peak_memory_holds_weights_gradients_and_moments(texts: RunDir) -> None:
     """In a process of its own as a trial is: this one still holds memory that earlier tests freed."""
-    write_inputs("mlm_pretraining", cpu_project)
     asked = request("mlm_pretraining", hidden_size=512, num_layers=6, num_heads=8)
     reading, writing = os.pipe()
     command = [sys.executable, "-P", "-m", "nbtools.training.trial.trial_process", str(writing)]
@@ -109,12 +113,11 @@ def test_peak_memory_holds_weights_gradients_and_moments(files: RunDir, cpu_proj
     assert 16 * answer["num_parameters"] * 0.9 < answer["peak_bytes"] < 16 * answer["num_parameters"] + 2**30
 
 
-def test_too_little_data_is_the_training_s_own_error(files: RunDir, cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_too_little_data_is_the_training_s_own_error(texts: RunDir) -> None:
     with pytest.raises(DataError, match="too few for one step") as caught:
         measure.measure(request("mlm_pretraining", batch_size=100_000))
     assert trial_process.error_sentence(caught.value) == str(caught.value)
-    assert (read_json(files.finished) or {})["why"] == "failed"
+    assert (read_json(texts.finished) or {})["why"] == "failed"
 
 
 def test_an_error_is_one_sentence_with_the_advice_for_a_known_one() -> None:
@@ -152,43 +155,27 @@ class _Cuda:
     empty_cache = synchronize = reset_peak_memory_stats = staticmethod(lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    ("room", "sizes", "found"),
+    [(21, [8, 16, 32, 24, 20, 22], (8, 20, "22 does not fit")), (3, [32, 16, 8, 4, 2, 3], (3, 3, "4 does not fit"))],
+)
 def test_the_largest_batch_is_found_with_real_steps(
-    files: RunDir, cpu_project: Project, small_gpu: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+    texts: RunDir, small_gpu: Callable[[int], list[int]], room: int, sizes: list[int], found: Any
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    monkeypatch.setattr(measure, "_MEASURED_S", 0.0)
-    tried = small_gpu(21)
-    answer = measure.measure(request("mlm_pretraining"))
-    assert tried == [8, 16, 32, 24, 20, 22]
-    assert (answer["batch_size"], answer["largest_batch"]) == (8, 20)
-    assert answer["largest_note"] == "22 does not fit"
+    """Where the batch of the config does not fit, the figures are those of the largest that does."""
+    tried = small_gpu(room)
+    answer = measure.measure(request("mlm_pretraining", batch_size=sizes[0]))
+    assert tried == sizes
+    assert (answer["batch_size"], answer["largest_batch"], answer["largest_note"]) == found
 
 
-def test_a_batch_that_does_not_fit_gives_the_figures_of_the_largest_that_does(
-    files: RunDir, cpu_project: Project, small_gpu: Callable[[int], list[int]]
+def test_the_data_bounds_the_largest_batch_and_no_room_is_an_error(
+    texts: RunDir, small_gpu: Callable[[int], list[int]]
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    tried = small_gpu(3)
-    answer = measure.measure(request("mlm_pretraining", batch_size=32))
-    assert tried == [32, 16, 8, 4, 2, 3]
-    assert (answer["batch_size"], answer["largest_batch"]) == (3, 3)
-    assert answer["largest_note"] == "4 does not fit"
-
-
-def test_the_training_data_bounds_the_largest_batch(
-    files: RunDir, cpu_project: Project, small_gpu: Callable[[int], list[int]]
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     small_gpu(10_000)
     answer = measure.measure({**request("mlm_pretraining"), "world_size": 2})
     assert answer["largest_batch"] == answer["num_train_samples"] // 2
     assert "the training data has no more" in answer["largest_note"]
-
-
-def test_a_gpu_without_room_for_one_sample_is_an_error(
-    files: RunDir, cpu_project: Project, small_gpu: Callable[[int], list[int]]
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     small_gpu(0)
     with pytest.raises(RuntimeError, match="CUDA out of memory: not even one sample fits"):
         measure.measure(request("mlm_pretraining"))
