@@ -473,6 +473,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 def _stop(arguments: argparse.Namespace) -> int:
     from nbtools.run.run import Run
+    from nbtools.run.slurm_job import runs_on_slurm
     from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
@@ -481,7 +482,8 @@ def _stop(arguments: argparse.Namespace) -> int:
         name = f"{run.id}: " if len(runs) > 1 else ""
         try:
             print(one_line(f"{name}{run.stop(arguments.timeout_s)}"), flush=True)
-            if not run.state.is_final or left_behind(run.records):
+            # Slurm itself ends the last processes of a job, a moment after it.
+            if not run.state.is_final or (left_behind(run.records) and not runs_on_slurm(run.records)):
                 code = code or FAILED
         except NbtoolsError as error:  # the others are stopped all the same
             code = complain(str(error))
