@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,13 +150,11 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 
-    def say(text: str) -> None:
-        complain(text, DONE)
-
     folder = expanded(arguments.out).absolute()
-    options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean, "say": say}
+    options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean}
     try:
-        metadata = prepare(str(expanded(arguments.text).absolute()), folder, arguments.tokenizer, **options)
+        text, say = str(expanded(arguments.text).absolute()), partial(complain, code=DONE)
+        metadata = prepare(text, folder, arguments.tokenizer, say=say, **options)
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
@@ -492,11 +491,9 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _wait(arguments: argparse.Namespace) -> int:
     run = _named(arguments)
-    try:
-        state = run.wait(arguments.timeout_s, check=False)
-    except TimeoutError:
-        state = run.state
-    if not state.is_final:
+    with contextlib.suppress(TimeoutError):
+        run.wait(arguments.timeout_s, check=False)
+    if not (state := run.state).is_final:
         return complain(one_line(f"{run.id} is still {state} after {arguments.timeout_s:g} s"), STILL_RUNNING)
     print(one_line(f"{run.id} {state}"))
     return _exit_code(run)

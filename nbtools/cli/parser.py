@@ -177,7 +177,6 @@ def parser(
     show.add_argument("--diff", action="store_true", help=text)
     show.add_argument("--stacks", action="store_true", help="also the Python stacks of every rank")
     show.add_argument("--media", action="store_true", help="also samples, tables and charts")
-    show.add_argument("--exhibits", dest="media", action="store_true", help=argparse.SUPPRESS)  # former name
     show.add_argument("--rename", metavar="NAME", help="rename the run; an empty name restores the script's name")
     show.add_argument("--tags", metavar="A,B", help="replace the tags of the run")
     show.add_argument("--note", metavar="TEXT", help="replace the note on the run")
