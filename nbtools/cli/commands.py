@@ -18,17 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.cli.parser import TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
-from nbtools.errors import (
-    ConfigError,
-    FormatError,
-    LaunchError,
-    NbtoolsError,
-    ProjectError,
-    RunFailed,
-    RunNotFoundError,
-    plural,
-    shown,
-)
+from nbtools.errors import ConfigError, NbtoolsError, ProjectError, RunFailed, plural, shown
 from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
@@ -221,7 +211,7 @@ def _tried(checked: "Preflight") -> "TrialResult":
     from nbtools.launcher.trial.trial import start_trial
 
     if checked.config is None:
-        raise LaunchError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
+        raise ConfigError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
     sys.stdout.flush()  # the findings first, since the trial takes seconds
     trial = start_trial(checked.config, checked.launch, root=checked.project.root)
     try:
@@ -344,7 +334,7 @@ def _runs(arguments: argparse.Namespace) -> int:
             break
         try:
             found.append(rows.summary(row.id) if arguments.json else rows.completed(row))
-        except (FormatError, OSError, RunNotFoundError) as error:  # the other runs are still listed
+        except (NbtoolsError, OSError) as error:  # the other runs are still listed
             complain(f"warning: {row.id} is left out: {error}")
     rows.save()
     _tell_removed()
