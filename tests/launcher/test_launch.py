@@ -85,16 +85,9 @@ def test_one_process_redirects_nothing_and_an_old_torchrun_gets_no_shutdown_time
 
 
 def test_the_environment_loses_what_a_kernel_and_an_outer_torchrun_leak() -> None:
-    leaked = {
-        "RANK": "1",
-        "WORLD_SIZE": "4",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RUN_ID": "x",
-        "JPY_PARENT_PID": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "FORCE_COLOR": "1",
-        "NBTOOLS_RUN_ID": "outer",
-    }
+    ranks = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "JPY_PARENT_PID", "FORCE_COLOR")
+    leaked = dict.fromkeys(ranks, "1") | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    leaked["NBTOOLS_RUN_ID"] = "outer"
     kept = {"PATH": "/bin", "HF_TOKEN": "secret", "PYTHONPATH": "/mine", "PYTHONDONTWRITEBYTECODE": "1"}
     environment = child_environment({**leaked, **kept}, {"OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"})
     assert environment == {**kept, "OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"}
