@@ -643,7 +643,8 @@ def test_an_interrupt_while_the_supervisor_starts_leaves_no_process_and_no_direc
     with pytest.raises(KeyboardInterrupt):
         launch(script, gpus=(), args=["--steps", "100000"])
     assert list(project.runs.iterdir()) == []
-    assert started[0].wait(timeout=10) is not None
+    with started[0] as supervisor:  # closes its pipe
+        assert supervisor.wait(timeout=10) is not None
     assert not [found for found in psutil.process_iter(["cmdline"]) if str(project.runs) in str(found.info["cmdline"])]
 
 
