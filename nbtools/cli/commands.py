@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,11 +139,13 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 
+    def say(text: str) -> None:
+        complain(text, DONE)
+
     folder = expanded(arguments.out).absolute()
-    options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean}
+    options = {"vocab_size": arguments.vocab_size, "clean": arguments.clean, "say": say}
     try:
-        text, say = str(expanded(arguments.text).absolute()), partial(complain, code=DONE)
-        metadata = prepare(text, folder, arguments.tokenizer, say=say, **options)
+        metadata = prepare(str(expanded(arguments.text).absolute()), folder, arguments.tokenizer, **options)
     except NbtoolsError as error:
         raise type(error)(f"{shown(arguments.out)} was not created: {error}") from None
     print(
