@@ -405,12 +405,9 @@ def cpu_project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 @pytest.fixture
 def tiny_config() -> Callable[..., Any]:
     """Return a maker of configs for a masked language model of some thousand weights, on the folder `texts`."""
-    from nbtools.recipes import MLMPretrainingConfig
+    from tiny_mlm import tiny_mlm
 
-    values: dict[str, Any] = {"dataset": "texts", "batch_size": 4, "max_steps": 4, "epochs": 50, "min_words": 1}
-    values |= {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "vocab_size": 60}
-    values |= {"log_every": 1, "eval_every": 2, "checkpoint_every": 2, "test_fraction": 0.0}
-    return lambda **changes: MLMPretrainingConfig(**{**values, **changes})
+    return tiny_mlm
 
 
 @pytest.fixture

@@ -17,17 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtools.cli.parser import TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
-from nbtools.errors import (
-    ConfigError,
-    FormatError,
-    LaunchError,
-    NbtoolsError,
-    ProjectError,
-    RunFailed,
-    RunNotFoundError,
-    plural,
-    shown,
-)
+from nbtools.errors import ConfigError, NbtoolsError, ProjectError, RunFailed, plural, shown
 from nbtools.rundir.tail import one_line
 
 if TYPE_CHECKING:
@@ -222,7 +212,7 @@ def _tried(checked: "Preflight") -> "TrialResult":
     from nbtools.launcher.trial.trial import start_trial
 
     if checked.config is None:
-        raise LaunchError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
+        raise ConfigError(f"{checked.script.name}: --try is for the scripts of recipes; leave it out")
     sys.stdout.flush()  # the findings first, since the trial takes seconds
     trial = start_trial(checked.config, checked.launch, root=checked.project.root)
     try:
@@ -345,7 +335,7 @@ def _runs(arguments: argparse.Namespace) -> int:
             break
         try:
             found.append(rows.summary(row.id) if arguments.json else rows.completed(row))
-        except (FormatError, OSError, RunNotFoundError) as error:  # the other runs are still listed
+        except (NbtoolsError, OSError) as error:  # the other runs are still listed
             complain(f"warning: {row.id} is left out: {error}")
     rows.save()
     _tell_removed()
@@ -473,6 +463,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 def _stop(arguments: argparse.Namespace) -> int:
     from nbtools.run.run import Run
+    from nbtools.run.slurm_job import runs_on_slurm
     from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
@@ -481,7 +472,8 @@ def _stop(arguments: argparse.Namespace) -> int:
         name = f"{run.id}: " if len(runs) > 1 else ""
         try:
             print(one_line(f"{name}{run.stop(arguments.timeout_s)}"), flush=True)
-            if not run.state.is_final or left_behind(run.records):
+            # Slurm itself ends the last processes of a job, a moment after it.
+            if not run.state.is_final or (left_behind(run.records) and not runs_on_slurm(run.records)):
                 code = code or FAILED
         except NbtoolsError as error:  # the others are stopped all the same
             code = complain(str(error))
@@ -490,11 +482,9 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _wait(arguments: argparse.Namespace) -> int:
     run = _named(arguments)
-    try:
-        state = run.wait(arguments.timeout_s, check=False)
-    except TimeoutError:
-        state = run.state
-    if not state.is_final:
+    with contextlib.suppress(TimeoutError):
+        run.wait(arguments.timeout_s, check=False)
+    if not (state := run.state).is_final:
         return complain(one_line(f"{run.id} is still {state} after {arguments.timeout_s:g} s"), STILL_RUNNING)
     print(one_line(f"{run.id} {state}"))
     return _exit_code(run)

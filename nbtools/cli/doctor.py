@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,6 @@ from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.script.torchrun import ON_ONE_MACHINE
 
 _PROBE_TIMEOUT_S = 180
-_USUAL_PORTS = (29500, 12355)
 _MOST_PARTITIONS = 6
 
 # Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
@@ -67,7 +65,6 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_machine(gpus),
         *_torch(gpus, facts),
         *check_host_name(Launch()),
-        *_ports(),
         *_hub(),
         *_folders(),
         *_removed_runs(),
@@ -221,23 +218,6 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
         yield ok("nccl", f"available{version} (GPU collectives)")
     elif gpus:
         yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
-
-
-def _ports() -> Iterator[Finding]:
-    """Report the ports that older guides name; only a torchrun command without --standalone needs them."""
-    taken = []
-    for port in _USUAL_PORTS:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                taken.append(str(port))
-    if taken:
-        text = f"{' and '.join(taken)} taken; nbtools always selects a free port"
-        yield ok("ports", f"{text}, as torchrun does with --standalone")
-    else:
-        yield ok("ports", f"{' and '.join(map(str, _USUAL_PORTS))} are free")
 
 
 def _hub() -> Iterator[Finding]:

@@ -80,7 +80,8 @@ def _write(
     if arguments.sbatch and launch.cluster is None:
         return complain("--sbatch: is for a script with --cluster slurm; add that, or leave --sbatch out")
     name, force = arguments.name, arguments.force
-    _check_python(launch, project)
+    if launch.python is not None and launch.cluster is None:  # on a cluster it may be elsewhere
+        named_executable(launch.python, project.root)
     texts = {".sh": shell_text(name, launch, arguments.recipe)} if arguments.sh else {}
     texts |= {".sbatch": script_text(name, launch)} if arguments.sbatch else {}
     beside = {project.script(name).with_suffix(suffix): text for suffix, text in texts.items()}
@@ -98,12 +99,6 @@ def _write(
 def _settings(arguments: argparse.Namespace) -> dict[str, object]:
     given = {name: getattr(arguments, name) for name in ("nproc_per_node", "gpus", "nnodes", "python", "torchrun")}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _check_python(launch: Launch, project: Project) -> None:
-    """Raise LaunchError if the named Python is not on this machine; on a cluster it may be elsewhere."""
-    if launch.python is not None and launch.cluster is None:
-        named_executable(launch.python, project.root)
 
 
 def _in_project(path: Path, project: Project) -> str:

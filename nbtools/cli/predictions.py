@@ -14,20 +14,8 @@ from typing import IO
 from nbtools.data import tables
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
+from nbtools.predict import row_files
 from nbtools.predict.model_process import ModelProcess
-from nbtools.predict.row_files import (
-    Form,
-    InputRow,
-    Report,
-    Result,
-    delimiter_for,
-    form_of,
-    read_file,
-    read_lines,
-    result_line,
-    results,
-    write_results,
-)
 from nbtools.project import expanded
 from nbtools.recipes.predict_settings import PREDICT_SETTINGS, PredictSettings, settings_of
 from nbtools.run.run import Run
@@ -64,7 +52,7 @@ def predict(
     as_json: bool = False,
     overwrite: bool = False,
     trust_remote_code: bool = False,
-) -> Report:
+) -> row_files.Report:
     """Predict for a text, a file's rows or the lines of stdin (`-`), and print or write the results.
 
     Args:
@@ -85,34 +73,36 @@ def predict(
     target = None if out is None else expanded(out).absolute()
     if target is not None and os.path.lexists(target) and not overwrite:
         raise ConfigError(f"{target}: exists already; name another file with -o, or replace it with --overwrite")
-    form: Form = "text" if path is None else form_of(path)
-    form = "jsonl" if as_json else form if target is None else form_of(target, is_output=True)
+    form: row_files.Form = "text" if path is None else row_files.form_of(path)
+    form = "jsonl" if as_json else form if target is None else row_files.form_of(target, is_output=True)
     total = None if path is None else _num_lines(path)
 
-    items: Iterator[InputRow] = iter([InputRow("the input", {"input": source or ""}, source or "")])
+    items: Iterator[row_files.InputRow] = iter([row_files.InputRow("the input", {"input": source or ""}, source or "")])
     if path is not None:
-        items = read_file(path, config, column)
+        items = row_files.read_file(path, config, column)
         items = chain(list(islice(items, 1)), items)  # a wrong column or file is an error before the model is loaded
     elif source == "-":
-        items = read_lines(sys.stdin.buffer, "stdin")
+        items = row_files.read_lines(sys.stdin.buffer, "stdin")
 
     with ModelProcess(run, checkpoint, device=device, trust_remote_code=trust_remote_code) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
-        rows = results(process, items, settings)
+        rows = row_files.results(process, items, settings)
         if target is None and source != "-" and path is None and form == "text":
             return _print_one(rows, settings)
         # On a terminal the rows themselves show the progress.
         rows = rows if target is None and sys.stdout.isatty() else _counted(rows, total)
-        write = partial(write_results, rows, form, settings=settings, delimiter=delimiter_for(path, target))
+        write = partial(
+            row_files.write_results, rows, form, settings=settings, delimiter=row_files.delimiter_for(path, target)
+        )
         return write(sys.stdout) if target is None else _write_file(target, write)
 
 
-def _write_file(target: Path, write: Callable[[IO[str]], Report]) -> Report:
-    report = Report()
+def _write_file(target: Path, write: Callable[[IO[str]], row_files.Report]) -> row_files.Report:
+    report = row_files.Report()
 
     def fill(hidden: Path) -> None:
         nonlocal report
-        newline = "" if form_of(target, is_output=True) == "csv" else "\n"
+        newline = "" if row_files.form_of(target, is_output=True) == "csv" else "\n"
         with hidden.open("w", encoding="utf-8", errors="backslashreplace", newline=newline) as file:
             report = write(file)
 
@@ -147,7 +137,7 @@ def _num_lines(path: Path) -> int | None:
     return None
 
 
-def _counted(rows: Iterator[Result], total: int | None) -> Iterator[Result]:
+def _counted(rows: Iterator[row_files.Result], total: int | None) -> Iterator[row_files.Result]:
     """Yield rows, and show on a terminal how many there were, of how many, and how fast."""
     if not sys.stderr.isatty():
         yield from rows
@@ -166,14 +156,14 @@ def _counted(rows: Iterator[Result], total: int | None) -> Iterator[Result]:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _print_one(rows: Iterable[Result], settings: PredictSettings) -> Report:
+def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> row_files.Report:
     """Print the result for one text, with its candidates and their probabilities."""
-    report = Report()
+    report = row_files.Report()
     for item, row in rows:
-        report = write_results([(item, row)], "text", io.StringIO(), settings)
+        report = row_files.write_results([(item, row)], "text", io.StringIO(), settings)
         if report.num_failed:
             continue
-        print("\n".join(map(printable, result_line(row, settings).splitlines())))
+        print("\n".join(map(printable, row_files.result_line(row, settings).splitlines())))
         groups = [*row.get("masks", ()), *([row["candidates"]] if row.get("candidates") else [])]
         for number, candidates in enumerate(groups, start=1):
             listed = (f"{each.get('token', each.get('code'))} {each['probability']:.3f}" for each in candidates)

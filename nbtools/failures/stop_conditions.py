@@ -62,10 +62,8 @@ class StopConditions:
     def close(self) -> None:
         """End the process that reads the metrics."""
         if self._reader is not None:
-            self._reader.kill()
-            self._reader.wait()
-            assert self._reader.stdout is not None
-            self._reader.stdout.close()
+            with self._reader:
+                self._reader.kill()
             self._reader = None
 
     # --- rows ---
@@ -96,9 +94,8 @@ class StopConditions:
                 env={**unmarked, RUN_DIR_VARIABLE: os.devnull},
                 process_group=0,
             )
-            assert self._reader.stdout is not None
-            os.set_blocking(self._reader.stdout.fileno(), False)
         assert self._reader.stdout is not None
+        os.set_blocking(self._reader.stdout.fileno(), False)
         with contextlib.suppress(BlockingIOError):
             self._rest += os.read(self._reader.stdout.fileno(), 1 << 20)
         block, end, self._rest = self._rest.rpartition(b"\n")

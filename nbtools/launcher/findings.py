@@ -99,8 +99,6 @@ def batch(config: TrainConfig, world_size: int) -> tuple[int, str]:
 def epochs(counted: "Schedule") -> str:
     """Return the steps per epoch and the number of epochs as text."""
     number = counted.total_steps / counted.steps_per_epoch
-    if number.is_integer():
-        many = plural(int(number), "epoch")
-    else:
-        many = f"{number:.2g} epochs" if number < 1 else f"{number:,.1f} epochs"
+    many = f"{number:.2g} epochs" if number < 1 else f"{number:,.1f} epochs"
+    many = plural(int(number), "epoch") if number.is_integer() else many
     return f"{counted.steps_per_epoch:,} per epoch, {many}"

@@ -32,15 +32,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, newest_verified
 from nbtools.run.records import mapping_at
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import read_json, whole, write_json, write_reserved_json
-from nbtools.rundir.rundir import (
-    ROOT_VARIABLE,
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    RunDir,
-    foreign_owner,
-    has_recipe,
-    is_run,
-)
+from nbtools.rundir.rundir import RunDir, foreign_owner, has_recipe, is_run, marks_of
 from nbtools.script.torchrun import Meeting
 
 _NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
@@ -89,7 +81,7 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
     if can_resume and stuck is not None:
         raise LaunchError(f"{stuck.message}. {stuck.advice}")
     job, meeting = (slurm.own_jobs() or {}).get(number), placement.meeting
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(plan.get("root"))}
+    marks = marks_of(run, plan.get("root"))
     content = {
         "job_id": number,
         "attempt": attempt,
@@ -170,7 +162,7 @@ def main() -> None:
         by_hand = [sys.executable, "-P", "-m", "nbtools.launcher.launch", str(arguments.run_or_script)]
         os.execve(sys.executable, by_hand, os.environ)
     run = RunDir(arguments.run_or_script.resolve())
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}
+    marks = marks_of(run)
     if not arguments.node and any(os.environ.get(name) != value for name, value in marks.items()):
         # sbatch passed no environment (--export); /proc shows the environment at a process's start
         again = [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)]

@@ -126,9 +126,12 @@ def ended_attempt(run: RunDir, attempt: int, why: str, returncode: int | None = 
     saved: AnyCheckpoint | None = newest_of_program(run, plan)[0]
     if has_recipe(run):
         saved = next(reversed(checkpoints_in(run.checkpoints)), None)
-    line = {"attempt": attempt, "returncode": returncode, "failure": None, "why": why, "step": step}
     return {
-        **line,
+        "attempt": attempt,
+        "returncode": returncode,
+        "failure": None,
+        "why": why,
+        "step": step,
         "resumed_from": None if start is None else Path(str(start)).name,
         "checkpoint": None if saved is None else saved.name,
         "checkpoint_step": None if saved is None else saved.step,

@@ -41,7 +41,7 @@ from nbtools.rundir.git_source import record_source
 from nbtools.rundir.json_files import read_json, reserve, whole, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, newest_first, project_of
+from nbtools.rundir.rundir import RunDir, marks_of, newest_first, project_of
 from nbtools.rundir.tail import last_lines
 from nbtools.script.arguments.config_copy import changed_config
 from nbtools.script.program import Program
@@ -135,22 +135,16 @@ def launch_once(script: str | Path) -> tuple[Run, bool]:
         LaunchError: as `launch`; or another process has been launching this script for long.
     """
     path = located(script)
-    with _alone(path):
-        if path.is_file() and (run := active_run(path, project_of(path))):
-            return run, False
-        return launch(path), True
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock on a script's file, without which two kernels could both find that no run of it is active."""
     with contextlib.ExitStack() as held:
+        # Without a lock on the script's file, two kernels could both find that no run of it is active.
         with contextlib.suppress(OSError):  # no such script, or a file system without locks
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             held.callback(os.close, descriptor)
             if not wait_for_lock(descriptor, fcntl.LOCK_EX, _OTHER_LAUNCH_S):
                 raise LaunchError(f"{path}: another process has been launching it for {_OTHER_LAUNCH_S:.0f} s")
-        yield
+        if path.is_file() and (run := active_run(path, project_of(path))):
+            return run, False
+        return launch(path), True
 
 
 # --- starting -------------------------------------------------------------------------------------
@@ -467,8 +461,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
 
 def _environment(run: RunDir, checked: Preflight) -> dict[str, str]:
     """Return the variables that the processes of a run get on top of the caller's."""
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(checked.project.root)}
-    return {**checked.placement.variables(run), **marks}
+    return {**checked.placement.variables(run), **marks_of(run, checked.project.root)}
 
 
 def _wait_for_record(run: RunDir, supervisor: subprocess.Popen[bytes]) -> None:
@@ -488,9 +481,8 @@ def main() -> None:
         run = run_of_job(Path(sys.argv[1]))
     except (NbtoolsError, OSError) as error:
         sys.exit(f"nbtools: {error}")
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}
     command = [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)]
-    os.execve(sys.executable, command, {**os.environ, **marks})
+    os.execve(sys.executable, command, {**os.environ, **marks_of(run)})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from nbtools.run.state import RunState, state_of
 from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, foreign_owner, is_run
+from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, marks_of
 from nbtools.script.torchrun import Meeting
 
 _LOOK_EVERY_S = 1.0
@@ -76,8 +76,7 @@ def run_part(
         LaunchError: the project is not on this machine.
     """
     target, cwd = project_paths(run, plan)
-    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(plan.get("root"))}
-    environment = {**placement.variables(run), **marks}
+    environment = {**placement.variables(run), **marks_of(run, plan.get("root"))}
     command = placement.command(target, run.path, [str(word) for word in plan.get("args") or ()], node)
     if (meeting := placement.meeting) is not None:
         at = f"{meeting.address}:{meeting.port}"

@@ -40,7 +40,7 @@ from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe, is_removed
+from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, is_removed, marks_of
 
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: a sample costs more on a machine with thousands of processes
@@ -344,8 +344,7 @@ class Supervisor:
 
     def _start(self, argv: object) -> Failure | None:
         """Start the agent; return the failure if that is impossible."""
-        marks = {RUN_ID_VARIABLE: self.run.id, RUN_DIR_VARIABLE: str(self.run.path)}
-        marks[ATTEMPT_VARIABLE] = str(self.attempt)
+        marks = {**marks_of(self.run), ATTEMPT_VARIABLE: str(self.attempt)}
         # The agent copies the first failing rank's error file to this path, and writes its own to it.
         error = self.run.ranks / f"node{self.node}-error.json" if self.node else self.run.error
         marks["TORCHELASTIC_ERROR_FILE"] = str(error)

@@ -248,6 +248,12 @@ def found_runs(runs: Path, prefix: str = "") -> list[Path]:
         return []
 
 
+def marks_of(run: RunDir, root: object = None) -> dict[str, str]:
+    """Return the variables that name a run, and its project's `root` if that is given, to its processes."""
+    marks = {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path)}
+    return marks if root is None else {**marks, ROOT_VARIABLE: str(root)}
+
+
 def foreign_owner(path: Path) -> str | None:
     """Return the name of the user who owns a file or folder; None if that is this process's user.
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from nbtools.script.source import PARSING
+
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
 _PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
 
@@ -43,6 +45,7 @@ def parse_field(text: str, field: FieldInfo | None) -> Any:
         return text
     try:
         digits = re.sub(r"\d", lambda digit: str(int(digit[0])), text)
-        return ast.literal_eval({"true": "True", "false": "False"}.get(text, digits))
+        with PARSING:
+            return ast.literal_eval({"true": "True", "false": "False"}.get(text, digits))
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text

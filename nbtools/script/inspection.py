@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nbtools.errors import LaunchError, shown
 from nbtools.project import located
+from nbtools.script.source import syntax_tree
 
 _SPAWNS = re.compile(
     r"(?:.*(?:mp|multiprocessing)\.)?(?:spawn|start_processes)|(?:.*\.)?(?:notebook_launcher|elastic_launch)"
@@ -62,9 +63,7 @@ def python_file(script: str | Path) -> Path:
 
 def inspect_program(path: Path) -> Inspection:
     """Read a file that `python_file` accepts."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(path.read_bytes())
+    tree = syntax_tree(path.read_bytes())
     spawns = relative = None
     reads_rank = False
     for node in ast.walk(tree):

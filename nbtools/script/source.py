@@ -3,6 +3,7 @@
 import ast
 import os
 import stat
+import threading
 import warnings
 from importlib.util import decode_source
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 from nbtools.errors import ScriptError
 
 LARGEST_SOURCE_BYTES = 4 * 2**20
+PARSING = threading.Lock()
+"""Held while `ast` makes a tree: Python 3.11 counts the depth of the trees of all threads together, and raises
+SystemError if two are made at once, as by launches in threads."""
 
 
 def read_source(path: Path) -> bytes:
@@ -29,6 +33,13 @@ def read_source(path: Path) -> bytes:
     return data
 
 
+def syntax_tree(source: str | bytes) -> ast.Module:
+    """Return the syntax tree of Python source, in any thread, without Python's warnings of it."""
+    with PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
+        return ast.parse(source)
+
+
 def parse_source(path: Path, data: bytes) -> ast.Module:
     """Return the syntax tree of a source file.
 
@@ -37,9 +48,7 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         RecursionError: it is nested too deeply; MemoryError likewise.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-            return ast.parse(decode_source(data), filename=str(path))
+        return syntax_tree(decode_source(data))
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:

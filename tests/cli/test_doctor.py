@@ -1,7 +1,6 @@
 """Doctor: what older guides' troubleshooting pages ask for by hand is looked at, with the next step."""
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -16,19 +15,6 @@ from slurm_cluster import SlurmCluster
 
 FACTS = {"version": "2.13.0", "build": "13.0", "error": "", "num_gpus": 1, "gloo": True, "nccl": True}
 GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
-
-
-@pytest.mark.promise("guide-L10")
-def test_a_taken_port_is_told_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        port = held.getsockname()[1]
-        monkeypatch.setattr(doctor, "_USUAL_PORTS", (port,))
-        (finding,) = doctor._ports()
-        assert finding.level == "ok" and finding.text.startswith(f"{port} taken; nbtools always selects a free port")
-    (finding,) = doctor._ports()
-    assert finding.text == f"{port} are free"
 
 
 @pytest.mark.promise("safety-wheel")

@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.failures import known_errors
 from nbtools.failures.evidence import error_line, last_output
-from nbtools.failures.known_errors import (
-    CAUSES,
-    SIGNALS,
-    HostMemory,
-    cause_of,
-    host_memory,
-    is_echo,
-    lack_of_memory,
-    waited,
-    without_allocator,
-)
+from nbtools.failures.known_errors import HostMemory, cause_of, host_memory, lack_of_memory
 
 # As torch 2.13, Python 3.11 and the kernel said it.
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -152,8 +143,10 @@ OF_A_GPU = (
 
 
 def test_the_message_of_a_full_gpu_ends_with_what_was_free() -> None:
-    assert without_allocator(OF_A_GPU).endswith("has a total capacity of 139.80 GiB of which 609.50 MiB is free")
-    assert without_allocator("CUDA error: out of memory") == "CUDA error: out of memory"
+    assert known_errors.without_allocator(OF_A_GPU).endswith(
+        "has a total capacity of 139.80 GiB of which 609.50 MiB is free"
+    )
+    assert known_errors.without_allocator("CUDA error: out of memory") == "CUDA error: out of memory"
 
 
 @pytest.mark.promise("guide-L10", "guide-A11", "guide-O11", "guide-M11", "guide-G11")
@@ -163,11 +156,11 @@ def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: 
     assert cause is not None
     assert cause.words == words
     assert cause.advice.endswith(".")
-    assert is_echo(said) == (words == "another rank was lost")
+    assert known_errors.is_echo(said) == (words == "another rank was lost")
 
 
 def test_every_row_of_the_table_is_reached_by_an_error_that_was_seen() -> None:
-    assert {cause.words for cause in CAUSES} == set(SAID)
+    assert {cause.words for cause in known_errors.CAUSES} == set(SAID)
 
 
 def test_nccl_s_reason_is_part_of_the_one_line_that_is_shown() -> None:
@@ -211,11 +204,11 @@ def test_what_led_to_an_error_explains_it_unless_it_is_an_echo() -> None:
     ],
 )
 def test_how_long_a_collective_was_waited_for_is_read_from_its_error(said: str, time: str) -> None:
-    assert waited(said) == time
+    assert known_errors.waited(said) == time
 
 
 def test_signals_are_named_as_the_system_names_them() -> None:
-    assert set(SIGNALS) <= {number.name for number in signal.Signals}
+    assert set(known_errors.SIGNALS) <= {number.name for number in signal.Signals}
 
 
 # --- memory -----------------------------------------------------------------------------------------

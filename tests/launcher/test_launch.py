@@ -85,16 +85,9 @@ def test_one_process_redirects_nothing_and_an_old_torchrun_gets_no_shutdown_time
 
 
 def test_the_environment_loses_what_a_kernel_and_an_outer_torchrun_leak() -> None:
-    leaked = {
-        "RANK": "1",
-        "WORLD_SIZE": "4",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RUN_ID": "x",
-        "JPY_PARENT_PID": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "FORCE_COLOR": "1",
-        "NBTOOLS_RUN_ID": "outer",
-    }
+    ranks = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "JPY_PARENT_PID", "FORCE_COLOR")
+    leaked = dict.fromkeys(ranks, "1") | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    leaked["NBTOOLS_RUN_ID"] = "outer"
     kept = {"PATH": "/bin", "HF_TOKEN": "secret", "PYTHONPATH": "/mine", "PYTHONDONTWRITEBYTECODE": "1"}
     environment = child_environment({**leaked, **kept}, {"OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"})
     assert environment == {**kept, "OMP_NUM_THREADS": "1", "NBTOOLS_RUN_ID": "id"}
@@ -650,7 +643,8 @@ def test_an_interrupt_while_the_supervisor_starts_leaves_no_process_and_no_direc
     with pytest.raises(KeyboardInterrupt):
         launch(script, gpus=(), args=["--steps", "100000"])
     assert list(project.runs.iterdir()) == []
-    assert started[0].wait(timeout=10) is not None
+    with started[0] as supervisor:  # closes its pipe
+        assert supervisor.wait(timeout=10) is not None
     assert not [found for found in psutil.process_iter(["cmdline"]) if str(project.runs) in str(found.info["cmdline"])]
 
 

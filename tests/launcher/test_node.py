@@ -6,12 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
@@ -168,9 +168,7 @@ def test_a_machine_that_does_not_see_the_run_says_so(tmp_path: Path) -> None:
 def joined(run: Run) -> "subprocess.Popen[str]":
     """Start machine 1 with the command that the run says."""
     (command,) = run.info["join"]
-    deadline = time.monotonic() + 60
-    while not waiting_for(run.records) and time.monotonic() < deadline:
-        time.sleep(0.05)  # the supervisor is being started
+    eventually(lambda: waiting_for(run.records))  # the supervisor is being started
     assert waiting_for(run.records) == "waiting for machine 1"
     assert run.summary()["join"] == {"1": command} and notes_of(run, []) == [f"run on machine 1: {command}"]
     return subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
@@ -299,10 +297,7 @@ def test_a_stop_before_the_other_machine_has_joined_leaves_nothing(project: Proj
     script = project.scripts / "waits.py"
     script.write_text("import time; time.sleep(600)")
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
-    deadline = time.monotonic() + 60
-    while not run.files.log.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(run.files.log.exists)
     run.stop()
     assert run.state is RunState.STOPPED and not left_behind(run.records)
     command = [sys.executable, "-P", "-m", "nbtools", "launch", str(run.dir), "--node", "1"]
@@ -324,10 +319,7 @@ def test_ctrl_c_on_another_machine_leaves_no_process_there(project: Project) -> 
     script.write_text(STOPS)
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
     machine = joined(run)
-    deadline = time.monotonic() + 100
-    while not (run.dir / "rank1").exists():
-        assert time.monotonic() < deadline and machine.poll() is None
-        time.sleep(0.1)
+    eventually((run.dir / "rank1").exists)
     machine.send_signal(signal.SIGINT)
     machine.communicate(timeout=60)
     assert run.wait(60, check=False) is RunState.STOPPED

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_mlm import tiny_mlm
 
 from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
@@ -40,24 +41,8 @@ from nbtools.training.mlm_pretraining.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:the learning rate was:UserWarning")  # it is tested below
 
-CONFIG = MLMPretrainingConfig(
-    dataset="texts",
-    batch_size=6,
-    max_steps=6,
-    epochs=2,
-    test_fraction=0.0,
-    learning_rate=1e-2,
-    num_layers=1,
-    num_heads=2,
-    hidden_size=16,
-    sequence_length=16,
-    vocab_size=60,
-    min_words=1,
-    log_every=1,
-    eval_every=100,
-    checkpoint_every=2,
-    checkpoint_epochs=False,
-    keep_last=100,
+CONFIG = tiny_mlm(
+    batch_size=6, max_steps=6, epochs=2, learning_rate=1e-2, eval_every=100, checkpoint_epochs=False, keep_last=100
 )
 STEPS_PER_EPOCH = 11
 """That is what the texts come to in batches of six."""

@@ -28,7 +28,7 @@ from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.run.clean import CACHE
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.rundir import ROOT_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+from nbtools.rundir.rundir import RunDir, marks_of
 
 _LONGEST_LOG = 2**20
 _STARTING = "start"
@@ -68,7 +68,7 @@ def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None 
                 raise _in_use([f"GPU {device.index} by {earlier[0].run.name}"])
         environment = {**placement.environment, "CUDA_VISIBLE_DEVICES": device.selector if device else ""}
         environment["TMPDIR"] = str(run.path.parent)  # what a killed process leaves, such as DataLoader's sockets
-        environment |= {RUN_ID_VARIABLE: run.id, RUN_DIR_VARIABLE: str(run.path), ROOT_VARIABLE: str(project)}
+        environment |= marks_of(run, project)
         request = {"recipe": recipe.key, "config": config.model_dump(mode="json"), "parent": os.getpid()}
         request |= {"ticket": ticket and str(ticket), "world_size": placement.launch.num_processes * launch.nnodes}
         return Trial(run, config, request, environment, project, device, held)

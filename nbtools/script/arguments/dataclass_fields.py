@@ -12,6 +12,7 @@ from nbtools.script.arguments.arguments import Argument, made_argument
 from nbtools.script.follow.calls import NO_CALL, Call
 from nbtools.script.follow.follower import Follower
 from nbtools.script.follow.values import Class, EnumMember, External, Function, Scope, Unknown, is_literal
+from nbtools.script.source import PARSING
 
 _SIMPLE: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _TEXTS = ("Path", "PathLike", "PosixPath")
@@ -153,7 +154,9 @@ def annotated_kind(node: ast.expr, scope: Scope, follower: Follower, depth: int 
             return Kind([NoneType])
         case ast.Constant(value=str(text)):
             try:
-                return inner(ast.parse(text.strip(), mode="eval").body)
+                with PARSING:
+                    named = ast.parse(text.strip(), mode="eval").body
+                return inner(named)
             except SyntaxError:
                 return Kind([dict], is_known=False)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from nbtools.script.field import Field
+from nbtools.script.source import PARSING
 
 NONE_TEXTS = {"hydra": "null", "config file": "null", "jsonargparse": "null", "LightningCLI": "null"} | dict.fromkeys(
     ("tyro", "constants", "fire"), "None"
@@ -61,7 +62,8 @@ def _as_python(value: str, parser: str) -> str:
 
 def _evaluated(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        with PARSING:
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
 
