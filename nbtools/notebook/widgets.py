@@ -50,6 +50,11 @@ def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
     return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
 
 
+def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
+    """Return the output that shows a widget, with `text` for a front end without widgets."""
+    return {**widget._repr_mimebundle_(), "text/plain": text}
+
+
 def close_tree(widget: widgets.Widget) -> None:
     """Remove a widget and those inside it from the page."""
     for child in getattr(widget, "children", ()):

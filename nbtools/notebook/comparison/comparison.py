@@ -1,6 +1,5 @@
 """`compare`: runs side by side in a notebook, live while they train; and their picture as a PNG file."""
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +14,14 @@ from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.live import LiveView
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Displays, Output, close_tree
+from nbtools.notebook.widgets import Output, close_tree
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
@@ -100,7 +100,7 @@ def _title(comparison: Comparison) -> str:
     return f"{plural(len(comparison.runs), 'run')}: {shown}"
 
 
-class ComparisonPanel:
+class ComparisonPanel(LiveView):
     """Runs side by side as widgets, with a static picture and tables that a saved notebook keeps.
 
     Attributes:
@@ -109,13 +109,10 @@ class ComparisonPanel:
     """
 
     def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
+        super().__init__()
         self.comparison = comparison
         self._given, self._figure = options, ComparisonFigure(comparison.labels, dark=dark)
         self._reader = CurveReader(comparison.runs)
-        self._lock, self._wake = threading.RLock(), threading.Event()
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
-        self._displays = Displays()
         self._png, self._tables, self._pictured_at, self._stored_at = b"", "", 0.0, 0.0
         self._is_changed, self._draw_after = True, 0.0
         self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
@@ -143,8 +140,7 @@ class ComparisonPanel:
         for each in (self._x, self._split, self._log, self._smoothing):
             each.observe(self._changed, "value")
         answers_beside_cells(self.widget)
-        self._thread = threading.Thread(target=self._keep_looking, name="comparison", daemon=True)
-        self._thread.start()
+        self._start()
 
     def __repr__(self) -> str:
         return f"<comparison of {plural(len(self.comparison.runs), 'run')}>"
@@ -201,16 +197,12 @@ class ComparisonPanel:
 
     def close(self) -> None:
         """End the thread and remove the widgets; the runs continue."""
-        with self._lock:
-            self._is_closed, thread = True, self._thread
-        self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
+        self._end()
         self._reader.close()
         close_tree(self.widget)
         self._figure.close()
 
-    def _keep_looking(self) -> None:
+    def _work(self) -> None:
         is_last = False
         while not self._is_closed:
             is_done = is_last

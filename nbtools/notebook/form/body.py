@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, message_of, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
 from nbtools.launcher.sbatch import site_defaults
@@ -380,10 +380,8 @@ class FormBody:
             with self._lock:
                 try:
                     action()
-                except NbtoolsError as error:
-                    self._view.bar.say(str(error), wrong=True)
                 except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                    self._view.bar.say(f"{type(error).__name__}: {error}", wrong=True)
+                    self._view.bar.say(message_of(error), wrong=True)
 
         return run
 

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
-from nbtools.errors import DataError, plural
+from nbtools.errors import DataError, message_of, plural
 from nbtools.notebook.background import Background, Guarded
 from nbtools.notebook.form.field_rows import FieldRow
 from nbtools.notebook.widgets import button
@@ -114,10 +114,8 @@ class DataPicker:
     def _read(self, dataset: str) -> FirstRows | DataError:
         try:
             return first_rows(dataset, self._root)
-        except DataError as error:
-            return error
         except Exception as error:  # noqa: BLE001 - the thread continues with the next file
-            return DataError(f"{type(error).__name__}: {error}")
+            return DataError(message_of(error))
 
     def show(self, dataset: str | None, values: Mapping[str, Any]) -> FirstRows | None:
         """Show the first rows of `dataset`, with the columns that `values` name; return them if they are a table's.

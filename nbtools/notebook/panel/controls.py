@@ -145,11 +145,6 @@ class Controls:
         self._menu_row.layout.display = "" if change.new else "none"
 
 
-def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
-    """Return the output that shows a widget, with `text` for a front end without widgets."""
-    return {**widget._repr_mimebundle_(), "text/plain": text}
-
-
 def _page() -> Any:
     """Return the widget that acts on the page; None where anywidget is not installed."""
     try:

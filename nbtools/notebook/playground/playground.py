@@ -10,7 +10,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.errors import ConfigError, LaunchError, NbtoolsError
+from nbtools.errors import ConfigError, LaunchError, NbtoolsError, message_of
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
 from nbtools.notebook.kernel import answers_beside_cells
@@ -295,8 +295,7 @@ class Playground:
                 if self._is_stopped:
                     self._say("Stopped.")
                 else:
-                    kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
-                    self._say(f"{kind}{error}", is_wrong=True)
+                    self._say(message_of(error), is_wrong=True)
 
         return run
 

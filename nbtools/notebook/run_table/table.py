@@ -1,13 +1,10 @@
 """The table of runs with its controls: sorts, filters, labels; opens, compares, stops, resumes and deletes runs.
 
-One daemon thread reads the curves of the rows on screen and looks at active runs every two seconds; it only assigns
-traits. Callbacks may run on another thread beside a busy cell, so one lock guards what they share.
+Its thread reads the curves of the rows on screen and looks at active runs every two seconds.
 """
 
 import contextlib
-import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,20 +14,20 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.errors import NbtoolsError, plural
+from nbtools.errors import plural
 from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.comparison import compare
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.live import LiveView
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.controls import view_bundle
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Displays, Output, close_tree, html_widget, in_row
+from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, view_bundle
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import Labels, label
@@ -53,15 +50,12 @@ _BY_VALUE = ("best", "last")
 _STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{THEME}</style>"
 
 
-class RunTable:
+class RunTable(LiveView):
     """A table of runs, one page at a time."""
 
     def __init__(self, runs: RunList) -> None:
+        super().__init__()
         self.runs = runs
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_closed = self._is_acting = False
         self._rows = {row.id: row for row in runs.listed}
         self._details: dict[str, tuple[RunRow, Details]] = {}
         self._ticked: set[str] = set()
@@ -72,7 +66,6 @@ class RunTable:
         self._labelled, self._filled = "", Labels()
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
         self._opened: Any = None
-        self._displays = Displays()
         self._make()
         self._fill()
         self._start()
@@ -94,11 +87,7 @@ class RunTable:
 
     def close(self) -> None:
         """End the thread and remove the widgets."""
-        with self._lock:
-            self._is_closed, thread = True, self._thread
-        self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
+        self._end()
         with self._lock:
             self._close_opened()
             close_tree(self.widget)
@@ -234,9 +223,7 @@ class RunTable:
     def _start(self) -> None:
         with self._lock:
             self._wake.set()
-            if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._work, name="nbtools runs", daemon=True)
-                self._thread.start()
+            super()._start()
 
     def _work(self) -> None:
         """Read the rows on screen, then those that the order needs; repeat while one on screen is active."""
@@ -283,32 +270,8 @@ class RunTable:
 
     # --- actions ---
 
-    def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Show `doing` at once, run `action` in a thread, and show what it returns, or its error."""
-        with self._lock:
-            if self._is_acting:
-                return
-            self._is_acting = True
-            self._said.value = html.note(doing)
-            self._offer()
-
-        def work() -> None:
-            text, is_wrong = "", False
-            try:
-                with warnings.catch_warnings(record=True) as said:  # a thread must not print them
-                    warnings.simplefilter("always")
-                    text = action()
-                text = "\n".join([text, *(str(warning.message) for warning in said)])
-            except (NbtoolsError, OSError) as error:
-                text, is_wrong = str(error), True
-            with self._lock:
-                if not self._is_closed:
-                    self._said.value = html.note(text, is_warning=is_wrong)
-                self._is_acting = False
-                if not self._is_closed:
-                    self._look_again()
-
-        threading.Thread(target=work, name=doing, daemon=True).start()
+    def _tell(self, text: str, *, is_wrong: bool = False) -> None:
+        self._said.value = html.note(text, is_warning=is_wrong)
 
     def _show_below(self, opened: Any) -> None:
         if self._is_closed:  # while an action ran
@@ -402,7 +365,7 @@ class RunTable:
         self._plan, self._num_asked = None, 0
         self._delete.description, self._delete.button_style = "Delete…", ""
         self._delete.layout.width = "110px"
-        self._said.value = html.note(text)
+        self._tell(text)
         self._keep.layout.display = "none"
 
 
