@@ -36,6 +36,12 @@ def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Bu
     return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
 
 
+def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
+    """Make a control of a width in pixels, with a label of another one in front of it."""
+    style = {"description_width": f"{label}px"} if label else {}
+    return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
+
+
 def html_widget() -> widgets.HTML:
     """Make a text as wide as the panel, whose dollar signs are no formulas."""
     text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))

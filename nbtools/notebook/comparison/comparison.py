@@ -133,8 +133,7 @@ class ComparisonPanel(LiveView):
             runs = zip(comparison.runs, comparison.labels, strict=True)
             self._code.value = "".join(uncommitted(run, f" of {label}") for run, label in runs)
         row = widgets.HBox([self._x, self._split, self._log, self._smoothing], layout={"flex_flow": "row wrap"})
-        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code])
-        self._drawn.add_class(LIVE)
+        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code]).add_class(LIVE)
         self.widget = widgets.VBox([self._drawn, self._words])
         self.refresh()  # raises ConfigError for a wrong split
         for each in (self._x, self._split, self._log, self._smoothing):

@@ -24,8 +24,7 @@ class Chooser:
             card.add_class("nbtools-card")
             card.on_click(partial(self._clicked, key))
             self._buttons[key] = card
-        self.widget = widgets.VBox([*self._buttons.values()])
-        self.widget.add_class("nbtools-cards")
+        self.widget = widgets.VBox([*self._buttons.values()]).add_class("nbtools-cards")
 
     def _clicked(self, key: str, _: object) -> None:
         self._on_choice(key)
@@ -56,6 +55,4 @@ def program_list(root: Path, on_choice: Callable[[str], None]) -> widgets.Box:
     scan()
     files.observe(choose, names="value")
     again.on_click(scan)
-    box = widgets.VBox([files, widgets.HBox([again, note])], layout={"max_width": "620px"})
-    box.add_class("nbtools-data")
-    return box
+    return widgets.VBox([files, widgets.HBox([again, note])], layout={"max_width": "620px"}).add_class("nbtools-data")

@@ -19,12 +19,10 @@ class LaunchBar:
         self._reason, self._said = note_widget(), widgets.HTML()
         self._links: list[widgets.Button] = []
         self._names: list[str] = []
-        self._list = widgets.VBox()
-        self._list.add_class("nbtools-mistakes")
+        self._list = widgets.VBox().add_class("nbtools-mistakes")
         self.question = widgets.VBox(layout={"overflow": "visible"})
         self._buttons = row(*buttons, self._reason)
-        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons])
-        self.widget.add_class("nbtools-bar")
+        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons]).add_class("nbtools-bar")
         self.show("", {})
 
     def add(self, button: widgets.Button, answer: widgets.DOMWidget) -> None:

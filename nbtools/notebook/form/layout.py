@@ -110,8 +110,7 @@ class FormLayout:
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
         preset = [row(self.preset, self.preset_note, self.reset)] if self._has_presets else []
-        head = widgets.GridBox([*preset, self.name_row])
-        head.add_class("nbtools-columns")
+        head = widgets.GridBox([*preset, self.name_row]).add_class("nbtools-columns")
         self.bar.question.children = (question,)
         arguments = [self.arguments.widget] if self.arguments else []
         sections = (self.sections.first, self.sections.bar, *arguments, self.sections.columns)

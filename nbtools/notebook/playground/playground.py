@@ -16,7 +16,7 @@ from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL,
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.widgets import Displays, button, close_tree, html_widget
+from nbtools.notebook.widgets import Displays, button, close_tree, html_widget, view_bundle
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
@@ -169,8 +169,7 @@ class Playground:
                 self.answer()
             except NbtoolsError as error:
                 self._say(str(error), is_wrong=True)
-        view = "application/vnd.jupyter.widget-view+json"
-        self._displays.show([(self._static(), {}), ({view: self.widget._repr_mimebundle_()[view]}, {})])
+        self._displays.show([(self._static(), {}), (view_bundle(self.widget, ""), {})])
 
     def _static(self) -> dict[str, str]:
         words = answers_html(self._asked, self.results, step=self._step) if self.results else ""

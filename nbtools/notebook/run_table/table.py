@@ -27,7 +27,7 @@ from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, view_bundle
+from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, make_control, view_bundle
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import Labels, label
@@ -95,9 +95,9 @@ class RunTable(LiveView):
     # --- widgets ---
 
     def _make(self) -> None:
-        self._text = _control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
-        self._state = _control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
-        self._order = _control(
+        self._text = make_control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
+        self._state = make_control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
+        self._order = make_control(
             widgets.Dropdown, "Sort by", options=[*_ORDERS, *_BY_VALUE], value="newest", width=170, label=48
         )
         self._back = _button("", "chevron-left", "Earlier page", lambda: self._turn_to(self._page - 1), width=36)
@@ -114,9 +114,9 @@ class RunTable(LiveView):
         self._resume = _button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run)
         self._delete = _button("Delete…", "trash", "List what would be removed; then it is asked twice", self._ask)
         self._keep = _button("Keep", "", "Remove nothing", lambda: self._forget_plan("Nothing was removed."))
-        self._name = _control(widgets.Text, "Name", placeholder="the script's", width=210, label=40)
-        self._tags = _control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
-        self._note = _control(widgets.Text, "Note", width=300, label=32)
+        self._name = make_control(widgets.Text, "Name", placeholder="the script's", width=210, label=40)
+        self._tags = make_control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
+        self._note = make_control(widgets.Text, "Note", width=300, label=32)
         self._save = _button("Save", "check", "Write name, tags and note", self._save_labels, width=80)
         for text in (self._text, self._note):
             text.layout.flex, text.layout.max_width, text.layout.width = "1 1 170px", text.layout.width, "0"
@@ -397,11 +397,6 @@ class _Line:
 def _fits(row: RunRow, words: Sequence[str]) -> bool:
     text = " ".join((row.name, row.id, row.recipe, row.script, row.note, *row.tags)).lower()
     return all(word in text for word in words)
-
-
-def _control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
-    style = {"description_width": f"{label}px"} if label else {}
-    return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
 
 
 def _button(text: str, icon: str, tooltip: str, act: Callable[[], None], *, width: int = 110) -> widgets.Button:

@@ -69,7 +69,8 @@ def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
 @pytest.mark.parametrize("is_log", [False, True])
 def test_positions_are_right_to_a_step_of_any_range(values: list[float], is_log: bool) -> None:
     columns, y = PackedColumns(), np.array([*values, np.nan])
-    trace = Trace("a", "a", "", "line", np.arange(3.0), y, y, y, y)
+    looks = {"name": "a", "label": "a", "value": "", "colour": "line"}
+    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, is_exact=False, **looks)
     series = columns.add(trace, is_log)
     found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
     with np.errstate(all="ignore"):
