@@ -151,10 +151,6 @@ class ComparisonPanel(LiveView):
         with self._lock:
             self._displays.show(self._outputs())
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        words = {"text/plain": repr(self), "text/html": self._tables, "image/png": self._png}
-        return words, {"image/png": {"width": WIDTH, "height": self._figure.height}}
-
     def _outputs(self) -> list[Output]:
         size = {"image/png": {"width": WIDTH, "height": self._figure.height}}
         controls = self._drawn._repr_mimebundle_() or {}
@@ -230,9 +226,7 @@ class ComparisonPanel(LiveView):
         now = compare_runs(before.runs, meaning=meaning_of)
         if len(now.runs) != len(before.runs) or (now.differences, now.nproc) == (before.differences, before.nproc):
             return False
-        self.comparison = Comparison(
-            before.runs, before.labels, now.facts, now.differences, now.sources, before.notes, now.nproc
-        )
+        self.comparison = replace(now, runs=before.runs, labels=before.labels, notes=before.notes)
         return True
 
     def _hear(self) -> None:

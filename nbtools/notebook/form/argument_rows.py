@@ -284,10 +284,11 @@ class ArgumentRows:
         if self._question is not None and answer is not None:
             self._python = answer[0].python
             found = self._asked.get(self._question, answer[0].arguments)
+        mistakes = answer[0].mistakes if answer else {}
         if found is None:
             self.widget.layout.display = "none"
             self._outer.join(None)
-            return answer[0].mistakes if answer else {}
+            return mistakes
         if found is not self.own.shown or program.args != self.own.words:
             self._problem = ""
             self._confirm(False)
@@ -299,7 +300,7 @@ class ArgumentRows:
         self._say()
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)
-        return answer[0].mistakes if answer else {}
+        return mistakes
 
     def _show_config(self, found: ScriptArguments, program: Program) -> None:
         """Show the keys of the config files that arguments name; those of all but one have the name of their file."""

@@ -181,13 +181,8 @@ class FormLayout:
 
 PROGRAM = "A program of yours", "Train with a script or module of this project, unchanged, with its arguments."
 """Title and summary of the form of a program."""
-_SHAPES: dict[str, dict[str, Any]] = {
-    "preamble": {"num_lines": 4},
-    "on_end": {"is_command": True},
-    "args": {"is_command": True},
-    "resume": {"is_command": True},
-    "config_values": {"is_command": True},
-}
+_COMMANDS = "on_end", "args", "resume", "config_values"
+_SHAPES: dict[str, Any] = {"preamble": {"num_lines": 4}, **{key: {"is_command": True} for key in _COMMANDS}}
 """Inputs of fields whose value is lines of text, or a command."""
 
 

@@ -6,7 +6,7 @@ Its thread checks the files about once a second.
 import shlex
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class LivePlot(LiveView):
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
-        self._widgets.onward.on_click(lambda _: self._act("Resuming…", self._resume_run))
+        self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
@@ -534,16 +534,9 @@ class LivePlot(LiveView):
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _resume_chosen(self) -> str:
-        chosen = self._widgets.checkpoint.value
-        return self._resume_run(None if chosen == LATEST else chosen, *self._typed())
-
-    def _resume_run(
-        self,
-        checkpoint: AnyCheckpoint | None = None,
-        changes: Mapping[str, Any] | None = None,
-        args: Sequence[str] = (),
-    ) -> str:
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, args=args))
+        chosen, (changes, args) = self._widgets.checkpoint.value, self._typed()
+        checkpoint: AnyCheckpoint | None = None if chosen == LATEST else chosen
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes, args=args))
 
     def _launch_again(self) -> str:
         return self._follow(lambda: launch_again(self.run))

@@ -246,12 +246,8 @@ class Playground:
     def _show_command(self) -> None:
         inputs, values = self._inputs(), self._values()
         name = self._checkpoint.value
-        words = [
-            "nbtools",
-            "predict",
-            self.run.id,
-            *(inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []),
-        ]
+        given = inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []
+        words = ["nbtools", "predict", self.run.id, *given]
         words += ["--checkpoint", name] if name else []
         words += ["--trust-remote-code"][: self._consent.value]
         for field, value in values.items():

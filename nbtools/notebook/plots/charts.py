@@ -262,24 +262,12 @@ def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
     if is_log:  # a dot, if only one point has a logarithm
         traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
     levels = [item for item in drawn if isinstance(item, Level)]
-    return chart_of(
-        Chart(
-            key,
-            title,
-            names,
-            is_log=is_log,
-            can_log=can_log,
-            series=traces,
-            levels=levels,
-            marks=_marks(view, axis) if key == "loss" else (),
-            badge=_badge(traces),
-            **_resumes(view, axis, is_labelled=key == "loss"),
-        ),
-        (axis.left, axis.right),
-        axis.kind,
-        size,
-        from_zero=group in ("return", "learning_rate", "throughput", "grad_norm") or is_system,
-    )
+    shown: dict[str, Any] = {"series": traces, "levels": levels, "badge": _badge(traces)}
+    shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
+    shown |= _resumes(view, axis, is_labelled=key == "loss")
+    chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
+    from_zero = group in ("return", "learning_rate", "throughput", "grad_norm") or is_system
+    return chart_of(chart, (axis.left, axis.right), axis.kind, size, from_zero=from_zero)
 
 
 def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:

@@ -109,7 +109,8 @@ class RunTable(LiveView):
             control.observe(lambda _: self._turn_to(0), "value")
         self._lines = [_Line(self._on_tick) for _ in range(NUM_ROWS)]
         self._open = _button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run)
-        self._compare = _button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare_runs)
+        compare_all = "Draw the ticked runs over each other, below"
+        self._compare = _button("Compare", "clone", compare_all, lambda: self._act("Comparing…", self._compared))
         self._stop = _button("Stop", "stop", "Save a checkpoint of each ticked run and end it", self._stop_runs)
         self._resume = _button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run)
         self._delete = _button("Delete…", "trash", "List what would be removed; then it is asked twice", self._ask)
@@ -289,9 +290,6 @@ class RunTable(LiveView):
 
     def _open_run(self) -> None:
         self._show_below(LivePlot(self.runs.rows.run(self._chosen()[0].id)))
-
-    def _compare_runs(self) -> None:
-        self._act("Comparing…", self._compared)
 
     def _compared(self) -> str:
         compared = compare(*(self.runs.rows.run(row.id) for row in self._chosen()))
