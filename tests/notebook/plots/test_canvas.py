@@ -106,8 +106,7 @@ def test_values_that_are_not_finite_are_gaps_and_the_description_stays_json() ->
     found, (loss, *_) = unpacked(spec, data), spec["charts"]
     assert np.isnan(found["train/loss"]["mean"][-1])
     assert [mark["y"] for mark in loss["marks"]] == [None, 5.0]
-    assert loss["levels"] == []
-    assert loss["badge"]["text"] == "diverged at step 11"
+    assert loss["levels"] == [] and loss["badge"]["text"] == "diverged at step 11"
 
 
 def test_a_closed_chart_sends_its_name_alone() -> None:
@@ -210,14 +209,12 @@ def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
         choices.take(message)
     assert (choices.is_ready, choices.width, choices.is_dark) == (True, 640, True)
     options = choices.options()
-    assert options["span"] == (200, 600.5)
-    assert options["opened"] == {"kl": True, "loss": False}
+    assert options["span"] == (200, 600.5) and options["opened"] == {"kl": True, "loss": False}
     assert options["switched"] == {"loss"}
     choices.take({"x": "relative"})
     assert (choices.x, choices.span) == ("relative", None), "a span has no meaning in another unit"
     choices.take({"filter": "grad*, kl"})
-    assert choices.options(("loss",))["metrics"] == ("grad*", "kl")
-    assert choices.opened == {}
+    assert choices.options(("loss",))["metrics"] == ("grad*", "kl") and choices.opened == {}
     choices.take({"filter": ""})
     assert choices.options(("loss",))["metrics"] == ("loss",)
 
