@@ -321,6 +321,10 @@ def test_large_whole_number_is_not_rounded() -> None:
     assert parse_value("9007199254740993", (int,)) == 9007199254740993
 
 
+def test_a_space_is_a_text_and_an_empty_input_none() -> None:
+    assert [parse_value(text, (str, NoneType)) for text in (" ", "")] == [" ", None]
+
+
 def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path: Path) -> None:
     assert parse_value("a, b c", (tuple[str, ...], NoneType)) == ("a", "b c")
     assert parse_value('"a, b", "say ""hi""",c', (tuple[str, ...],)) == ("a, b", 'say "hi"', "c")
