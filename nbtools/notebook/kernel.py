@@ -29,4 +29,5 @@ def is_attended() -> bool:
 def parent_message() -> dict[str, Any]:
     """Return the message that started the cell; empty outside of a kernel."""
     kernel: Any = getattr(InteractiveShell.instance(), "kernel", None) if InteractiveShell.initialized() else None
-    return kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    found: dict[str, Any] = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    return found
