@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import ipywidgets as widgets
@@ -60,14 +59,6 @@ def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
 def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
     """Return the output that shows a widget, with `text` for a front end without widgets."""
     return {**widget._repr_mimebundle_(), "text/plain": text}
-
-
-def page_widget(module: str, name: str, *given: object) -> Any:
-    """Make a widget with JavaScript of its own; None where anywidget is not installed."""
-    try:
-        return getattr(import_module(module), name)(*given)
-    except ModuleNotFoundError:
-        return None
 
 
 def close_tree(widget: widgets.Widget) -> None:

@@ -14,14 +14,14 @@ from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.live import LiveView
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Output, close_tree
+from nbtools.notebook.widgets import Output, close_tree, view_bundle
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
@@ -152,12 +152,13 @@ class ComparisonPanel(LiveView):
             self._displays.show(self._outputs())
 
     def _outputs(self) -> list[Output]:
-        size = {"image/png": {"width": WIDTH, "height": self._figure.height}}
-        controls = self._drawn._repr_mimebundle_() or {}
         return [
             ({"text/html": _STYLE, "text/plain": repr(self)}, {}),
-            ({"image/png": self._png, "text/plain": ""}, size),
-            ({**controls, "text/plain": ""}, {}),
+            (
+                {"image/png": self._png, "text/plain": ""},
+                {"image/png": {"width": WIDTH, "height": self._figure.height}},
+            ),
+            (view_bundle(self._drawn, ""), {}),
             ({"text/html": self._tables, "text/plain": ""}, {}),
         ]
 

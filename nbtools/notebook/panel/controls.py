@@ -1,6 +1,7 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import ipywidgets as widgets
@@ -11,7 +12,7 @@ from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS
-from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control, page_widget
+from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control
 from nbtools.run.run import Run
 
 STOP = ("Stop", "Save a checkpoint, then end every process of this run")
@@ -81,9 +82,7 @@ class Controls:
         self._menu_row = in_row(self.stacks, self._commands, *self.options)
         self._menu_row.layout.display = "none"
         self.menu.observe(self._unfold, "value")
-        self.page = page_widget("nbtools.notebook.panel.page", "Page")
-        if self.page is not None:
-            self.page.layout.display = "none"  # also hides the error of a page that cannot load it
+        self.page = _page()
         self.words = (self.header, self.progress, self.since_look, self.ranks, self.failure, self.waiting)
         """Widgets of text, in their order on a page without widgets."""
         buttons = in_row(self.stop, self.again, self.onward, self.menu)
@@ -143,6 +142,16 @@ class Controls:
 
     def _unfold(self, change: Any) -> None:
         self._menu_row.layout.display = "" if change.new else "none"
+
+
+def _page() -> Any:
+    """Return the widget that acts on the page; None where anywidget is not installed."""
+    try:
+        page = import_module("nbtools.notebook.panel.page").Page()
+    except ModuleNotFoundError:
+        return None
+    page.layout.display = "none"  # also hides the error of a page that cannot load it
+    return page
 
 
 def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> Any:

@@ -20,7 +20,7 @@ from nbtools.launcher.programs.program_resume import overwritten, why_not_resuma
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
-from nbtools.notebook.live import LiveView
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.checkpoint_list import LATEST

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import ipywidgets
@@ -9,7 +10,6 @@ import ipywidgets
 from nbtools.notebook.plots.charts import Charts, Size, page_sizes
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.view import Choices, X
-from nbtools.notebook.widgets import page_widget
 
 
 class LiveCharts:
@@ -30,7 +30,7 @@ class LiveCharts:
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         layout = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
         self.image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=layout)
-        self.canvas = page_widget("nbtools.notebook.plots.canvas", "Canvas", self._receive)
+        self.canvas = _canvas(self._receive)
         children = [] if self.canvas is None else [self.canvas]
         self.box = ipywidgets.Box(children, layout=ipywidgets.Layout(display="none", width="100%"))
 
@@ -58,3 +58,11 @@ class LiveCharts:
             if self.choices.is_ready and self.box.layout.display == "none":
                 self.box.layout.display, self.image.layout.display = "block", "none"
             self._changed()
+
+
+def _canvas(receive: Callable[[Mapping[str, Any]], None]) -> Any:
+    """Return a canvas; None where anywidget is not installed."""
+    try:
+        return import_module("nbtools.notebook.plots.canvas").Canvas(receive)
+    except ModuleNotFoundError:
+        return None
