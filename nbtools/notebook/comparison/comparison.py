@@ -152,12 +152,10 @@ class ComparisonPanel(LiveView):
             self._displays.show(self._outputs())
 
     def _outputs(self) -> list[Output]:
+        size = {"width": WIDTH, "height": self._figure.height}
         return [
             ({"text/html": _STYLE, "text/plain": repr(self)}, {}),
-            (
-                {"image/png": self._png, "text/plain": ""},
-                {"image/png": {"width": WIDTH, "height": self._figure.height}},
-            ),
+            ({"image/png": self._png, "text/plain": ""}, {"image/png": size}),
             (view_bundle(self._drawn, ""), {}),
             ({"text/html": self._tables, "text/plain": ""}, {}),
         ]
