@@ -113,7 +113,7 @@ def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: A
     told = "needs 2 GPUs, this machine has" in option.replace("\xa0", " ")
     assert told is (color == "rgb(128, 128, 128)"), (option, color)
     form.get_by_label("preset").select_option(label=option)
-    form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
+    form.get_by_text("2 GPUs, width 8 as in the older program of this preset").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
     form.get_by_label("batch_size").fill("8")
     form.get_by_label("epochs").fill("2")
