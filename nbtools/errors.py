@@ -51,6 +51,11 @@ def html_table(rows: Iterable[Iterable[str]]) -> str:
     return f"<table class='mathjax_ignore tex2jax_ignore'>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of an error, with its type unless it is one of ours, whose messages stand alone."""
+    return str(error) if isinstance(error, NbtoolsError) else f"{type(error).__name__}: {error}"
+
+
 class NbtoolsError(Exception):
     """Base class of all errors that nbtools raises. Messages say what was given, what is allowed, and what to do."""
 

@@ -11,6 +11,18 @@ Guarded = Callable[[Callable[[], object]], Callable[..., None]]
 _PATIENCE_S = 0.05
 
 
+class Filling:
+    """A context in which widgets are set by the program, so that their callbacks do nothing."""
+
+    is_on = False
+
+    def __enter__(self) -> None:
+        self.is_on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_on = False
+
+
 class Background(Generic[Question, Answer]):
     """Keeps the answer to the newest question; questions that are replaced before their turn are not computed."""
 

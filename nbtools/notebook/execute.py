@@ -108,12 +108,8 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
 
 def strip(notebook: Any) -> None:
     """Remove what differs between executions, and widgets, whose models are lost with the kernel."""
-    notebook.metadata = _format.from_dict(
-        {
-            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
-        }
-    )
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    notebook.metadata = _format.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         for key in ("execution", "scrolled", "collapsed", "jupyter"):
             cell.metadata.pop(key, None)

@@ -23,6 +23,11 @@ def answers_beside_cells(control: widgets.Widget) -> bool:
 
 def is_attended() -> bool:
     """Whether the cell was started in a page, which shows later changes of its outputs; nbclient allows no input."""
+    return parent_message().get("content", {}).get("allow_stdin") is True
+
+
+def parent_message() -> dict[str, Any]:
+    """Return the message that started the cell; empty outside of a kernel."""
     kernel: Any = getattr(InteractiveShell.instance(), "kernel", None) if InteractiveShell.initialized() else None
-    parent = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
-    return parent.get("content", {}).get("allow_stdin") is True
+    found: dict[str, Any] = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    return found

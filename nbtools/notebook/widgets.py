@@ -36,6 +36,12 @@ def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Bu
     return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
 
 
+def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
+    """Make a control of a width in pixels, with a label of another one in front of it."""
+    style = {"description_width": f"{label}px"} if label else {}
+    return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
+
+
 def html_widget() -> widgets.HTML:
     """Make a text as wide as the panel, whose dollar signs are no formulas."""
     text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
@@ -48,6 +54,11 @@ def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
     """Put widgets side by side in the whole width."""
     flow = "row wrap" if wraps else "row nowrap"
     return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
+
+
+def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
+    """Return the output that shows a widget, with `text` for a front end without widgets."""
+    return {**widget._repr_mimebundle_(), "text/plain": text}
 
 
 def close_tree(widget: widgets.Widget) -> None:

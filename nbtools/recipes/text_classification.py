@@ -48,8 +48,8 @@ class TextClassificationConfig(TrainConfig):
     )
     label_separator: str | None = setting(
         None,
-        "Text between several codes of one cell, such as & or ;. None is & for HISCO codes, and for generic ones an "
-        "empty text, which divides no cell. Items of lists are never divided.",
+        "Text between several codes of one cell, such as ; or a space. None is & for HISCO codes, and for generic ones "
+        "no division. Items of lists are never divided.",
         before="&",
     )
     missing_labels: tuple[str, ...] | None = setting(

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.errors import NbtoolsError
+from nbtools.errors import NbtoolsError, message_of
 from nbtools.launcher.resume import config_of
 from nbtools.recipes import recipe_of
 from nbtools.recipes.masked_diffusion import with_consent
@@ -98,7 +98,7 @@ def model_folder_of(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Pat
 def _in_words(error: BaseException) -> str:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "the GPU has too little free memory for this; use the CPU (--device cpu), or smaller batches"
-    return str(error) if isinstance(error, NbtoolsError) else f"{type(error).__name__}: {error}"
+    return message_of(error)
 
 
 if __name__ == "__main__":

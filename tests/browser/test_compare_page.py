@@ -30,7 +30,6 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
             "launch": {"nproc_per_node": nproc},
             "time": 1.7e9,
         }
-        write_json(run.launch, launch | {"versions": {"torch": "2.6"}})
         values = {"learning_rate": round(10 ** (-2 - number / 6), 6), "batch_size": 16}
         write_json(run.config, {"config": values, "derived": {"total_steps": 400}})
         rows = []
@@ -38,9 +37,8 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
             loss = 2 + 5 * math.exp(-step * (3 + number) / 400) + 0.1 * math.sin(step * (number + 1))
             row = {"step": step, "time": 1.7e9 + step / nproc, "samples": 16 * step * nproc, "train/loss": loss}
             row |= {"eval/loss": loss + 0.2} if step % 20 == 0 else {}
-            rows.append(
-                row | {"train/learning_rate": values["learning_rate"] * (1 - step / 400), "train/grad_norm": 1.0}
-            )
+            row |= {"train/learning_rate": values["learning_rate"] * (1 - step / 400), "train/grad_norm": 1.0}
+            rows.append(row)
         run.script.write_text(f"first = 1\nlast = {number // 11}\n")
         code = {"commit": "a" * 40, "lines": 2 * (number == 3), "sha256": "b" * 64}
         write_json(run.launch, launch | {"versions": {"torch": "2.6"}, "code": code})

@@ -73,8 +73,7 @@ def test_hostile_text_is_shown_literally(notebook: Any, form: Any) -> None:
     form.get_by_text(f"'{hostile}' is not a whole number").first.wait_for()
 
     assert form.locator("img").count() == 0
-    assert notebook.page.evaluate("() => window.hurt") is None
-    assert notebook.mistakes == []
+    assert notebook.page.evaluate("() => window.hurt") is None and notebook.mistakes == []
 
 
 def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any) -> None:
@@ -114,7 +113,7 @@ def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: A
     told = "needs 2 GPUs, this machine has" in option.replace("\xa0", " ")
     assert told is (color == "rgb(128, 128, 128)"), (option, color)
     form.get_by_label("preset").select_option(label=option)
-    form.get_by_text("2 GPUs, sizes as in the guide; downloads 500,000 documents of C4").wait_for()
+    form.get_by_text("2 GPUs, width 8 as in the older program of this preset").wait_for()
     assert form.get_by_label("precision").input_value() == "bf16"
     form.get_by_label("batch_size").fill("8")
     form.get_by_label("epochs").fill("2")

@@ -1,6 +1,5 @@
 """`compare`: runs side by side in a notebook, live while they train; and their picture as a PNG file."""
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +14,14 @@ from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Displays, Output, close_tree
+from nbtools.notebook.widgets import Output, close_tree, view_bundle
 from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
@@ -100,7 +100,7 @@ def _title(comparison: Comparison) -> str:
     return f"{plural(len(comparison.runs), 'run')}: {shown}"
 
 
-class ComparisonPanel:
+class ComparisonPanel(LiveView):
     """Runs side by side as widgets, with a static picture and tables that a saved notebook keeps.
 
     Attributes:
@@ -109,13 +109,10 @@ class ComparisonPanel:
     """
 
     def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
+        super().__init__()
         self.comparison = comparison
         self._given, self._figure = options, ComparisonFigure(comparison.labels, dark=dark)
         self._reader = CurveReader(comparison.runs)
-        self._lock, self._wake = threading.RLock(), threading.Event()
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
-        self._displays = Displays()
         self._png, self._tables, self._pictured_at, self._stored_at = b"", "", 0.0, 0.0
         self._is_changed, self._draw_after = True, 0.0
         self._charts = LiveCharts(self._lock, self._hear, options.x, self._figure.height)
@@ -136,15 +133,13 @@ class ComparisonPanel:
             runs = zip(comparison.runs, comparison.labels, strict=True)
             self._code.value = "".join(uncommitted(run, f" of {label}") for run, label in runs)
         row = widgets.HBox([self._x, self._split, self._log, self._smoothing], layout={"flex_flow": "row wrap"})
-        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code])
-        self._drawn.add_class(LIVE)
+        self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code]).add_class(LIVE)
         self.widget = widgets.VBox([self._drawn, self._words])
         self.refresh()  # raises ConfigError for a wrong split
         for each in (self._x, self._split, self._log, self._smoothing):
             each.observe(self._changed, "value")
         answers_beside_cells(self.widget)
-        self._thread = threading.Thread(target=self._keep_looking, name="comparison", daemon=True)
-        self._thread.start()
+        self._start()
 
     def __repr__(self) -> str:
         return f"<comparison of {plural(len(self.comparison.runs), 'run')}>"
@@ -156,17 +151,12 @@ class ComparisonPanel:
         with self._lock:
             self._displays.show(self._outputs())
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        words = {"text/plain": repr(self), "text/html": self._tables, "image/png": self._png}
-        return words, {"image/png": {"width": WIDTH, "height": self._figure.height}}
-
     def _outputs(self) -> list[Output]:
-        size = {"image/png": {"width": WIDTH, "height": self._figure.height}}
-        controls = self._drawn._repr_mimebundle_() or {}
+        size = {"width": WIDTH, "height": self._figure.height}
         return [
             ({"text/html": _STYLE, "text/plain": repr(self)}, {}),
-            ({"image/png": self._png, "text/plain": ""}, size),
-            ({**controls, "text/plain": ""}, {}),
+            ({"image/png": self._png, "text/plain": ""}, {"image/png": size}),
+            (view_bundle(self._drawn, ""), {}),
             ({"text/html": self._tables, "text/plain": ""}, {}),
         ]
 
@@ -201,16 +191,12 @@ class ComparisonPanel:
 
     def close(self) -> None:
         """End the thread and remove the widgets; the runs continue."""
-        with self._lock:
-            self._is_closed, thread = True, self._thread
-        self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
+        self._end()
         self._reader.close()
         close_tree(self.widget)
         self._figure.close()
 
-    def _keep_looking(self) -> None:
+    def _work(self) -> None:
         is_last = False
         while not self._is_closed:
             is_done = is_last
@@ -239,9 +225,7 @@ class ComparisonPanel:
         now = compare_runs(before.runs, meaning=meaning_of)
         if len(now.runs) != len(before.runs) or (now.differences, now.nproc) == (before.differences, before.nproc):
             return False
-        self.comparison = Comparison(
-            before.runs, before.labels, now.facts, now.differences, now.sources, before.notes, now.nproc
-        )
+        self.comparison = replace(now, runs=before.runs, labels=before.labels, notes=before.notes)
         return True
 
     def _hear(self) -> None:

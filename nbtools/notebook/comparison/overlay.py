@@ -210,10 +210,6 @@ class ComparisonFigure(RunFigure):
         super().__init__(HEIGHT + _LEGEND_ROW * rows, dark=dark)
         self._header += _LEGEND_ROW * rows + 4
 
-    def sizes(self, num_charts: int) -> Sequence[Size]:
-        """Return the sizes of the plot areas of a number of charts; of more than four, those of the first."""
-        return self._sizes(num_charts)
-
     def draw(self, charts: Charts, title: str = "", subtitle: str = "") -> None:
         """Draw the open charts; one legend is for all of them."""
         super().draw(charts, title, subtitle)

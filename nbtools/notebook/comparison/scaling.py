@@ -63,9 +63,8 @@ def scaling(
     threads = None if devices() else max(1, num_cores() // most)  # else one process would have the cores of all
     runs: list[Run] = []
     for count in fitting:
-        before = runs[-1] if runs else None
-        run = launch(script, nproc_per_node=count, args=words[count], omp_num_threads=threads, after=before)
-        runs.append(run)
+        after = runs[-1] if runs else None
+        runs.append(launch(script, nproc_per_node=count, args=words[count], omp_num_threads=threads, after=after))
     comparison = compare_runs(runs, meaning=meaning_of)
     notes.insert(0, _work(config, fitting, most, steps))
     return ComparisonPanel(replace(comparison, notes=[*notes, *comparison.notes]), Options(x="samples"))

@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
-from nbtools.notebook.background import Background, Guarded
+from nbtools.notebook.background import Background, Filling, Guarded
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, FieldRow, mark, note_widget, row
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
@@ -82,7 +82,7 @@ class WordRows:
         self._line: CommandLine | None = None
         self.mistakes: dict[str, str] = {}
         """All mistakes, by names for `go_to`."""
-        self._is_filling = False
+        self._filling = Filling()
         self.rows: dict[str, FieldRow] = {}
         """The rows by the name of the argument."""
         self.sections = Sections([], [], set())
@@ -117,11 +117,8 @@ class WordRows:
 
     def _draw(self, found: ScriptArguments, label: str) -> None:
         self.shown, self.rows = found, {}
-        self._is_filling = True
-        try:
+        with self._filling:
             self.command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
-        finally:
-            self._is_filling = False
         self._command_row.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
@@ -136,16 +133,13 @@ class WordRows:
         assert self.shown is not None
         self.words = words
         line = self._line = parse_words(self.shown, words)
-        self._is_filling = True
-        try:
+        with self._filling:
             self.command.value = line.command
             self.rest.value = tuple(line.rest)
             for argument in self.shown.arguments:
                 shown, value = self.rows[argument.field.name], self.value(argument)
                 shown.hide_secret(value)
                 shown.value = value
-        finally:
-            self._is_filling = False
         self._mark({})
 
     def value(self, argument: Argument) -> Any:
@@ -155,7 +149,7 @@ class WordRows:
 
     def _edited(self) -> None:
         """Write the values of the rows as words; a wrong value is marked, and its words stay unchanged."""
-        if self._is_filling or self.shown is None or self._line is None:
+        if self._filling.is_on or self.shown is None or self._line is None:
             return
         values: dict[str, Any] = {}
         wrong: dict[str, str] = {}
@@ -175,19 +169,16 @@ class WordRows:
             problem = str(error)
         else:
             self._line = parse_words(self.shown, self.words)
-            self._is_filling = True
-            try:
+            with self._filling:
                 self.rest.value = tuple(self._line.rest)
                 for name in (name for name in values if values[name] is not None):
                     self.rows[name].hide_secret(values[name])
-            finally:
-                self._is_filling = False
         self._mark(wrong, problem)
         self._on_words(self.words)
 
     def _edited_rest(self) -> None:
         """Put the words of the last row in place of those that no argument takes."""
-        if self._is_filling or self._line is None:
+        if self._filling.is_on or self._line is None:
             return
         words, wrong = self.words, ""
         try:
@@ -293,10 +284,11 @@ class ArgumentRows:
         if self._question is not None and answer is not None:
             self._python = answer[0].python
             found = self._asked.get(self._question, answer[0].arguments)
+        mistakes = answer[0].mistakes if answer else {}
         if found is None:
             self.widget.layout.display = "none"
             self._outer.join(None)
-            return answer[0].mistakes if answer else {}
+            return mistakes
         if found is not self.own.shown or program.args != self.own.words:
             self._problem = ""
             self._confirm(False)
@@ -308,7 +300,7 @@ class ArgumentRows:
         self._say()
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)
-        return answer[0].mistakes if answer else {}
+        return mistakes
 
     def _show_config(self, found: ScriptArguments, program: Program) -> None:
         """Show the keys of the config files that arguments name; those of all but one have the name of their file."""

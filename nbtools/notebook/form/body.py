@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, NbtoolsError, plural
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, message_of, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
 from nbtools.launcher.sbatch import site_defaults
+from nbtools.notebook.background import Filling
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.cluster_row import HERE, JobCheck, launch_values, values_of_rows
 from nbtools.notebook.form.field_rows import mark
@@ -64,7 +65,7 @@ class FormBody:
         self._defaults: Values = {} if recipe else {**empty, **values_of_rows(None, Launch())}
         values = values_of_rows(content, launch) if content else {**empty, **values_of_rows(None, launch)}
         self._lock = threading.RLock()
-        self._is_filling = False
+        self._filling = Filling()
         self._has_site_defaults = False
         self._loaded_over: Values = {}
         self._known = KnownScripts()
@@ -211,22 +212,19 @@ class FormBody:
         return self._class(**own), Launch(**launch_values(values))
 
     def _fill(self, values: Values) -> None:
-        self._is_filling = True
-        try:
+        with self._filling:
             if "cluster" in values:
                 self._view.cluster.value = values["cluster"]
                 self._has_site_defaults = self._has_site_defaults or self._view.is_for_slurm
             for name, field in self._view.fields.items():
                 if name in values:
                     field.value = values[name]
-        finally:
-            self._is_filling = False
         self._refresh()
 
     def _refresh(self) -> None:
         """Update everything that depends on the values; also called after the data has been counted."""
         with self._lock:
-            if self._is_filling:
+            if self._filling.is_on:
                 return
             # Read once: the front end may assign to a field while another thread is here.
             values, mistakes = self._read()
@@ -380,16 +378,14 @@ class FormBody:
             with self._lock:
                 try:
                     action()
-                except NbtoolsError as error:
-                    self._view.bar.say(str(error), wrong=True)
                 except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                    self._view.bar.say(f"{type(error).__name__}: {error}", wrong=True)
+                    self._view.bar.say(message_of(error), wrong=True)
 
         return run
 
     def _edited(self) -> None:
         self._question.close()
-        if self._view.is_for_slurm and not self._has_site_defaults and not self._is_filling:
+        if self._view.is_for_slurm and not self._has_site_defaults and not self._filling.is_on:
             self._has_site_defaults = True
             values = dict(site_defaults())
             if self._view.gpus.is_for_cpu:

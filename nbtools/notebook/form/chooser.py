@@ -1,7 +1,6 @@
 """The choice of what a new form edits: a card of one line per recipe, and a list of the project's programs."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import ipywidgets as widgets
@@ -17,18 +16,13 @@ class Chooser:
 
     def __init__(self, cards: Mapping[str, tuple[str, str]], on_choice: Callable[[str], None]) -> None:
         """Show `cards`, a title and a sentence by key; a click calls `on_choice` with the key."""
-        self._on_choice = on_choice
         self._buttons: dict[str, widgets.Button] = {}
         for key, (title, summary) in cards.items():
             card = widgets.Button(description=f"{title}: {summary}", tooltip=summary, layout={"width": "auto"})
             card.add_class("nbtools-card")
-            card.on_click(partial(self._clicked, key))
+            card.on_click(lambda _, key=key: on_choice(key))
             self._buttons[key] = card
-        self.widget = widgets.VBox([*self._buttons.values()])
-        self.widget.add_class("nbtools-cards")
-
-    def _clicked(self, key: str, _: object) -> None:
-        self._on_choice(key)
+        self.widget = widgets.VBox([*self._buttons.values()]).add_class("nbtools-cards")
 
     def mark(self, chosen: str) -> None:
         """Show which card is chosen."""
@@ -56,6 +50,4 @@ def program_list(root: Path, on_choice: Callable[[str], None]) -> widgets.Box:
     scan()
     files.observe(choose, names="value")
     again.on_click(scan)
-    box = widgets.VBox([files, widgets.HBox([again, note])], layout={"max_width": "620px"})
-    box.add_class("nbtools-data")
-    return box
+    return widgets.VBox([files, widgets.HBox([again, note])], layout={"max_width": "620px"}).add_class("nbtools-data")

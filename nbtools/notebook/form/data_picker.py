@@ -11,8 +11,9 @@ import ipywidgets as widgets
 
 from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
-from nbtools.errors import DataError, plural
-from nbtools.notebook.background import Background, Guarded
+from nbtools.errors import DataError, message_of, plural
+from nbtools.launcher.findings import size
+from nbtools.notebook.background import Background, Filling, Guarded
 from nbtools.notebook.form.field_rows import FieldRow
 from nbtools.notebook.widgets import button
 from nbtools.recipes import Recipe
@@ -38,7 +39,7 @@ class DataPicker:
         self._root, self._recipe, self._on_choice = root, recipe, on_choice
         self._default = recipe.source(recipe.config_class(), None).name
         self._answers = Background(self._read, on_choice)
-        self._is_following = False
+        self._filling = Filling()
         self._unguessed: str | None = None
         self.chosen: dict[str, Any] = {}
         """Values of fields from a choice that the form has not taken yet."""
@@ -77,24 +78,21 @@ class DataPicker:
         known = [(self._default, ""), *self._found]
         if value and value not in {name for _, name in known}:
             known.append((f"{_TYPED} {value}", value))
-        self._is_following = True
-        try:
+        with self._filling:
             self.list.options = known
             self.list.value = value or ""
             self.list.rows = min(max(len(known), 2), _MOST_LISTED)
-        finally:
-            self._is_following = False
 
     def _labelled(self, name: str) -> tuple[str, str]:
         path = self._root / name
         if path.is_dir():
             return f"{name}/  folder of text", name
-        return f"{name}  {_size(path.stat().st_size)}", name
+        return f"{name}  {size(path.stat().st_size)}", name
 
     # A thread that shows other rows may set list and column before these callbacks run: they get what was chosen.
 
     def _choose(self, name: str) -> None:
-        if not self._is_following:
+        if not self._filling.is_on:
             self._unguessed = name or None
             self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
             if self._unguessed is None:
@@ -103,7 +101,7 @@ class DataPicker:
 
     def _name_column(self, column: str | None) -> None:
         name, options = _split(self._dataset)
-        if not self._is_following and name and column != options.get(COLUMN):
+        if not self._filling.is_on and name and column != options.get(COLUMN):
             self.chosen = {"dataset": self._with_column(name, column)}
             self._on_choice()
 
@@ -114,10 +112,8 @@ class DataPicker:
     def _read(self, dataset: str) -> FirstRows | DataError:
         try:
             return first_rows(dataset, self._root)
-        except DataError as error:
-            return error
         except Exception as error:  # noqa: BLE001 - the thread continues with the next file
-            return DataError(f"{type(error).__name__}: {error}")
+            return DataError(message_of(error))
 
     def show(self, dataset: str | None, values: Mapping[str, Any]) -> FirstRows | None:
         """Show the first rows of `dataset`, with the columns that `values` name; return them if they are a table's.
@@ -165,13 +161,10 @@ class DataPicker:
 
     def _follow(self, column: str | None, found: object) -> None:
         columns = found.columns if isinstance(found, FirstRows) else ()
-        self._is_following = True
-        try:
+        with self._filling:
             self.row.offer(tuple(name for name in columns if name) or None)
             if self.row.value != column:
                 self.row.value = column
-        finally:
-            self._is_following = False
 
     def take(self) -> dict[str, Any]:
         """Return the values of the last choice, and forget them."""
@@ -194,11 +187,6 @@ def _split(dataset: str | None) -> tuple[str, dict[str, str]]:
 
 def _names(value: Any) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
-
-
-def _size(num_bytes: int) -> str:
-    size, unit = (num_bytes / 1e6, "MB") if num_bytes >= 1e6 else (num_bytes / 1e3, "kB")
-    return f"{size:,.{0 if size >= 10 else 1}f} {unit}"
 
 
 def _cut(value: Any) -> str:

@@ -300,7 +300,7 @@ def parse_value(text: str, kinds: tuple[Any, ...], split: Callable[[str], Iterab
         ValueError: no kind fits; the message says what is allowed.
     """
     stripped = text.strip()
-    if not stripped and NoneType in kinds:
+    if NoneType in kinds and not (text if str in kinds else stripped):  # a space may divide labels
         return None
     if str in kinds:
         return int(stripped) if int in kinds and stripped.isdecimal() else text

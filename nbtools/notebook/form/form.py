@@ -4,7 +4,6 @@ from html import escape
 from pathlib import Path
 
 import ipywidgets as widgets
-from IPython.display import display
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError
@@ -13,6 +12,7 @@ from nbtools.notebook.form.chooser import Chooser
 from nbtools.notebook.form.field_rows import STYLE, WITHOUT_KERNEL
 from nbtools.notebook.form.layout import PROGRAM
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.widgets import Displays, view_bundle
 from nbtools.recipes import RECIPES, PresetName, RecipeKey, recipe_named, recipe_of
 from nbtools.run.run import Run
 from nbtools.script.program import Program
@@ -165,9 +165,7 @@ class ConfigForm:
         text = f"The form{what} needs a kernel: run this cell again. Scripts and runs are kept."
         told = f"<p>{self._body.told()}</p>" if self._body else ""
         words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p>{told}</div>"
-        view = "application/vnd.jupyter.widget-view+json"
-        for bundle in ({"text/html": words, "text/plain": repr(self)}, {view: self.widget._repr_mimebundle_()[view]}):
-            display(bundle, raw=True)  # type: ignore[no-untyped-call]
+        Displays().show([({"text/html": words, "text/plain": repr(self)}, {}), (view_bundle(self.widget, ""), {})])
 
 
 def new() -> ConfigForm:

@@ -1,7 +1,6 @@
 """The bar below a form: all mistakes, each with a link to its row, the buttons, and their messages."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from html import escape
 
 import ipywidgets as widgets
@@ -19,12 +18,10 @@ class LaunchBar:
         self._reason, self._said = note_widget(), widgets.HTML()
         self._links: list[widgets.Button] = []
         self._names: list[str] = []
-        self._list = widgets.VBox()
-        self._list.add_class("nbtools-mistakes")
+        self._list = widgets.VBox().add_class("nbtools-mistakes")
         self.question = widgets.VBox(layout={"overflow": "visible"})
         self._buttons = row(*buttons, self._reason)
-        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons])
-        self.widget.add_class("nbtools-bar")
+        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons]).add_class("nbtools-bar")
         self.show("", {})
 
     def add(self, button: widgets.Button, answer: widgets.DOMWidget) -> None:
@@ -38,16 +35,13 @@ class LaunchBar:
         self._names = [*mistakes]
         while len(self._links) < len(mistakes):
             self._links.append(widgets.Button(layout={"width": "auto"}).add_class("nbtools-link"))
-            self._links[-1].on_click(partial(self._clicked, len(self._links) - 1))
+            self._links[-1].on_click(lambda link: self._go_to(self._names[self._links.index(link)]))
             answers_beside_cells(self._links[-1])
         for link, (name, why) in zip(self._links, mistakes.items(), strict=False):
             link.description = f"{name}: {why}" if name and not why.startswith((f"{name}=", f"{name} ")) else why
             link.tooltip, link.disabled = f"Go to {name}" if name else "", not name
         self._list.children = self._links[: len(mistakes)]
         self._list.layout.display = "" if mistakes else "none"
-
-    def _clicked(self, number: int, _: object) -> None:
-        self._go_to(self._names[number])
 
     def say(self, text: str, *, wrong: bool = False) -> None:
         """Show what a button did, or why it did not."""

@@ -110,8 +110,7 @@ class FormLayout:
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
         preset = [row(self.preset, self.preset_note, self.reset)] if self._has_presets else []
-        head = widgets.GridBox([*preset, self.name_row])
-        head.add_class("nbtools-columns")
+        head = widgets.GridBox([*preset, self.name_row]).add_class("nbtools-columns")
         self.bar.question.children = (question,)
         arguments = [self.arguments.widget] if self.arguments else []
         sections = (self.sections.first, self.sections.bar, *arguments, self.sections.columns)
@@ -182,13 +181,8 @@ class FormLayout:
 
 PROGRAM = "A program of yours", "Train with a script or module of this project, unchanged, with its arguments."
 """Title and summary of the form of a program."""
-_SHAPES: dict[str, dict[str, Any]] = {
-    "preamble": {"num_lines": 4},
-    "on_end": {"is_command": True},
-    "args": {"is_command": True},
-    "resume": {"is_command": True},
-    "config_values": {"is_command": True},
-}
+_COMMANDS = "on_end", "args", "resume", "config_values"
+_SHAPES: dict[str, Any] = {"preamble": {"num_lines": 4}, **{key: {"is_command": True} for key in _COMMANDS}}
 """Inputs of fields whose value is lines of text, or a command."""
 
 

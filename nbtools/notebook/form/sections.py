@@ -34,8 +34,7 @@ class Section:
         """Make a section; widgets `above` the rows are shown unless a search hides the section."""
         self.title, self.rows = title, rows
         self.changed, self.wrong = set[str](), set[str]()
-        self.fold = widgets.ToggleButton(layout={"width": "auto"})
-        self.fold.add_class("nbtools-fold")
+        self.fold = widgets.ToggleButton(layout={"width": "auto"}).add_class("nbtools-fold")
         self._rows = widgets.VBox([each.widget for each in rows], layout={"overflow": "visible"})
         self._rows.add_class("nbtools-rows")
         self.widget = widgets.VBox([self.fold, *above, self._rows], layout={"overflow": "visible"})
@@ -83,10 +82,8 @@ class Sections:
         self._none = note_widget()
         boxes = [widgets.VBox([section.widget for section in column]) for column in columns]
         self.first = widgets.VBox([section.widget for section in first], layout={"overflow": "visible"})
-        self.columns = widgets.GridBox(boxes, layout={"overflow": "visible"})
-        self.columns.add_class("nbtools-columns")
-        self.bar = row(self.find, self._none, self.more)
-        self.bar.add_class("nbtools-find")
+        self.columns = widgets.GridBox(boxes, layout={"overflow": "visible"}).add_class("nbtools-columns")
+        self.bar = row(self.find, self._none, self.more).add_class("nbtools-find")
         self.find.observe(lambda change: self._show(), names="value")
         self.more.observe(lambda change: self._fold_all(), names="value")
         for section in self._sections:

@@ -66,17 +66,12 @@ class Summary:
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         memory = _memory(config, num_processes, precision, gpus)
-        tiles = [
-            _tile(f"{batch:,}", "effective batch", product),
-            *_data_tiles(config, outcome),
-            _tile(
-                f"{'about ' if getattr(config, 'model_name', None) else ''}{parameters:,}",
-                "parameters",
-                "; ".join([f"trained in {precision}{memory}", *weights_notes(config)]),
-            )
-            if parameters is not None
-            else _tile("?", "parameters", "known after the model is loaded"),
-        ]
+        count, detail = "?", "known after the model is loaded"
+        if parameters is not None:
+            count = f"{'about ' if getattr(config, 'model_name', None) else ''}{parameters:,}"
+            detail = "; ".join([f"trained in {precision}{memory}", *weights_notes(config)])
+        tiles = [_tile(f"{batch:,}", "effective batch", product), *_data_tiles(config, outcome)]
+        tiles.append(_tile(count, "parameters", detail))
         self.show_commands(commands)
         self.widget.value = f'<div class="nbtools-tiles">{"".join(tiles)}</div>{self.widget.value}'
         return str(outcome) if isinstance(outcome, DataError) else ""

@@ -10,7 +10,7 @@ from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.findings import size
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN
-from nbtools.notebook.widgets import html_widget
+from nbtools.notebook.widgets import html_widget, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
@@ -30,23 +30,16 @@ class CheckpointList:
 
     def __init__(self, changed: Callable[[object], None]) -> None:
         none = [("no checkpoint", LATEST)]
-        self.choice = widgets.Dropdown(
-            description="Continue from",
-            tooltip="Checkpoint that the new run starts from",
-            options=none,
-            layout={"width": "350px"},
-            style={"description_width": "100px"},
+        tooltip = "Checkpoint that the new run starts from"
+        self.choice = make_control(
+            widgets.Dropdown, "Continue from", width=350, label=100, tooltip=tooltip, options=none
         )
-        self.changes = widgets.Text(
-            description="Changes",
-            placeholder="learning_rate=1e-4 seed=1",
-            tooltip="field=value pairs, separated by spaces; the new run gets its own script with them",
-            layout={"width": "320px"},
-            style={"description_width": "62px"},
-        )
-        self.start = widgets.Button(description="Start", icon="play", tooltip=START, layout={"width": "92px"})
-        verify = "Compare the files of the listed checkpoints with their checksums"
-        self.verify = widgets.Button(description="Verify", icon="check", tooltip=verify, layout={"width": "92px"})
+        tooltip = "field=value pairs, separated by spaces; the new run gets its own script with them"
+        self.changes = make_control(widgets.Text, "Changes", width=320, label=62, tooltip=tooltip)
+        self.changes.placeholder = "learning_rate=1e-4 seed=1"
+        self.start = make_control(widgets.Button, "Start", width=92, icon="play", tooltip=START)
+        tooltip = "Compare the files of the listed checkpoints with their checksums"
+        self.verify = make_control(widgets.Button, "Verify", width=92, icon="check", tooltip=tooltip)
         self.changing = html_widget()
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
         self._table, self._buttons = html_widget(), widgets.VBox(layout=widgets.Layout(width="170px", flex="0 0 auto"))

@@ -12,7 +12,7 @@ from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS
-from nbtools.notebook.widgets import close_tree, html_widget, in_row
+from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control
 from nbtools.run.run import Run
 
 STOP = ("Stop", "Save a checkpoint, then end every process of this run")
@@ -64,8 +64,7 @@ class Controls:
         self.span = _control(widgets.FloatRangeSlider, "Range %", value=(0, 100), step=0.5, readout_format=".0f")
         self.smoothing.continuous_update = self.span.continuous_update = False
         self.dark = _control(widgets.ToggleButton, "Dark", value=dark)
-        self.stop = _control(widgets.Button, "Stop", icon="stop")
-        self.stop.add_class("nbt-stop")
+        self.stop = _control(widgets.Button, "Stop", icon="stop").add_class("nbt-stop")
         self.again = _control(widgets.Button, "Launch again", icon="repeat")
         self.onward = _control(widgets.Button, "Resume", icon="play")
         self.menu = _control(widgets.ToggleButton, "Menu", icon="bars")
@@ -145,11 +144,6 @@ class Controls:
         self._menu_row.layout.display = "" if change.new else "none"
 
 
-def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
-    """Return the output that shows a widget, with `text` for a front end without widgets."""
-    return {**widget._repr_mimebundle_(), "text/plain": text}
-
-
 def _page() -> Any:
     """Return the widget that acts on the page; None where anywidget is not installed."""
     try:
@@ -162,10 +156,8 @@ def _page() -> Any:
 
 def _control(kind: type[widgets.DOMWidget], description: str, **traits: Any) -> Any:
     """Make a control with the tooltip and the widths in `_CONTROLS`."""
-    tooltip, width, label_width = _CONTROLS[description]
-    if label_width:
-        traits["style"] = {"description_width": f"{label_width}px"}
-    return kind(description=description, tooltip=tooltip, layout={"width": f"{width}px"}, **traits)
+    tooltip, width, label = _CONTROLS[description]
+    return make_control(kind, description, width=width, label=label, tooltip=tooltip, **traits)
 
 
 def _column(*children: widgets.Widget) -> widgets.Box:

@@ -34,8 +34,7 @@ class LogView:
         self.text.layout.margin = "0 0 auto"  # a short log begins at the top of the box
         # A reversed column begins at its end, and stays there as it grows, in any page.
         box = widgets.Layout(height="300px", width="100%", overflow="auto", display="flex", flex_flow="column-reverse")
-        self.box = widgets.Box([self.text], layout=box)
-        self.box.add_class("nbt-log")
+        self.box = widgets.Box([self.text], layout=box).add_class("nbt-log")
         row = widgets.HBox([self.search, self.only, self.count], layout=widgets.Layout(flex_flow="row wrap"))
         self.widget = widgets.VBox([row, self.box], layout=widgets.Layout(width="100%"))
         for control in (self.search, self.only):

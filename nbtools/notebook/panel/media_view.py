@@ -19,7 +19,7 @@ from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
 from nbtools.notebook.theme import NO_FORMULAS
-from nbtools.notebook.widgets import close_tree, html_widget
+from nbtools.notebook.widgets import close_tree, html_widget, make_control
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 
@@ -141,13 +141,8 @@ class FramesPart(_Part):
         super().__init__()
         shape = {"min": 0, "max": 0, "value": 0}
         self._play = widgets.Play(interval=_FRAME_MS, tooltip="Play the frames in order", **shape)
-        self._slider = widgets.IntSlider(
-            description="Frame",
-            tooltip="Frame to show",
-            style={"description_width": "46px"},
-            layout=widgets.Layout(width="420px", max_width="100%"),
-            **shape,
-        )
+        self._slider = make_control(widgets.IntSlider, "Frame", width=420, label=46, tooltip="Frame to show", **shape)
+        self._slider.layout.max_width = "100%"
         self._link = widgets.jslink((self._play, "value"), (self._slider, "value"))
         self._slider.observe(lambda _: self._draw(), "value")
         self._heading = html_widget()

@@ -1,15 +1,12 @@
 """The live panel of a run; it reads the run directory only, so that any kernel can open it at any time.
 
-One daemon thread checks the files about once a second and assigns widget traits; it never prints. Callbacks of
-widgets may run on another thread (a subshell) beside a busy cell: one lock guards what they share.
+Its thread checks the files about once a second.
 """
 
 import shlex
-import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,16 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of
 from nbtools.launcher.programs.program_resume import overwritten, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
-from nbtools.notebook.kernel import answers_beside_cells, is_attended
+from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
 from nbtools.notebook.panel.checkpoint_list import LATEST
-from nbtools.notebook.panel.controls import CANCEL, STOP, Controls, view_bundle
+from nbtools.notebook.panel.controls import CANCEL, STOP, Controls
 from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
 from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
 from nbtools.notebook.plots.charts import charts_of
@@ -35,7 +33,7 @@ from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.theme import NO_FORMULAS
-from nbtools.notebook.widgets import Displays, Output
+from nbtools.notebook.widgets import Displays, Output, view_bundle
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
 from nbtools.run.lineage import changes_in_words, origin_in_words
@@ -61,7 +59,7 @@ _LOOKS_AT_LOST = 5
 """Number of checks of a LOST run: on a network file system exit.json can arrive after the lock is free."""
 
 
-class LivePlot:
+class LivePlot(LiveView):
     """Curves, progress, ranks, log and controls of a run; live while it runs, a picture once it has ended.
 
     The last expression of a cell shows it. It reads the run directory only: `nt.LivePlot("latest")` in a fresh
@@ -95,16 +93,11 @@ class LivePlot:
         if is_removed(self.run.files):
             raise RunNotFoundError(f"{self.run.id}: {removed_in_words(self.run.files)}")
         self.refresh_s = refresh_s
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
-        self._displays = Displays()
+        super().__init__()
         self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
         self._choices = self._charts.choices
         self._forget()
-        self._is_acting = self._is_static = False
-        self._is_change_wrong = False
+        self._is_static = self._is_change_wrong = False
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self._full: Limits = (0.0, 1.0)
         self._has_checkpoint = False
@@ -121,7 +114,7 @@ class LivePlot:
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
-        self._widgets.onward.on_click(lambda _: self._act("Resuming…", self._resume_run))
+        self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
@@ -212,24 +205,14 @@ class LivePlot:
 
     def close(self) -> None:
         """End the thread and remove the widgets; the run continues."""
-        with self._lock:
-            self._is_closed, thread = True, self._thread
-            record_look(self.run.files, time.time())
-        self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
+        self._end()
+        record_look(self.run.files, time.time())
         self._widgets.close()
         with self._lock:
             self._release()
             self._displays, self._snapshot, self._png = Displays(), Snapshot(), b""
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._keep_looking, name=f"panel {self.run.id}", daemon=True)
-                self._thread.start()
-
-    def _keep_looking(self) -> None:
+    def _work(self) -> None:
         looks_at_lost = 0
         while True:
             self._wake.clear()
@@ -275,8 +258,7 @@ class LivePlot:
             action()
         except Exception as error:  # noqa: BLE001
             if not self._is_closed:
-                kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
-                place.value = html.note(f"{kind}{error}", is_warning=True)
+                place.value = html.note(message_of(error), is_warning=True)
             return False
         return True
 
@@ -534,24 +516,16 @@ class LivePlot:
     def _may_resume(self, state: RunState) -> bool:
         return state.is_final and self._has_checkpoint and not (self._is_change_wrong or self._why_not)
 
-    def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Show `doing` at once and run `action` in a thread: it may take as long as saving a checkpoint."""
+    def _tell(self, text: str, *, is_wrong: bool = False) -> None:
+        self._widgets.note.value = html.note(text, is_warning=is_wrong)
+
+    def _offer(self) -> None:
         widgets = self._widgets
-        with self._lock:
-            if self._is_acting:
-                return
-            self._is_acting = True
-            for button in (widgets.stop, widgets.stacks, widgets.resume, widgets.again, widgets.onward):
-                button.disabled = True
-            widgets.note.value = html.note(doing)
+        for button in (widgets.stop, widgets.stacks, widgets.resume, widgets.again, widgets.onward):
+            button.disabled = True
 
-        def work() -> None:
-            self._guarded(lambda: setattr(widgets.note, "value", html.note(action())), widgets.note)
-            with self._lock:
-                self._is_acting = False
-                self._changed()
-
-        threading.Thread(target=work, name=doing, daemon=True).start()
+    def _look_again(self) -> None:
+        self._changed()
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._stragglers}
@@ -560,26 +534,16 @@ class LivePlot:
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _resume_chosen(self) -> str:
-        chosen = self._widgets.checkpoint.value
-        return self._resume_run(None if chosen == LATEST else chosen, *self._typed())
-
-    def _resume_run(
-        self,
-        checkpoint: AnyCheckpoint | None = None,
-        changes: Mapping[str, Any] | None = None,
-        args: Sequence[str] = (),
-    ) -> str:
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes or {}, args=args))
+        chosen, (changes, args) = self._widgets.checkpoint.value, self._typed()
+        checkpoint: AnyCheckpoint | None = None if chosen == LATEST else chosen
+        return self._follow(lambda: resume(self.run, checkpoint, changes=changes, args=args))
 
     def _launch_again(self) -> str:
         return self._follow(lambda: launch_again(self.run))
 
     def _follow(self, start: Callable[[], Run]) -> str:
-        """Show a new run in the place of this one; returns where it comes from, and the warnings of its launch."""
-        parent = self.run.id
-        with warnings.catch_warnings(record=True) as said:  # a thread must not print them
-            warnings.simplefilter("always")
-            child = start()
+        """Show a new run in the place of this one; returns where it comes from."""
+        parent, child = self.run.id, start()
         with self._lock:
             self.run = child
             self._widgets.changes.value = self._widgets.taken.value = ""
@@ -587,7 +551,7 @@ class LivePlot:
             self._forget()
             self._start()
         origin = origin_in_words(child.info.get("resumed_from")) or f"launched again after {parent}"
-        return "\n".join([f"{origin.capitalize()}, as {child.id}", *(str(warning.message) for warning in said)])
+        return f"{origin.capitalize()}, as {child.id}"
 
 
 _by_cell: dict[str, tuple[str, "weakref.ref[LivePlot]"]] = {}
@@ -595,8 +559,7 @@ _by_cell: dict[str, tuple[str, "weakref.ref[LivePlot]"]] = {}
 
 def _close_earlier(panel: LivePlot) -> None:
     """Close the panel that the same cell showed in an earlier execution, whose thread would continue."""
-    kernel: Any = getattr(InteractiveShell.instance(), "kernel", None)
-    parent = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    parent = parent_message()
     cell, execution = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id", "")
     if not cell:
         return

@@ -32,8 +32,7 @@ class Tabs:
         self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
         self.config, self.system, self.files = (html_widget() for _ in range(3))
         shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, self.system, self.files)
-        self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG)
-        self.widget.add_class("nbt-tabs")
+        self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG).add_class("nbt-tabs")
         self.widget.observe(self._choose, "selected_index")
         self._changed = changed
         self._is_chosen = False

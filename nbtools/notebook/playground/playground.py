@@ -10,13 +10,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.errors import ConfigError, LaunchError, NbtoolsError
+from nbtools.errors import ConfigError, LaunchError, NbtoolsError, message_of
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.widgets import Displays, button, close_tree, html_widget
+from nbtools.notebook.widgets import Displays, button, close_tree, html_widget, view_bundle
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
@@ -169,8 +169,7 @@ class Playground:
                 self.answer()
             except NbtoolsError as error:
                 self._say(str(error), is_wrong=True)
-        view = "application/vnd.jupyter.widget-view+json"
-        self._displays.show([(self._static(), {}), ({view: self.widget._repr_mimebundle_()[view]}, {})])
+        self._displays.show([(self._static(), {}), (view_bundle(self.widget, ""), {})])
 
     def _static(self) -> dict[str, str]:
         words = answers_html(self._asked, self.results, step=self._step) if self.results else ""
@@ -247,12 +246,8 @@ class Playground:
     def _show_command(self) -> None:
         inputs, values = self._inputs(), self._values()
         name = self._checkpoint.value
-        words = [
-            "nbtools",
-            "predict",
-            self.run.id,
-            *(inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []),
-        ]
+        given = inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []
+        words = ["nbtools", "predict", self.run.id, *given]
         words += ["--checkpoint", name] if name else []
         words += ["--trust-remote-code"][: self._consent.value]
         for field, value in values.items():
@@ -295,8 +290,7 @@ class Playground:
                 if self._is_stopped:
                     self._say("Stopped.")
                 else:
-                    kind = "" if isinstance(error, NbtoolsError) else f"{type(error).__name__}: "
-                    self._say(f"{kind}{error}", is_wrong=True)
+                    self._say(message_of(error), is_wrong=True)
 
         return run
 

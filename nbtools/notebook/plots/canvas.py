@@ -56,14 +56,9 @@ class Canvas(anywidget.AnyWidget):
 def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
     """Return the description of charts as JSON, and the columns of their curves as bytes; see `PackedColumns`."""
     columns = PackedColumns()
-    x: dict[str, Any] = {
-        "kind": charts.x,
-        "label": charts.x_label,
-        "unit": _UNITS.get(charts.x, "count"),
-        "kinds": charts.kinds,
-        "ahead": time.localtime(charts.limits[1]).tm_gmtoff if charts.x == "time" else 0,
-    }
-    x |= {"limits": charts.limits, "full": charts.full, "is_zoomed": charts.is_zoomed}
+    x: dict[str, Any] = {"kind": charts.x, "label": charts.x_label, "unit": _UNITS.get(charts.x, "count")}
+    x["ahead"] = time.localtime(charts.limits[1]).tm_gmtoff if charts.x == "time" else 0
+    x |= {"kinds": charts.kinds, "limits": charts.limits, "full": charts.full, "is_zoomed": charts.is_zoomed}
     every = [_chart(chart, columns) for chart in charts.charts]
     return {"x": x, "charts": every, "message": charts.message}, columns.content
 

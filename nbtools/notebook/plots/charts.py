@@ -50,47 +50,37 @@ _FULLY_SMOOTHED = 50
 _TWO_COLUMNS_FROM = 640
 _NUM_OPEN = 4
 NONE_OPEN: Final = "No chart is open"
-_RUNS = ("#3f90da", "#e76300", "#832db6", "#bd1f01", "#a96b59", "#717581", "#c98a00", "#2e9e8f", "#92a4a2", "#8f8a3a")
-_RUNS_ON_DARK = (
-    *("#5aa5ea", "#ff8b3d", "#b98be0", "#f0654a", "#c98f7d", "#9aa0ad", "#ffa90e", "#4cc4b4", "#b5c4c2", "#b9ac70"),
-)
+_ROLES = {
+    "background": ("#ffffff", "#111111"),
+    "text": ("#24292f", "#e3e5e8"),
+    "muted": ("#6b7280", "#9aa0a8"),
+    "grid": ("#e9ebee", "#2a2c30"),
+    "axis": ("#c3c8ce", "#4a4d52"),
+    "line": ("#3f90da", "#5aa5ea"),
+    "evaluation": ("#e76300", "#ffa90e"),
+    "other0": ("#832db6", "#b98be0"),
+    "other1": ("#a96b59", "#c98f7d"),
+    "other2": ("#92a4a2", "#b9ac70"),
+    "alarm": ("#bd1f01", "#c8311a"),
+}
+"""Colour of each role on a light page and on a dark one."""
 # The hues are those of petroff10 (Petroff 2021, arXiv:2107.02270), distinguishable under colour blindness.
-LIGHT: Final = {
-    "background": "#ffffff",
-    "text": "#24292f",
-    "muted": "#6b7280",
-    "grid": "#e9ebee",
-    "axis": "#c3c8ce",
-    "line": "#3f90da",
-    "evaluation": "#e76300",
-    "other0": "#832db6",
-    "other1": "#a96b59",
-    "other2": "#92a4a2",
-    "alarm": "#bd1f01",
-    **{f"run{index}": _RUNS[index % len(_RUNS)] for index in range(20)},
-}
-DARK: Final = {
-    "background": "#111111",
-    "text": "#e3e5e8",
-    "muted": "#9aa0a8",
-    "grid": "#2a2c30",
-    "axis": "#4a4d52",
-    "line": "#5aa5ea",
-    "evaluation": "#ffa90e",
-    "other0": "#b98be0",
-    "other1": "#c98f7d",
-    "other2": "#b9ac70",
-    "alarm": "#c8311a",
-    **{f"run{index}": _RUNS_ON_DARK[index % len(_RUNS)] for index in range(20)},
-}
+_RUNS = (
+    ("#3f90da", "#e76300", "#832db6", "#bd1f01", "#a96b59", "#717581", "#c98a00", "#2e9e8f", "#92a4a2", "#8f8a3a"),
+    ("#5aa5ea", "#ff8b3d", "#b98be0", "#f0654a", "#c98f7d", "#9aa0ad", "#ffa90e", "#4cc4b4", "#b5c4c2", "#b9ac70"),
+)
+LIGHT, DARK = (
+    {name: pair[page] for name, pair in _ROLES.items()} | {f"run{n}": runs[n % len(runs)] for n in range(20)}
+    for page, runs in enumerate(_RUNS)
+)
 PALETTE: Final = {"light": LIGHT, "dark": DARK}
-"""Colour of each role on a light page and on a dark one, on JupyterLab's backgrounds."""
+"""The two palettes, on JupyterLab's backgrounds."""
 OTHERS: Final = ("other0", "other1", "other2")
 DASHES: Final[Sequence[tuple[float, ...]]] = ((), (6, 1.5), (4, 1.2, 1, 1.2), (1.5, 1.2))
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trace(Curve):
     """One curve, reduced to the pixel columns of its chart."""
 
     name: str
@@ -98,10 +88,6 @@ class Trace:
     value: str
     """The last value, formatted."""
     colour: str
-    x: Floats
-    low: Floats
-    high: Floats
-    mean: Floats
     bold: Floats
     """Smoothed means of the columns."""
     dash: tuple[float, ...] = ()
@@ -109,17 +95,9 @@ class Trace:
     dots: bool = False
     is_smoothed: bool = False
     """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
-    is_exact: bool = False
-    """Whether every column is one point."""
-    per_column: float = 1.0
-    """Mean number of points in a column."""
     run: str = ""
     break_: tuple[Break, float, int] | None = None
     """The first value that is not finite, its position and its step."""
-
-    def path(self) -> tuple[Floats, Floats]:
-        """Return the points of the line through all extremes."""
-        return Curve(self.x, self.low, self.high, self.mean, self.is_exact).path()
 
 
 @dataclass(frozen=True)
@@ -284,24 +262,12 @@ def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
     if is_log:  # a dot, if only one point has a logarithm
         traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
     levels = [item for item in drawn if isinstance(item, Level)]
-    return chart_of(
-        Chart(
-            key,
-            title,
-            names,
-            is_log=is_log,
-            can_log=can_log,
-            series=traces,
-            levels=levels,
-            marks=_marks(view, axis) if key == "loss" else (),
-            badge=_badge(traces),
-            **_resumes(view, axis, is_labelled=key == "loss"),
-        ),
-        (axis.left, axis.right),
-        axis.kind,
-        size,
-        from_zero=group in ("return", "learning_rate", "throughput", "grad_norm") or is_system,
-    )
+    shown: dict[str, Any] = {"series": traces, "levels": levels, "badge": _badge(traces)}
+    shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
+    shown |= _resumes(view, axis, is_labelled=key == "loss")
+    chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
+    from_zero = group in ("return", "learning_rate", "throughput", "grad_norm") or is_system
+    return chart_of(chart, (axis.left, axis.right), axis.kind, size, from_zero=from_zero)
 
 
 def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:
@@ -373,16 +339,10 @@ def trace_of(
     found = break_of(series)
     value = number(series.last).replace("nan", "NaN")
     return Trace(
-        **{"value": value, **looks},
-        x=curve.x,
-        low=curve.low,
-        high=curve.high,
-        mean=curve.mean,
+        **{**vars(curve), "per_column": round(curve.per_column, 1), "value": value, **looks},
         bold=bold,
         dots=(is_dotted and len(curve.x) <= 80) or is_lone(curve.x, bold),
         is_smoothed=smoothing > 0,
-        is_exact=curve.is_exact,
-        per_column=round(curve.per_column, 1),
         break_=(found[0], float(x[found[0].index]), found[1]) if found else None,
     )
 

@@ -19,7 +19,7 @@ from nbtools.run.curves import Sketch
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """A series reduced to the pixel columns of a plot, with its extremes in each column."""
 

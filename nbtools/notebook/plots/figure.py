@@ -100,7 +100,7 @@ class RunFigure:
 
     def update(self, view: View) -> Charts:
         """Update every line, tick and label to the view; return the drawn charts."""
-        charts = charts_of(view, self._sizes)
+        charts = charts_of(view, self.sizes)
         self.draw(charts, view.title, view.subtitle)
         return charts
 
@@ -122,7 +122,7 @@ class RunFigure:
         if not shown:
             self.panels[0].message.set_text(charts.message or NONE_OPEN)
 
-    def _sizes(self, num_charts: int) -> list[Size]:
+    def sizes(self, num_charts: int) -> list[Size]:
         """Return the sizes of the plot areas; of more charts than four, those of the first."""
         places = self._places(min(num_charts, _NUM_PANELS))
         across, along = MARGIN["left"] + MARGIN["right"], MARGIN["top"] + MARGIN["bottom"]

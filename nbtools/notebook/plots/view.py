@@ -186,10 +186,6 @@ class Axis:
             rate = float(places[-1] - places[0]) / float(steps[-1] - steps[0])
         return float(np.interp(step, steps, places)) + rate * max(0.0, float(step - steps[-1]))
 
-    def ticks(self, num_max: int) -> Sequence[tuple[float, str]]:
-        """Return positions and labels of round numbers."""
-        return x_ticks(self.kind, self.left, self.right, num_max)
-
 
 def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[float, str]]:
     """Return positions and labels of round numbers, durations or times of the clock."""

@@ -1,13 +1,10 @@
 """The table of runs with its controls: sorts, filters, labels; opens, compares, stops, resumes and deletes runs.
 
-One daemon thread reads the curves of the rows on screen and looks at active runs every two seconds; it only assigns
-traits. Callbacks may run on another thread beside a busy cell, so one lock guards what they share.
+Its thread reads the curves of the rows on screen and looks at active runs every two seconds.
 """
 
 import contextlib
-import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,20 +14,20 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.errors import NbtoolsError, plural
+from nbtools.errors import plural
 from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.comparison import compare
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.controls import view_bundle
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Displays, Output, close_tree, html_widget, in_row
+from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, make_control, view_bundle
 from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import Labels, label
@@ -53,15 +50,12 @@ _BY_VALUE = ("best", "last")
 _STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{THEME}</style>"
 
 
-class RunTable:
+class RunTable(LiveView):
     """A table of runs, one page at a time."""
 
     def __init__(self, runs: RunList) -> None:
+        super().__init__()
         self.runs = runs
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_closed = self._is_acting = False
         self._rows = {row.id: row for row in runs.listed}
         self._details: dict[str, tuple[RunRow, Details]] = {}
         self._ticked: set[str] = set()
@@ -72,7 +66,6 @@ class RunTable:
         self._labelled, self._filled = "", Labels()
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
         self._opened: Any = None
-        self._displays = Displays()
         self._make()
         self._fill()
         self._start()
@@ -94,11 +87,7 @@ class RunTable:
 
     def close(self) -> None:
         """End the thread and remove the widgets."""
-        with self._lock:
-            self._is_closed, thread = True, self._thread
-        self._wake.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
+        self._end()
         with self._lock:
             self._close_opened()
             close_tree(self.widget)
@@ -106,9 +95,9 @@ class RunTable:
     # --- widgets ---
 
     def _make(self) -> None:
-        self._text = _control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
-        self._state = _control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
-        self._order = _control(
+        self._text = make_control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
+        self._state = make_control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
+        self._order = make_control(
             widgets.Dropdown, "Sort by", options=[*_ORDERS, *_BY_VALUE], value="newest", width=170, label=48
         )
         self._back = _button("", "chevron-left", "Earlier page", lambda: self._turn_to(self._page - 1), width=36)
@@ -120,14 +109,15 @@ class RunTable:
             control.observe(lambda _: self._turn_to(0), "value")
         self._lines = [_Line(self._on_tick) for _ in range(NUM_ROWS)]
         self._open = _button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run)
-        self._compare = _button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare_runs)
+        compare_all = "Draw the ticked runs over each other, below"
+        self._compare = _button("Compare", "clone", compare_all, lambda: self._act("Comparing…", self._compared))
         self._stop = _button("Stop", "stop", "Save a checkpoint of each ticked run and end it", self._stop_runs)
         self._resume = _button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run)
         self._delete = _button("Delete…", "trash", "List what would be removed; then it is asked twice", self._ask)
         self._keep = _button("Keep", "", "Remove nothing", lambda: self._forget_plan("Nothing was removed."))
-        self._name = _control(widgets.Text, "Name", placeholder="the script's", width=210, label=40)
-        self._tags = _control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
-        self._note = _control(widgets.Text, "Note", width=300, label=32)
+        self._name = make_control(widgets.Text, "Name", placeholder="the script's", width=210, label=40)
+        self._tags = make_control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
+        self._note = make_control(widgets.Text, "Note", width=300, label=32)
         self._save = _button("Save", "check", "Write name, tags and note", self._save_labels, width=80)
         for text in (self._text, self._note):
             text.layout.flex, text.layout.max_width, text.layout.width = "1 1 170px", text.layout.width, "0"
@@ -234,9 +224,7 @@ class RunTable:
     def _start(self) -> None:
         with self._lock:
             self._wake.set()
-            if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._work, name="nbtools runs", daemon=True)
-                self._thread.start()
+            super()._start()
 
     def _work(self) -> None:
         """Read the rows on screen, then those that the order needs; repeat while one on screen is active."""
@@ -283,32 +271,8 @@ class RunTable:
 
     # --- actions ---
 
-    def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Show `doing` at once, run `action` in a thread, and show what it returns, or its error."""
-        with self._lock:
-            if self._is_acting:
-                return
-            self._is_acting = True
-            self._said.value = html.note(doing)
-            self._offer()
-
-        def work() -> None:
-            text, is_wrong = "", False
-            try:
-                with warnings.catch_warnings(record=True) as said:  # a thread must not print them
-                    warnings.simplefilter("always")
-                    text = action()
-                text = "\n".join([text, *(str(warning.message) for warning in said)])
-            except (NbtoolsError, OSError) as error:
-                text, is_wrong = str(error), True
-            with self._lock:
-                if not self._is_closed:
-                    self._said.value = html.note(text, is_warning=is_wrong)
-                self._is_acting = False
-                if not self._is_closed:
-                    self._look_again()
-
-        threading.Thread(target=work, name=doing, daemon=True).start()
+    def _tell(self, text: str, *, is_wrong: bool = False) -> None:
+        self._said.value = html.note(text, is_warning=is_wrong)
 
     def _show_below(self, opened: Any) -> None:
         if self._is_closed:  # while an action ran
@@ -326,9 +290,6 @@ class RunTable:
 
     def _open_run(self) -> None:
         self._show_below(LivePlot(self.runs.rows.run(self._chosen()[0].id)))
-
-    def _compare_runs(self) -> None:
-        self._act("Comparing…", self._compared)
 
     def _compared(self) -> str:
         compared = compare(*(self.runs.rows.run(row.id) for row in self._chosen()))
@@ -402,7 +363,7 @@ class RunTable:
         self._plan, self._num_asked = None, 0
         self._delete.description, self._delete.button_style = "Delete…", ""
         self._delete.layout.width = "110px"
-        self._said.value = html.note(text)
+        self._tell(text)
         self._keep.layout.display = "none"
 
 
@@ -434,11 +395,6 @@ class _Line:
 def _fits(row: RunRow, words: Sequence[str]) -> bool:
     text = " ".join((row.name, row.id, row.recipe, row.script, row.note, *row.tags)).lower()
     return all(word in text for word in words)
-
-
-def _control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
-    style = {"description_width": f"{label}px"} if label else {}
-    return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
 
 
 def _button(text: str, icon: str, tooltip: str, act: Callable[[], None], *, width: int = 110) -> widgets.Button:

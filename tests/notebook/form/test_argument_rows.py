@@ -182,8 +182,7 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     assert form.content.args == ("--hf-token", TOKEN)  # type: ignore[union-attr]
     line.type_in("--lr 2 --hf-token '***'")
     assert form.content.args == ("--lr", "2", "--hf-token", TOKEN)  # type: ignore[union-attr]
-    assert TOKEN not in form.told() + note(form)
-    assert TOKEN not in form._summary.widget.value
+    assert TOKEN not in form.told() + note(form) and TOKEN not in form._summary.widget.value
     path = form.write()
     assert read_script(path).program == form.content
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -365,8 +364,7 @@ def test_a_path_that_is_too_long_is_marked(show: Show, name: str, path: str) -> 
     form = show(TRAIN)
     line_of(form, name).type_in(path)
     assert "<b>must be " in line_of(form, name).widget.children[1].value
-    assert form._view.bar._said.value == ""
-    assert form._view.launch.disabled
+    assert form._view.bar._said.value == "" and form._view.launch.disabled
 
 
 def test_the_interpreter_is_named_and_one_without_torch_is_a_mistake(show: Show) -> None:

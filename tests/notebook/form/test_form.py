@@ -101,8 +101,7 @@ def test_new_form_is_valid_and_shows_the_first_preset(project: Project) -> None:
     form = nt.ConfigForm()
     config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
     assert (form.config, form.launch_settings, form.name) == (config, launch, "mlm_pretraining")
-    assert not control(form, "Write script").disabled
-    assert not control(form, "Launch").disabled
+    assert not control(form, "Write script").disabled and not control(form, "Launch").disabled
 
 
 def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> None:
@@ -166,8 +165,7 @@ def test_wrong_value_is_explained_in_its_row_and_disables_the_buttons(
     row = next(w for w in widgets_of(form) if control(form, field) in getattr(w, "children", ()))
     assert "nbtools-wrong" in row._dom_classes
     assert message in html.unescape(row.children[1].value)
-    assert control(form, "Write script").disabled
-    assert control(form, "Launch").disabled
+    assert control(form, "Write script").disabled and control(form, "Launch").disabled
     assert "Cannot write or launch" in text(form)
     (link,) = mistakes(form)
     assert re.match(rf"{field}.*{re.escape(message)}", link)
@@ -234,8 +232,7 @@ def test_search_shows_the_settings_with_these_words_in_name_or_help(form: nt.Con
     assert "no setting matches" in text(form)
     find.value = ""
     assert "no setting matches" not in text(form)
-    assert is_visible(form, control(form, "learning_rate"))
-    assert not is_visible(form, labelled(form, "compile"))
+    assert is_visible(form, control(form, "learning_rate")) and not is_visible(form, labelled(form, "compile"))
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -243,8 +240,7 @@ def test_config_comes_back_from_the_form_as_it_went_in(project: Project, value: 
     config = MLMPretrainingConfig(dataset=value, model_name=value, learning_rate=0.1 + 0.2, max_steps=7)
     launch = Launch(nproc_per_node=3, omp_num_threads=2)
     form = nt.ConfigForm(config=config, launch=launch)
-    assert form.config == config
-    assert form.launch_settings == launch
+    assert form.config == config and form.launch_settings == launch
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "1st", "$(touch pwned)", "a\nb", "datasets", "json", "x" * 65])
@@ -285,8 +281,7 @@ def test_preset_out_of_reach_says_so_and_can_be_written_but_not_launched(
     monkeypatch.setattr(layout, "devices", list)
     form = nt.ConfigForm("mlm_pretraining", name="demo")
     labels = [label for label, _ in control(form, "preset").options]
-    assert labels[:2] == ["none", "cpu_demo"]
-    assert "4gpu_standard: needs 4 GPUs, this machine has none" in labels
+    assert labels[:2] == ["none", "cpu_demo"] and "4gpu_standard: needs 4 GPUs, this machine has none" in labels
     control(form, "preset").value = "4gpu_standard"
     assert "gpus: the preset needs 4 GPUs, this machine has none" in "".join(mistakes(form))
     assert control(form, "Launch").disabled
@@ -324,6 +319,10 @@ def test_form_of_an_unknown_recipe_or_preset_says_which_there_are(project: Proje
 
 def test_large_whole_number_is_not_rounded() -> None:
     assert parse_value("9007199254740993", (int,)) == 9007199254740993
+
+
+def test_a_space_is_a_text_and_an_empty_input_none() -> None:
+    assert [parse_value(text, (str, NoneType)) for text in (" ", "")] == [" ", None]
 
 
 def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path: Path) -> None:
@@ -420,8 +419,7 @@ def test_machine_without_gpus_offers_none_but_keeps_what_a_script_names() -> Non
 
 def test_absent_gpu_forbids_the_launch_but_not_the_script(project: Project) -> None:
     form = nt.ConfigForm(name="demo", preset="cpu_demo", launch=Launch(nproc_per_node=1, gpus=(97,)))
-    assert control(form, "Launch").disabled
-    assert not control(form, "Write script").disabled
+    assert control(form, "Launch").disabled and not control(form, "Write script").disabled
     assert "there is no GPU 97" in text(form) or "CPU build" in text(form)
     assert "gpus=(97,)" in form.write().read_text()
 
@@ -449,8 +447,7 @@ def test_rows_of_slurm_are_shown_with_slurm_only(form: nt.ConfigForm) -> None:
     for name in Slurm.model_fields:
         assert (Slurm.model_fields[name].description or "(undescribed)") in text(form), name
     control(form, "Fewer settings").value = False
-    assert is_visible(form, control(form, "nnodes"))
-    assert not is_visible(form, control(form, "qos"))
+    assert is_visible(form, control(form, "nnodes")) and not is_visible(form, control(form, "qos"))
     control(form, "where").value = "this machine"
     assert is_visible(form, control(form, "gpus"))
     assert form.launch_settings.cluster is None
@@ -458,23 +455,12 @@ def test_rows_of_slurm_are_shown_with_slurm_only(form: nt.ConfigForm) -> None:
 
 def test_values_of_slurm_are_read_from_their_rows(form: nt.ConfigForm) -> None:
     control(form, "where").value = "Slurm"
-    for name, typed in {
-        "nnodes": "2",
-        "partition": "gpu",
-        "time_limit": "8:00:00",
-        "gpus_per_node": "a100:4",
-        "cpus_per_task": "16",
-        "preamble": "module load cuda\nexport A=1",
-    }.items():
+    values: dict[str, Any] = {"partition": "gpu", "time_limit": "8:00:00", "gpus_per_node": "a100:4"}
+    values["preamble"] = "module load cuda\nexport A=1"
+    for name, typed in {**values, "nnodes": "2", "cpus_per_task": "16"}.items():
         control(form, name).value = typed
     assert form.launch_settings.nnodes == 2
-    assert form.launch_settings.cluster == Slurm(
-        partition="gpu",
-        time_limit="8:00:00",
-        gpus_per_node="a100:4",
-        cpus_per_task=16,
-        preamble="module load cuda\nexport A=1",
-    )
+    assert form.launch_settings.cluster == Slurm(**values, cpus_per_task=16)
     control(form, "gpus_per_node").value = "2"
     assert getattr(form.launch_settings.cluster, "gpus_per_node", None) == 2
 
@@ -511,8 +497,7 @@ def test_choice_of_slurm_keeps_the_cpu_as_no_gpus_and_a_preset_changes_that(form
     control(form, "partition").value = "gpu"
     control(form, "preset").value = "4gpu_standard"
     cluster = form.launch_settings.cluster
-    assert cluster is not None
-    assert (cluster.partition, cluster.gpus_per_node) == ("gpu", None)
+    assert cluster is not None and (cluster.partition, cluster.gpus_per_node) == ("gpu", None)
     assert "change" not in text(form).partition("script")[0]
 
 
@@ -539,8 +524,7 @@ def test_script_with_slurm_comes_back_from_the_form_with_the_same_bytes(project:
     form = nt.ConfigForm(name="demo")
     control(form, "Load from script").click()
     assert form.launch_settings.cluster == cluster
-    assert "was 'this machine'" in text(form)
-    assert "has these values" in text(form)
+    assert "was 'this machine'" in text(form) and "has these values" in text(form)
     form.write(overwrite=True)
     assert path.read_bytes() == before
 
@@ -837,10 +821,8 @@ def test_summary_multiplies_the_batch_and_names_the_commands(form: nt.ConfigForm
     control(form, "gradient_accumulation_steps").value = "3"
     shown = text(form)
     assert re.search(r"48\s+effective batch", shown)
-    assert "8 × 3 accumulated × 2 processes" in shown
-    assert "nbtools launch scripts/demo.py" in shown
-    assert "torch.distributed.run --nnodes=1 --nproc-per-node=2" in shown
-    assert "CUDA_VISIBLE_DEVICES=''" in shown
+    assert "8 × 3 accumulated × 2 processes" in shown and "nbtools launch scripts/demo.py" in shown
+    assert "torch.distributed.run --nnodes=1 --nproc-per-node=2" in shown and "CUDA_VISIBLE_DEVICES=''" in shown
 
 
 def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
@@ -1066,8 +1048,7 @@ def test_overwrite_replaces_the_script(form: nt.ConfigForm, project: Project) ->
     control(form, "Write script").click()
     control(form, "Overwrite").click()
     script = nt.read_script(path)
-    assert not script.hand_edited
-    assert script.config == form.config
+    assert not script.hand_edited and script.config == form.config
 
 
 def test_loading_takes_the_values_over_and_marks_what_changed(form: nt.ConfigForm, project: Project) -> None:
@@ -1076,8 +1057,7 @@ def test_loading_takes_the_values_over_and_marks_what_changed(form: nt.ConfigFor
     control(form, "Load into form").click()
     assert form.config.warmup_ratio == 0.3
     control(form, "More settings").value = True
-    assert "was 0.1" in text(form)
-    assert "edited by hand: 1 field changed" in text(form)
+    assert "was 0.1" in text(form) and "edited by hand: 1 field changed" in text(form)
     assert form.write().read_text().count("mine") == 1  # the same values: the comment stays
 
 

@@ -122,16 +122,12 @@ def test_a_best_loss_that_did_not_improve_is_told_as_such(record: Record) -> Non
     assert record.changes()[1].details == ("best eval loss still 2 (step 1)",)
 
 
-def test_a_first_evaluation_has_no_loss_to_compare_with(record: Record) -> None:
-    record.row(5, -10, train_loss=4.0)
-    record.row(10, 10, eval_loss=2.0)
-    assert record.short() == ["step 5 → 10", "best eval loss 2"]
-
-
-def test_without_an_evaluation_the_training_loss_is_told(record: Record) -> None:
+def test_the_training_loss_is_told_until_a_first_evaluation(record: Record) -> None:
     record.row(5, -10, train_loss=4.0, train_grad_norm=1.0)
     record.row(10, 10, train_loss=3.5, train_grad_norm=1.0)
     assert record.short() == ["step 5 → 10", "train loss 4 → 3.5"]
+    record.row(10, 10, eval_loss=2.0)
+    assert record.short() == ["step 5 → 10", "best eval loss 2"]
 
 
 def test_the_best_loss_of_a_resumed_run_is_that_of_its_whole_curve(tmp_path: Path) -> None:
@@ -181,26 +177,18 @@ def test_of_a_flood_of_output_the_end_is_searched_and_of_many_warnings_the_last_
     os.truncate(record.files.log, 40 << 20)
     record.say("\n" + "".join(f"warning: number {i}\n" for i in range(1000)))
     (warnings,) = record.changes()
-    assert warnings.short == "1,000 warnings"
-    assert warnings.details[0] == "995 earlier ones"
-    assert warnings.details[-1] == "warning: number 999"
-    assert len(warnings.details) == 6
+    assert warnings.short == "1,000 warnings" and warnings.details[0] == "995 earlier ones"
+    assert warnings.details[-1] == "warning: number 999" and len(warnings.details) == 6
 
 
 def test_the_end_is_told_with_its_cause(record: Record) -> None:
     record.row(7, 10, train_loss=1.0)
+    record.end(20)
+    assert record.short()[0] == "succeeded at step 7" and not record.changes()[0].is_trouble
     record.end(20, 1, {"rank": 1, "host": "node7", "message": "ValueError: boom"})
     first = record.changes()[0]
-    assert first.short == "failed at step 7"
-    assert first.details[0].endswith("rank 1 on node7: ValueError: boom")
+    assert first.short == "failed at step 7" and first.details[0].endswith("rank 1 on node7: ValueError: boom")
     assert first.is_trouble
-
-
-def test_a_clean_end_is_no_trouble(record: Record) -> None:
-    record.row(7, 10, train_loss=1.0)
-    record.end(20)
-    assert record.short()[0] == "succeeded at step 7"
-    assert not record.changes()[0].is_trouble
 
 
 def test_a_run_that_was_lost_meanwhile_is_told_and_one_lost_before_is_not(record: Record) -> None:
@@ -250,8 +238,7 @@ def test_a_look_is_kept_in_the_cache_of_the_user_and_not_in_the_run(
     assert read_look(record.files) == Look(LEFT, record.files.log.stat().st_size)
     link = tmp_path / "link"
     link.symlink_to(record.files.path)
-    assert read_look(RunDir(link)) == read_look(record.files)
-    assert read_look(RunDir(tmp_path / "other")) is None
+    assert read_look(RunDir(link)) == read_look(record.files) and read_look(RunDir(tmp_path / "other")) is None
     assert sorted(record.files.path.rglob("*")) == before
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -277,11 +264,8 @@ def test_the_card_is_one_line_that_unfolds_and_everything_in_it_is_literal() -> 
     hostile = "<img src=x onerror=alert(1)></summary><script>"
     card = html.changes_card([Change(f"short {hostile}", ("one", hostile), is_trouble=True), Change("calm")], 4320.0)
     assert card.count("<details") == card.count("<summary") == card.count("</summary>") == 1
-    assert "<details open" not in card
-    assert "Since the last look" in card
-    assert "1h12m" in card
-    assert "<img" not in card
-    assert "<script" not in card
-    assert card.count(html.literal(hostile)) == 2
+    assert "<details open" not in card and "Since the last look" in card
+    assert "1h12m" in card and "<img" not in card
+    assert "<script" not in card and card.count(html.literal(hostile)) == 2
     assert [card.count(f"<li>{line}</li>") for line in ("one", "calm")] == [1, 1]
     assert html.changes_card([], 4320.0) == ""

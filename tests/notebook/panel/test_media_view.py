@@ -84,8 +84,7 @@ def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawi
 def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
     for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, item)
-    assert view.look(tmp_path, dark=False)
-    assert not view.is_empty
+    assert view.look(tmp_path, dark=False) and not view.is_empty
     for said in (words(view.widget), view.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
@@ -96,15 +95,13 @@ def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) ->
 def test_it_is_drawn_again_only_when_something_is_new(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "first"))
     append(tmp_path, "d", 1, SERIES)
-    assert view.look(tmp_path, dark=False)
-    assert not view.look(tmp_path, dark=False)
+    assert view.look(tmp_path, dark=False) and not view.look(tmp_path, dark=False)
     before, drawn = view.widget.children, view.widget.children[-1].value
     append(tmp_path, "a", 2, media.text("Sample", "second"))
     assert view.look(tmp_path, dark=False)
     assert "second" in words(view.widget) and "first" not in words(view.widget)
     assert view.widget.children == before, "the same widgets: nothing jumps"
-    assert view.widget.children[-1].value is drawn
-    assert view.look(tmp_path, dark=True)
+    assert view.widget.children[-1].value is drawn and view.look(tmp_path, dark=True)
     assert view.widget.children[-1].value != drawn
 
 
@@ -128,8 +125,7 @@ def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, t
     assert (play.min, play.max) == (0, 2)
     at_end = words(view.widget)
     slider.value = 0
-    assert words(view.widget) != at_end
-    assert "░" in words(view.widget)
+    assert words(view.widget) != at_end and "░" in words(view.widget)
 
 
 def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_path: Path) -> None:
@@ -198,8 +194,7 @@ def test_long_texts_and_wide_tables_are_cut() -> None:
     text = static_html(media.text("t", "x" * 20_000), dark=False)
     assert len(text) < 6000 and "20,000 characters" in text
     wide = static_html(media.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100), dark=False)
-    assert wide.count("<td") == 20 * 12
-    assert len(wide) < 200_000
+    assert wide.count("<td") == 20 * 12 and len(wide) < 200_000
     long = media.frames("t", ["░" * 20_000] * 2)
     assert len(state_html(long, 1)) < 300_000
 
@@ -252,7 +247,7 @@ def panel(files: RunDir) -> Iterator[LivePlot]:
     made = LivePlot(files.path, refresh_s=0.05)
     yield made
     made.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == f"panel {files.id}"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(f"LivePlot({files.id!r}")]
 
 
 def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: RunDir, panel: LivePlot) -> None:

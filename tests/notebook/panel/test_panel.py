@@ -137,7 +137,7 @@ def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
 
 
 def threads(panel: LivePlot) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == f"panel {panel.run.id}"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"LivePlot({panel.run.id!r}")]
 
 
 def words(panel: LivePlot) -> str:
@@ -164,13 +164,13 @@ def test_a_row_that_is_written_appears_without_a_call(folder: Folder, show: Call
     before = image(panel)
     folder.rows(1, 20)
     eventually(lambda: image(panel) != before and "step 20 of 100" in words(panel))
+    assert (panel._charts.canvas.version, panel._charts.canvas.data) == (0, b""), "the page never answered"
 
 
 def test_the_thread_ends_on_close_and_the_run_goes_on(folder: Folder, show: Callable[..., LivePlot]) -> None:
     before = set(_instances)
     panel = show(folder)
-    assert len(threads(panel)) == 1
-    assert threads(panel)[0].daemon
+    assert len(threads(panel)) == 1 and threads(panel)[0].daemon
     panel.close()
     assert threads(panel) == []
     assert panel.run.state is RunState.RUNNING
@@ -186,8 +186,7 @@ def test_the_thread_ends_with_the_run_after_a_last_draw(folder: Folder, show: Ca
     folder.rows(11, 50)
     folder.end()
     eventually(lambda: threads(panel) == [])
-    assert "Succeeded" in words(panel)
-    assert "step 50 of 100" in words(panel)
+    assert "Succeeded" in words(panel) and "step 50 of 100" in words(panel)
 
 
 def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -206,16 +205,6 @@ def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: Folder, show: Ca
     folder.rows(51, 51)
     panel.refresh()
     assert len(changes) == 1
-
-
-def test_a_look_at_an_idle_run_costs_little(folder: Folder, show: Callable[..., LivePlot]) -> None:
-    folder.rows(1, 5000)
-    panel = show(folder, refresh_s=60.0)
-    panel.refresh()
-    began = time.thread_time()
-    for _ in range(20):
-        panel.refresh()
-    assert (time.thread_time() - began) / 20 < 0.01
 
 
 def test_options_redraw_a_live_run_and_a_finished_one(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -265,8 +254,7 @@ def test_a_finished_run_gives_a_static_picture(folder: Folder, show: Callable[..
     bundle, metadata = panel._repr_mimebundle_()
     assert bundle["image/png"][:4] == b"\x89PNG"
     assert bundle["text/plain"] == "a panel of a run" and "SUCCEEDED" in repr(panel)
-    assert "step 100 of 100" in bundle["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "step 100 of 100" in bundle["text/html"] and "application/vnd.jupyter.widget-view+json" in bundle
     assert metadata["image/png"]["width"] == 900
     assert panel.picture().data[:4] == b"\x89PNG"
     eventually(lambda: threads(panel) == [])
@@ -327,13 +315,11 @@ def test_hostile_text_is_shown_literally(tmp_path: Path, show: Callable[..., Liv
     eventually(lambda: threads(panel) == [])
     for tag in ("<img", "<script", "</script"):
         assert tag not in shown
-    assert shown.count(html.literal(text)) >= 5
-    assert "onclick='" not in shown
+    assert shown.count(html.literal(text)) >= 5 and "onclick='" not in shown
 
 
 def test_characters_that_would_hide_or_reorder_text_become_visible() -> None:
-    assert html.literal("a\u202eb\x00\n") == "a\\u202eb\\x00\n"
-    assert html.literal("日本 é") == "日本 é"
+    assert html.literal("a\u202eb\x00\n") == "a\\u202eb\\x00\n" and html.literal("日本 é") == "日本 é"
 
 
 def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
@@ -348,14 +334,6 @@ def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(
         assert part in shown
     assert "<b style='font-size:15px'>ValueError: boom</b><div>rank 1 on node7</div>" in shown, "the exception is first"
     assert "line 1\n" not in shown
-
-
-def test_a_lost_run_says_so(folder: Folder, show: Callable[..., LivePlot]) -> None:
-    folder.rows(1, 5)
-    folder.release()
-    panel = show(folder)
-    eventually(lambda: threads(panel) == [])
-    assert "Lost" in words(panel)
 
 
 def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_look(
@@ -375,7 +353,7 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
     folder.release()
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
-    assert num_looks == 6
+    assert num_looks == 6 and "Lost" in words(panel)
 
 
 @pytest.mark.parametrize("state", list(RunState))
@@ -497,8 +475,7 @@ def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: Folder
 def test_the_remaining_time_follows_the_recent_rate(folder: Folder) -> None:
     folder.rows(1, 60, every_s=0.5)
     facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
-    assert facts.seconds_per_step == pytest.approx(0.5)
-    assert facts.last_row is not None
+    assert facts.seconds_per_step == pytest.approx(0.5) and facts.last_row is not None
     assert facts.remaining_s(facts.last_row) == pytest.approx(20.0)
     assert facts.remaining_s(facts.last_row + 1000) == pytest.approx(19.5), "waits for the step under way, no longer"
 
@@ -519,8 +496,7 @@ def test_a_pause_in_the_rows_hardly_moves_the_rate(folder: Folder) -> None:
     folder.started += 3600
     folder.rows(21, 40, every_s=0.5)
     seconds, _ = Run(folder.files.path).history.pace()
-    assert seconds is not None
-    assert seconds < 1.0
+    assert seconds is not None and seconds < 1.0
 
 
 def beats(*entries: tuple[int, str, float]) -> list[RankHeartbeat]:
@@ -612,8 +588,7 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
         panel._widgets.stacks.click()
         eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
         shown = panel._widgets.taken.value
-        assert shown.count("in hang_here") == 2
-        assert shown.count("<details open>") == 1
+        assert shown.count("in hang_here") == 2 and shown.count("<details open>") == 1
         assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
         eventually(lambda: not panel._widgets.stacks.disabled)
         run.stop(timeout_s=1)
@@ -633,8 +608,7 @@ def test_hostile_stacks_are_shown_literally(text: str) -> None:
 def test_many_ranks_are_summed_up_but_the_straggler_stays() -> None:
     entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
     shown = strip(beats(*entries))
-    assert "rank 63" in shown
-    assert "and 48 more ranks, all at step 7" in shown
+    assert "rank 63" in shown and "and 48 more ranks, all at step 7" in shown
 
 
 def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -646,8 +620,7 @@ def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: Folder, sho
         file.write(b"\x1b[31mlast\x1b[0m line \xff\n")
     panel = show(folder, refresh_s=60.0)
     panel.refresh()
-    assert "last line" in words(panel)
-    assert len(words(panel)) < 60_000
+    assert "last line" in words(panel) and len(words(panel)) < 60_000
     with folder.files.log.open("ab") as file:
         file.write(b"z" * 10_000_000)
     began = time.thread_time()
@@ -701,8 +674,8 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
     try:
         panel = show(folder)
         eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
-        assert panel._widgets.stop.description == "Cancel"
-        assert not panel._widgets.stop.disabled
+        assert "waiting for its processes" not in panel._widgets.header.value
+        assert panel._widgets.stop.description == "Cancel" and not panel._widgets.stop.disabled
         before.end()
         eventually(lambda: "<b>Queued</b>" in panel._widgets.header.value)
         folder.files.log.touch()
@@ -710,12 +683,6 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
         assert panel._widgets.stop.description == "Stop"
     finally:
         before.release()
-
-
-def test_what_is_waited_for_continues_the_word_queued() -> None:
-    shown = html.header("name", "id", "QUEUED", waiting_for="behind mlm_tiny on GPU 0,1")
-    assert "<b>Queued behind mlm_tiny on GPU 0,1</b>" in shown
-    assert "waiting for its processes" not in shown
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("tiny", False), ("folder_tiny", False), ("lr_b", True)])
@@ -804,14 +771,12 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: Folder, show
             file.write(json.dumps(row) + "\n")
     eventually(lambda: "step 55 of 100" in words(panel))
     assert len(threads(panel)) == 1
-    assert not panel._widgets.stop.disabled
-    assert panel._widgets.resume.disabled
+    assert not panel._widgets.stop.disabled and panel._widgets.resume.disabled
     assert headers
     assert all("Running" in header for header in headers)
     folder.end()
     eventually(lambda: threads(panel) == [])
-    assert "Succeeded" in words(panel)
-    assert "attempt 2 of 4" in words(panel)
+    assert "Succeeded" in words(panel) and "attempt 2 of 4" in words(panel)
 
 
 def test_a_restart_is_a_thin_line_on_the_curves(folder: Folder) -> None:
@@ -842,12 +807,10 @@ def test_a_panel_shows_what_changed_since_the_last_look_and_records_its_own(
     folder.checkpoint(40, 3.0)
     first = show(folder, refresh_s=60.0)
     eventually(lambda: "Since the last look" in words(first))
-    assert "step 40 → 40" not in words(first)
-    assert "1 checkpoint" in words(first)
+    assert "step 40 → 40" not in words(first) and "1 checkpoint" in words(first)
     assert "<li>warning: the disk is nearly full</li>" in words(first)
     found = read_look(folder.files)
-    assert found is not None
-    assert found.time > left
+    assert found is not None and found.time > left
     assert found.log_bytes == folder.files.log.stat().st_size
 
 
@@ -891,8 +854,7 @@ def test_the_static_words_of_a_run_that_ended_meanwhile_say_so(folder: Folder, s
     look(folder, folder.started + 1)
     folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
     bundle, _ = show(folder)._repr_mimebundle_()
-    assert "Since the last look" in bundle["text/html"]
-    assert "failed at step 40" in bundle["text/html"]
+    assert "Since the last look" in bundle["text/html"] and "failed at step 40" in bundle["text/html"]
 
 
 STOP_LOG = """\
@@ -935,8 +897,7 @@ def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., Li
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
     shown = words(panel)
-    assert "Stopped" in shown
-    assert "saved step-000305" in shown
+    assert "Stopped" in shown and "saved step-000305" in shown
     assert "SignalException" not in shown
 
 
@@ -944,32 +905,21 @@ def test_a_stopped_run_shows_no_traceback(folder: Folder, show: Callable[..., Li
 
 
 def test_checkpoints_are_offered_newest_first_with_their_loss(folder: Folder, show: Callable[..., LivePlot]) -> None:
+    folder.checkpoint(35, None)
     folder.checkpoint(200, 3.25)
     panel = show(folder)
-    eventually(lambda: len(panel._widgets.checkpoint.options) == 2)
+    eventually(lambda: len(panel._widgets.checkpoint.options) == 3)
     panel._widgets.checkpoint.index = 1
     folder.checkpoint(400, 3.0)
-    eventually(lambda: len(panel._widgets.checkpoint.options) == 3)
+    eventually(lambda: len(panel._widgets.checkpoint.options) == 4)
     labels = [label for label, _ in panel._widgets.checkpoint.options]
-    assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25"]
-    eventually(
-        lambda: getattr(panel._widgets.checkpoint.value, "step", None) == 200
-    )  # a choice survives a new checkpoint
+    assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25", "step 35"]
+    # A choice survives a new checkpoint.
+    eventually(lambda: getattr(panel._widgets.checkpoint.value, "step", None) == 200)
     assert panel._widgets.resume.disabled, "a running run is not resumed"
     folder.end()
     eventually(lambda: not panel._widgets.resume.disabled)
     assert panel._widgets.stop.disabled
-
-
-def test_a_checkpoint_without_an_evaluation_is_offered_by_its_step(
-    folder: Folder, show: Callable[..., LivePlot]
-) -> None:
-    folder.rows(1, 30)
-    folder.checkpoint(35, None)
-    panel = show(folder)
-    eventually(lambda: len(panel._widgets.checkpoint.options) == 2)
-    assert [label for label, _ in panel._widgets.checkpoint.options] == ["latest verified", "step 35"]
-    assert "step 35" not in panel._widgets.trouble.value
 
 
 def test_stop_answers_at_once_and_then_in_a_sentence(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -990,8 +940,7 @@ def test_a_resume_that_cannot_be_is_explained(folder: Folder, show: Callable[...
     with warnings.catch_warnings():
         panel._widgets.resume.click()
         eventually(lambda: "Resuming…" not in panel._widgets.note.value, 60)
-    assert "script" in panel._widgets.note.value
-    assert panel.run.id == folder.files.id
+    assert "script" in panel._widgets.note.value and panel.run.id == folder.files.id
     eventually(lambda: not panel._widgets.resume.disabled)
 
 
@@ -1001,13 +950,26 @@ def test_a_resumed_run_that_ended_before_its_first_checkpoint_can_be_resumed(
     folder.end(1)
     alone = show(folder)
     eventually(lambda: threads(alone) == [])
-    assert alone._widgets.resume.disabled
-    assert alone._widgets.checkpoint.options[0][0] == "no checkpoint"
+    assert alone._widgets.resume.disabled and alone._widgets.checkpoint.options[0][0] == "no checkpoint"
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     child.end(1)
     panel = show(child)
     eventually(lambda: not panel._widgets.resume.disabled)
     assert panel._widgets.checkpoint.options[0][0] == "latest of the parent"
+
+
+def resumed_as(child: Folder, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let a resume, which would start torchrun, return this run with a warning; returns the calls."""
+    asked: list[Any] = []
+
+    def resume(run: Run, checkpoint: Any = None, *, changes: Any = (), args: Any = ()) -> Run:
+        asked.append((run.id, checkpoint, changes))
+        child.start()
+        warnings.warn("a warning of the launch", stacklevel=1)
+        return Run(child.files.path)
+
+    monkeypatch.setattr("nbtools.notebook.panel.panel.resume", resume)
+    return asked
 
 
 def test_after_a_resume_the_panel_shows_the_new_run(
@@ -1019,20 +981,12 @@ def test_after_a_resume_the_panel_shows_the_new_run(
     panel = show(folder)
     eventually(lambda: not panel._widgets.resume.disabled and threads(panel) == [])
     child = Folder(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
-    asked: list[Any] = []
-
-    def resume(run: Run, checkpoint: Any, *, changes: Any, args: Any) -> Run:
-        asked.append((run.id, checkpoint.step, changes))
-        child.start()
-        warnings.warn("a warning of the launch", stacklevel=1)
-        return Run(child.files.path)
-
-    monkeypatch.setattr("nbtools.notebook.panel.panel.resume", resume)  # the real one starts torchrun
+    asked = resumed_as(child, monkeypatch)
     try:
         panel._widgets.checkpoint.index = 1
         panel._widgets.resume.click()
         eventually(lambda: f"as {child.files.id}" in words(panel))
-        assert asked == [(folder.files.id, 200, {})]
+        assert [(run, checkpoint.step, changes) for run, checkpoint, changes in asked] == [(folder.files.id, 200, {})]
         assert "a warning of the launch" in words(panel)
         child.rows(201, 230)
         eventually(lambda: "step 230 of 100" in words(panel))
@@ -1065,8 +1019,7 @@ def test_changes_are_checked_while_they_are_typed(
     eventually(lambda: not controls.resume.disabled)
     controls.changes.value = typed
     assert said in controls.changing.value
-    assert "<img" not in controls.changing.value
-    assert controls.resume.disabled
+    assert "<img" not in controls.changing.value and controls.resume.disabled
     panel.refresh()
     assert controls.resume.disabled, "and stays so at the next look"
     controls.changes.value = "learning_rate=1e-4 dataset='my texts'"
@@ -1074,8 +1027,7 @@ def test_changes_are_checked_while_they_are_typed(
     assert html.literal(told) in controls.changing.value
     assert not controls.resume.disabled
     controls.changes.value = " "
-    assert controls.changing.value == ""
-    assert not controls.resume.disabled
+    assert controls.changing.value == "" and not controls.resume.disabled
 
 
 def test_a_checkpoint_chosen_during_a_run_says_when_it_can_start(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -1102,14 +1054,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
     origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
     changes = {"learning_rate": [0.001, 0.0001]}
     child = Folder(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
-    asked: list[Any] = []
-
-    def resume(run: Run, checkpoint: Any, *, changes: Any, args: Any) -> Run:
-        asked.append((run.id, checkpoint, changes))
-        child.start()
-        return Run(child.files.path)
-
-    monkeypatch.setattr("nbtools.notebook.panel.panel.resume", resume)  # the real one starts torchrun
+    asked = resumed_as(child, monkeypatch)
     try:
         panel._widgets.changes.value = "learning_rate=1e-4"
         panel._widgets.resume.click()
@@ -1138,8 +1083,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     assert shown.data == {"text/plain": ""}, "nothing: this run has no media"
     assert "Succeeded" in above.data["text/html"]
     assert above.data["text/plain"] == "a panel of a run", "the same in each execution"
-    assert set(picture.data) == {"image/png", "text/plain"}
-    assert picture.metadata["image/png"]["width"] == 900
+    assert set(picture.data) == {"image/png", "text/plain"} and picture.metadata["image/png"]["width"] == 900
     assert "application/vnd.jupyter.widget-view+json" in controls.data
     assert "image/png" in notebook.cells[3].outputs[0].data
 
@@ -1147,8 +1091,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
 def test_every_control_has_a_name_and_a_tooltip(folder: Folder, show: Callable[..., LivePlot]) -> None:
     controls = show(folder)._widgets
     for control in (*controls.options, *controls.actions):
-        assert control.description
-        assert control.tooltip
+        assert control.description and control.tooltip
 
 
 def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: Folder) -> None:
@@ -1170,8 +1113,7 @@ def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: Folder) -> Non
 
 def test_a_failure_without_a_traceback_is_one_line() -> None:
     shown = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
-    assert "SIGKILL" in shown
-    assert "<pre" not in shown
+    assert "SIGKILL" in shown and "<pre" not in shown
 
 
 # --- the canvas ---
@@ -1217,16 +1159,6 @@ def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: Folder, s
     assert [x for x in steps(panel) if 10 <= x <= 20] == list(range(10, 21))
 
 
-def test_a_page_that_never_answers_has_the_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
-    folder.rows(1, 20)
-    panel = show(folder)
-    eventually(lambda: image(panel)[:4] == b"\x89PNG")
-    before = image(panel)
-    folder.rows(21, 40)
-    eventually(lambda: image(panel) != before)
-    assert (panel._charts.canvas.version, panel._charts.canvas.data) == (0, b"")
-
-
 def test_without_anywidget_a_panel_has_the_picture(
     folder: Folder, show: Callable[..., LivePlot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1256,7 +1188,10 @@ def test_a_hidden_canvas_gets_nothing_until_it_is_seen_again(folder: Folder, sho
     assert steps(panel)[-1] == 40
 
 
-def test_a_page_that_is_left_has_the_picture_of_that_moment(folder: Folder, show: Callable[..., LivePlot]) -> None:
+@pytest.mark.parametrize("why", ["left", "saved"])
+def test_a_page_that_is_left_or_saved_has_the_picture_of_that_moment(
+    folder: Folder, show: Callable[..., LivePlot], why: str
+) -> None:
     folder.rows(1, 20)
     panel = show(folder, refresh_s=60.0)
     panel._displays.append(("words", "picture", "samples", "widgets"))
@@ -1266,27 +1201,15 @@ def test_a_page_that_is_left_has_the_picture_of_that_moment(folder: Folder, show
     folder.rows(21, 40)
     panel.refresh()
     assert panel._png == earlier, "a picture a minute while the page draws"
-    tell(panel, visible=False, view="a")
-    panel.refresh()
-    left = panel._png
-    assert left != earlier
+    if why == "left":
+        tell(panel, visible=False, view="a")
+    else:
+        panel._widgets.page._handle_custom_msg({"saving": True}, [])
+    eventually(lambda: panel._png != earlier)
+    later = panel._png
     folder.rows(41, 60)
     panel.refresh()
-    assert panel._png == left, "once, not for every row of a page in the background"
-
-
-def test_a_save_in_the_page_renews_the_stored_picture(folder: Folder, show: Callable[..., LivePlot]) -> None:
-    folder.rows(1, 20)
-    panel = show(folder, refresh_s=60.0)
-    panel._displays.append(("words", "picture", "samples", "widgets"))
-    tell(panel, ready=True, width=900)
-    panel.refresh()
-    first = panel._png
-    folder.rows(21, 40)
-    panel.refresh()
-    assert panel._png == first, "while the page draws, once a minute"
-    panel._widgets.page._handle_custom_msg({"saving": True}, [])
-    eventually(lambda: panel._png != first)
+    assert panel._png == later, "once, not for every row of a page in the background"
 
 
 def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: Folder, show: Callable[..., LivePlot]) -> None:
@@ -1347,8 +1270,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
     assert image(panel)[:4] == b"\x89PNG"
-    assert panel._figure is None
-    assert panel.run._own.num_rows == 0
+    assert panel._figure is None and panel.run._own.num_rows == 0
     gc.collect()
     assert not any(type(found) is RunFigure for found in gc.get_objects())
     before = image(panel)

@@ -65,8 +65,7 @@ def test_given_inputs_are_answered_and_stored_and_the_command_says_the_same(
     rows = playground.answer()
     assert [set(row) for row in rows] == [{"text"}, {"text"}, {"error"}]
     assert process._process.poll() is not None
-    assert "step-000003 on" in playground._status.value
-    assert "has 20 tokens" in playground._answers.value
+    assert "step-000003 on" in playground._status.value and "has 20 tokens" in playground._answers.value
     child = playground._process._process  # type: ignore[union-attr]
     playground.close()
     assert child.poll() is not None
@@ -75,8 +74,7 @@ def test_given_inputs_are_answered_and_stored_and_the_command_says_the_same(
 def test_a_wrong_setting_is_marked_beside_its_field_and_nothing_is_computed(playground: Playground) -> None:
     playground._fields["temperature"]._input.value = "-1"
     playground._go.click()
-    assert "temperature: must be &gt;= 0" in playground._status.value
-    assert playground._process is None
+    assert "temperature: must be &gt;= 0" in playground._status.value and playground._process is None
     with pytest.raises(ConfigError, match="temperature"):
         playground.answer()
 
@@ -122,8 +120,6 @@ def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
     )
     assert "a <b style='border-bottom:2px solid #3f90da'>&lt;i&gt;</b> c" in drawn
     assert "width:90px" in drawn  # 0.75 of 120
-    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn
-    assert "Goal 7:2" in drawn
-    assert "0 at first, 12 at last" in drawn
-    assert "no &amp; never" in drawn
+    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn and "Goal 7:2" in drawn
+    assert "0 at first, 12 at last" in drawn and "no &amp; never" in drawn
     assert "10 more" in answers_html([""] * 60, [{"text": "a"}] * 60)

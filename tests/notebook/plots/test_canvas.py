@@ -69,7 +69,8 @@ def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
 @pytest.mark.parametrize("is_log", [False, True])
 def test_positions_are_right_to_a_step_of_any_range(values: list[float], is_log: bool) -> None:
     columns, y = PackedColumns(), np.array([*values, np.nan])
-    trace = Trace("a", "a", "", "line", np.arange(3.0), y, y, y, y)
+    looks = {"name": "a", "label": "a", "value": "", "colour": "line"}
+    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, is_exact=False, **looks)
     series = columns.add(trace, is_log)
     found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
     with np.errstate(all="ignore"):
@@ -105,8 +106,7 @@ def test_values_that_are_not_finite_are_gaps_and_the_description_stays_json() ->
     found, (loss, *_) = unpacked(spec, data), spec["charts"]
     assert np.isnan(found["train/loss"]["mean"][-1])
     assert [mark["y"] for mark in loss["marks"]] == [None, 5.0]
-    assert loss["levels"] == []
-    assert loss["badge"]["text"] == "diverged at step 11"
+    assert loss["levels"] == [] and loss["badge"]["text"] == "diverged at step 11"
 
 
 def test_a_closed_chart_sends_its_name_alone() -> None:
@@ -209,14 +209,12 @@ def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
         choices.take(message)
     assert (choices.is_ready, choices.width, choices.is_dark) == (True, 640, True)
     options = choices.options()
-    assert options["span"] == (200, 600.5)
-    assert options["opened"] == {"kl": True, "loss": False}
+    assert options["span"] == (200, 600.5) and options["opened"] == {"kl": True, "loss": False}
     assert options["switched"] == {"loss"}
     choices.take({"x": "relative"})
     assert (choices.x, choices.span) == ("relative", None), "a span has no meaning in another unit"
     choices.take({"filter": "grad*, kl"})
-    assert choices.options(("loss",))["metrics"] == ("grad*", "kl")
-    assert choices.opened == {}
+    assert choices.options(("loss",))["metrics"] == ("grad*", "kl") and choices.opened == {}
     choices.take({"filter": ""})
     assert choices.options(("loss",))["metrics"] == ("loss",)
 

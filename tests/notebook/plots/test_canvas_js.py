@@ -171,8 +171,7 @@ def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
 def test_the_grid_follows_the_width(show: Open, width: int, columns: int) -> None:
     canvas = show(run_of(1000, width), width)
     boxes = [upper(canvas, index).bounding_box() for index in range(4)]
-    assert len({box["x"] for box in boxes}) == columns
-    assert {box["width"] for box in boxes} == {width // columns}
+    assert len({box["x"] for box in boxes}) == columns and {box["width"] for box in boxes} == {width // columns}
     assert {box["height"] for box in boxes} == {min(255, max(180, int(0.55 * (width // columns) + 0.5)))}
     assert canvas.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

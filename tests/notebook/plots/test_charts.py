@@ -86,8 +86,7 @@ def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
     made = noisy(5)
     made.has_steps = False
     drawn = charts(View(made))
-    assert (drawn.x, drawn.limits) == ("relative", (0.0, 4.0))
-    assert "step" not in drawn.kinds
+    assert (drawn.x, drawn.limits) == ("relative", (0.0, 4.0)) and "step" not in drawn.kinds
 
 
 @pytest.mark.parametrize("names", PREFIXES.values(), ids=PREFIXES.keys())
@@ -176,8 +175,7 @@ def test_a_part_of_the_axis_does_not_move_when_rows_arrive() -> None:
     before = charts(View(made, span=(20.0, 40.0)))
     made.extend(b'{"step": 5000, "time": 2e9, "train/loss": 1.0}\n')
     after = charts(View(made, span=(20.0, 40.0)))
-    assert before.limits == after.limits == (20.0, 40.0)
-    assert before.full != after.full
+    assert before.limits == after.limits == (20.0, 40.0) and before.full != after.full
     assert before.is_zoomed and not charts(View(made)).is_zoomed
 
 
@@ -206,6 +204,5 @@ def test_curves_of_several_runs_make_a_chart_without_a_run() -> None:
 
 
 def test_a_narrow_page_has_one_chart_in_a_row() -> None:
-    assert page_sizes(4, 900) == [(378, 190)] * 4
-    assert page_sizes(4, 500) == [(428, 197)] * 4
+    assert page_sizes(4, 900) == [(378, 190)] * 4 and page_sizes(4, 500) == [(428, 197)] * 4
     assert page_sizes(1, 900) == [(828, 197)]

@@ -97,8 +97,7 @@ def test_non_finite_values_become_gaps_and_never_extremes(bad: float) -> None:
     values[50_000:] = bad
     values[10] = bad
     curve = decimate(np.arange(100_000), values, 0, 99_999, 100)
-    assert np.nanmax(curve.high) == np.nanmin(curve.low) == 1.0
-    assert np.isnan(curve.high[-1])
+    assert np.nanmax(curve.high) == np.nanmin(curve.low) == 1.0 and np.isnan(curve.high[-1])
     assert not np.isnan(curve.high[0])
 
 
@@ -115,8 +114,7 @@ def test_every_column_covers_its_own_points_only() -> None:
     edges = np.linspace(0, 10_000, 51)
     for column in range(50):
         members = y[(x >= edges[column]) & (x < edges[column + 1])]
-        assert curve.low[column] == members.min()
-        assert curve.high[column] == members.max()
+        assert curve.low[column] == members.min() and curve.high[column] == members.max()
         assert curve.mean[column] == pytest.approx(members.mean())
 
 
@@ -130,11 +128,9 @@ def test_smoothing_is_debiased_and_leaves_gaps() -> None:
 def test_a_break_tells_divergence_from_a_passing_overflow() -> None:
     assert find_break(np.array([1.0, 2.0])) is None
     tail = find_break(np.array([1.0, np.nan, 2.0, np.nan, np.inf]))
-    assert tail is not None
-    assert (tail.index, tail.is_end, tail.count) == (3, True, 3)
+    assert tail is not None and (tail.index, tail.is_end, tail.count) == (3, True, 3)
     passing = find_break(np.array([1.0, np.inf, 2.0]))
-    assert passing is not None
-    assert (passing.index, passing.is_end) == (1, False)
+    assert passing is not None and (passing.index, passing.is_end) == (1, False)
 
 
 # --- ticks ---
@@ -217,8 +213,7 @@ def test_a_spike_in_a_million_points_is_drawn() -> None:
 def test_a_diverged_loss_gets_a_gap_a_mark_and_a_badge() -> None:
     figure = drawn(View(losses([3.0 - 0.01 * i for i in range(50)] + ["NaN"] * 50)))
     panel = figure.panels[0]
-    assert panel.badge.get_text() == "diverged at step 51"
-    assert len(panel.break_mark.get_xdata()) == 1
+    assert panel.badge.get_text() == "diverged at step 51" and len(panel.break_mark.get_xdata()) == 1
     assert np.isnan(np.asarray(panel.lines[0].get_ydata())[50:]).all()
     right_half = inside(figure, panel)[60:-12, -300:-20]
     assert ((right_half.max(axis=2) - right_half.min(axis=2)) < 25).all(), (
@@ -234,8 +229,7 @@ def test_a_passing_infinity_is_counted_but_is_no_divergence() -> None:
 def test_a_badge_goes_when_the_view_no_longer_breaks() -> None:
     figure = drawn(View(losses([1.0, "NaN"])))
     figure.update(View(losses([1.0, 2.0])))
-    assert figure.panels[0].badge.get_text() == ""
-    assert len(figure.panels[0].break_mark.get_xdata()) == 0
+    assert figure.panels[0].badge.get_text() == "" and len(figure.panels[0].break_mark.get_xdata()) == 0
 
 
 HOSTILE = [r"$\frac", r"$\frac{1}{2}$", "<img src=x onerror=alert(1)>", "</script>", "a_{b}^c", "%s {0}", "\\"]
@@ -443,10 +437,8 @@ def test_the_x_axis_counts_steps_samples_or_seconds() -> None:
     def end(**options: Any) -> float:
         return float(np.asarray(drawn(replace(view, **options)).panels[0].lines[0].get_xdata())[-1])
 
-    assert end(x="step") == 100
-    assert end(x="samples") == 3200
-    assert end(x="time") == 1e9 + 1200
-    assert end(x="relative") == 1198
+    assert end(x="step") == 100 and end(x="samples") == 3200
+    assert end(x="time") == 1e9 + 1200 and end(x="relative") == 1198
     assert end(x="relative", resumed_at=60) == 198, "the pause before the resume is left out"
     assert end(x="samples") == 3200
     assert "step" in texts(drawn(replace(View(losses([1.0, 2.0])), x="samples"))), "falls back where nothing is counted"
@@ -455,8 +447,7 @@ def test_the_x_axis_counts_steps_samples_or_seconds() -> None:
 def test_a_range_shows_that_part_of_the_axis() -> None:
     figure = drawn(View(history(ROWS), span=(50.0, 100.0), smoothing=0.0))
     shown = np.asarray(figure.panels[0].lines[0].get_xdata())
-    assert 49 <= shown[0] <= 50
-    assert shown[-1] == 100
+    assert 49 <= shown[0] <= 50 and shown[-1] == 100
 
 
 def test_checkpoints_are_marked_with_their_evaluation() -> None:
@@ -526,8 +517,7 @@ def test_a_single_finite_value_is_a_dot(values: list[Any], options: dict[str, An
     whole = np.ptp(pixels(figure), axis=2) > 60
     assert whole[: int((figure.height - panel.bottom) * 2)].sum() >= 60, "some 10 pixels wide, also at the edge"
     figure.update(View(losses([2.0, 1.0])))
-    assert panel.lines[0].get_marker() == "none"
-    assert panel.lines[0].get_clip_on()
+    assert panel.lines[0].get_marker() == "none" and panel.lines[0].get_clip_on()
 
 
 def test_a_dot_outside_the_range_is_not_drawn_beside_the_axes() -> None:
@@ -548,8 +538,7 @@ def test_the_axis_reaches_the_checkpoint_of_a_stop(x: Any, end: float) -> None:
 
 def test_a_checkpoint_without_an_evaluation_shows_its_triangle_alone() -> None:
     panel = drawn(View(losses([3.0, 2.0]), checkpoints=[(2, None)])).panels[0]
-    assert len(panel.checkpoint_marks.get_xdata()) == 1
-    assert len(panel.checkpoint_rings.get_xdata()) == 0
+    assert len(panel.checkpoint_marks.get_xdata()) == 1 and len(panel.checkpoint_rings.get_xdata()) == 0
 
 
 # --- a run ---

@@ -25,8 +25,7 @@ def opened(picture: Any) -> Image.Image:
 def test_the_first_and_the_last_frame_are_always_shown_and_no_more_than_asked() -> None:
     frames = [str(number) for number in range(65)]
     assert [number for number, _ in picked(frames, 5)] == [0, 16, 32, 48, 64]
-    assert picked(frames[:3], 5) == [(0, "0"), (1, "1"), (2, "2")]
-    assert picked([], 5) == []
+    assert picked(frames[:3], 5) == [(0, "0"), (1, "1"), (2, "2")] and picked([], 5) == []
 
 
 @both
@@ -77,8 +76,7 @@ def test_a_picture_marks_what_changed_and_is_the_same_each_time(keep_lines: bool
 
 def test_a_picture_of_text_is_small_enough_for_a_notebook() -> None:
     picture = as_picture(["░" * 64] + ["the quick brown fox jumps over it " * 2] * 30, most=12)
-    assert picture.data is not None
-    assert len(picture.data) < 60_000
+    assert picture.data is not None and len(picture.data) < 60_000
     assert opened(picture).height == 20 * 13
 
 

@@ -41,8 +41,7 @@ def test_rows_of_the_machine_have_the_steps_of_the_metrics_around_them(tmp_path:
     assert series["system/GPU memory GB/GPU 1"].values.tolist() == [5.0, 5.0]
     with path.open("a") as file:
         file.write(row(1060) + row(2000))
-    assert reader.read() and not reader.read()
-    assert reader.series(history())["system/CPU %"].steps[-1] == 600
+    assert reader.read() and not reader.read() and reader.series(history())["system/CPU %"].steps[-1] == 600
 
 
 def test_the_charts_of_the_machine_are_closed_and_last_until_they_are_opened(tmp_path: Path) -> None:
@@ -79,14 +78,12 @@ def test_a_long_record_is_read_from_its_end(tmp_path: Path) -> None:
     path.write_text("".join(row(1000 + i) for i in range(1000)))
     reader = SystemReader(path, newest_bytes=2000)
     reader.read()
-    assert 5 < reader.num_rows < 10
-    assert reader.newest(3)["system/CPU %"] == [50.0] * 3
+    assert 5 < reader.num_rows < 10 and reader.newest(3)["system/CPU %"] == [50.0] * 3
 
 
 def test_the_line_of_small_curves_shows_each_quantity() -> None:
     shown = tab_html.machine({"system/CPU %": [10.0, 43.2], "system/GPU %/GPU 0": [5.0], "system/GPU %/GPU 1": [7.0]})
-    assert shown.count("<svg") == 3
-    assert "<b>43%</b>" in shown and "<b>5%</b>" in shown and "GPU 1" in shown
+    assert shown.count("<svg") == 3 and "<b>43%</b>" in shown and "<b>5%</b>" in shown and "GPU 1" in shown
     assert "Nothing has been measured yet" in tab_html.machine({})
     assert "<script" not in tab_html.machine({"system/<script> GB": [float("1e300")]})
 

@@ -1,0 +1,75 @@
+"""The one live view: the thread, the lock and the actions of a panel, a comparison and a table of runs."""
+
+import threading
+import warnings
+from collections.abc import Callable
+
+from nbtools.errors import message_of
+from nbtools.notebook.widgets import Displays
+
+
+class LiveView:
+    """A view with one daemon thread, which assigns traits of widgets and never prints.
+
+    Callbacks of widgets may run on another thread (a subshell) beside a busy cell: one lock guards what they share.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._wake = threading.RLock(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closed = self._is_acting = False
+        self._displays = Displays()
+
+    def _work(self) -> None:
+        """Follow what the view shows; set `_thread` to None under the lock at the end."""
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        """Start the thread unless it runs or the view is closed."""
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._work, name=repr(self), daemon=True)
+                self._thread.start()
+
+    def _end(self) -> None:
+        """End the thread for ever, and wait for it."""
+        with self._lock:
+            self._is_closed, thread = True, self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10)
+
+    def _act(self, doing: str, action: Callable[[], str]) -> None:
+        """Say `doing` at once, run `action` in a thread, and say what it returns and its warnings, or its error."""
+        with self._lock:
+            if self._is_acting:
+                return
+            self._is_acting = True
+            self._tell(doing)
+            self._offer()
+
+        def work() -> None:
+            is_wrong = False
+            try:
+                with warnings.catch_warnings(record=True) as said:  # a thread must not print them
+                    warnings.simplefilter("always")
+                    text = action()
+                text = "\n".join([text, *(str(warning.message) for warning in said)])
+            except Exception as error:  # noqa: BLE001 - one that leaves a thread is lost, or printed into another cell
+                text, is_wrong = message_of(error), True
+            with self._lock:
+                self._is_acting = False
+                if not self._is_closed:
+                    self._tell(text, is_wrong=is_wrong)
+                    self._look_again()
+
+        threading.Thread(target=work, name=doing, daemon=True).start()
+
+    def _tell(self, text: str, *, is_wrong: bool = False) -> None:
+        """Show what an action does or did."""
+
+    def _offer(self) -> None:
+        """Enable the buttons that apply, none while an action runs."""
+
+    def _look_again(self) -> None:
+        """Show the effect of an action."""
