@@ -249,7 +249,7 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
         return num_tokens(pair.prompt, config.tokenizer) + num_tokens(pair.answer, config.tokenizer)
 
     parts = pairs.split_pairs(found, config.sequence_length, tokens_of, config.test_fraction)
-    return SampleCounts.of(map(len, parts), pairs.repeated_note(found))
+    return SampleCounts.of(map(len, parts), pairs.repeated_prompts(found))
 
 
 def _llada(num_gpus: int) -> Preset:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nbtools.data import corpus, split
 from nbtools.data.llm_gan.stories import Story, split_stories
-from nbtools.data.masked_diffusion.pairs import Pair, repeated_note, split_pairs
+from nbtools.data.masked_diffusion.pairs import Pair, repeated_prompts, split_pairs
 from nbtools.data.text_classification.coded_texts import CodedTexts, split_texts
 from nbtools.errors import DataError
 
@@ -89,7 +89,7 @@ def by_stories(texts: list[str], said: list[str]) -> list[list[str]]:
 
 def by_prompts(texts: list[str], said: list[str]) -> list[list[str]]:
     pairs = [Pair(text, str(place), place) for place, text in enumerate(texts)]
-    said.append(repeated_note(pairs))
+    said.append(repeated_prompts(pairs))
     return [[pair.prompt for pair in part] for part in split_pairs(pairs, 10, lambda _: 0, 0.5)]
 
 

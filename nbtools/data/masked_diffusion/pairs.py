@@ -193,7 +193,7 @@ def _checked(where: str, name: str, value: object, wanted: str) -> str:
     return value
 
 
-def repeated_note(pairs: Iterable[Pair]) -> str:
+def repeated_prompts(pairs: Iterable[Pair]) -> str:
     """Return a sentence on the prompts of several rows; the answers of one conversation share theirs."""
     prompts = {pair.line: pair.prompt for pair in pairs}
     return split.repeated_note(split.keys_of(prompts.values()), "prompt")

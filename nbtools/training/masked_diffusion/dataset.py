@@ -27,7 +27,7 @@ from nbtools.data.masked_diffusion.pairs import (
     has_pairs,
     no_template,
     read_pairs,
-    repeated_note,
+    repeated_prompts,
     split_pairs,
 )
 from nbtools.data.masked_diffusion.prepared import PreparedMetadata
@@ -317,7 +317,7 @@ def cached_pairs(
     remarks = [remark] if left_out else []
     if refused["number"]:
         remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    remarks += filter(None, [repeated_note(found)])
+    remarks += filter(None, [repeated_prompts(found)])
     return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
 
 
