@@ -164,7 +164,7 @@ SAFETY: dict[str, tuple[str, str]] = {
     ),
     "safety-alone": (
         "`nbtools predict` samples for a row among others, or alone, or in smaller batches",
-        "the random numbers depend on the row's text and the seed alone: the answer is the same; equal rows have equal answers",
+        "the random numbers depend on the row's text and the seed alone: the answer is the same; equal rows have equal answers, but for rows without a prompt",
     ),
     "safety-llada": (
         "a LLaDA whose own code does not run with today's transformers, or comes without its code",

@@ -7,6 +7,7 @@ Shape suffixes: N samples, B batch.
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -54,6 +55,12 @@ def numbers_of(texts: Iterable[str]) -> Samples:
     """Return for each text a number that depends on it alone: a seed, or a sample of `randoms`."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), dtype="<i8")
+
+
+def told_apart(texts: Iterable[str]) -> list[str]:
+    """Return prompts, with a number for each further empty one: rows without a prompt are samples of their own."""
+    num_empty = itertools.count()
+    return [text if text.strip() or not (number := next(num_empty)) else f"\0{number}" for text in texts]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

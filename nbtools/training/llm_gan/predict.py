@@ -15,7 +15,7 @@ from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.predict_settings import Input, LLMGANPredict
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.engine.optimizer import autocast
-from nbtools.training.engine.sampler import numbers_of, uniforms
+from nbtools.training.engine.sampler import numbers_of, told_apart, uniforms
 from nbtools.training.llm_gan.dataset import alphabet_of, prompt_rows, prompt_template
 from nbtools.training.llm_gan.gan_data import as_text, markov_alphabet, markov_prompts
 from nbtools.training.text.causal_sampling import write
@@ -38,9 +38,9 @@ class Predictor:
         """Yield for each prompt its texts, `texts`, and all of them in one, `text`.
 
         The random numbers of a text depend on the seed, its prompt and its number among the texts of the prompt alone:
-        equal prompts have equal texts, whatever the batch.
+        equal prompts have equal texts, whatever the batch. Rows without a prompt are told apart by their number.
         """
-        num_texts = settings.num_texts
+        num_texts, keys = settings.num_texts, told_apart(map(str, inputs))
         at_once = max(settings.predict_batch_size // num_texts, 1)
         for start in range(0, len(inputs), at_once):
             prompts = [str(text) for text in inputs[start : start + at_once]]
@@ -48,7 +48,7 @@ class Predictor:
             rows = [{"error": self._too_long(tokens)} for tokens in encoded]
             readable = [place for place, row in enumerate(rows) if not row["error"]]
             drafts = [(place, number) for place in readable for number in range(num_texts)]
-            numbers_N = numbers_of(f"{number} {prompts[place]}" for place, number in drafts)
+            numbers_N = numbers_of(f"{number} {keys[start + place]}" for place, number in drafts)
             written = self._written([encoded[place] for place, _ in drafts], numbers_N, settings)
             for index, place in enumerate(readable):
                 texts = written[index * num_texts : (index + 1) * num_texts]

@@ -1,8 +1,8 @@
 """Writes with a trained masked diffusion model: texts and their continuations, or answers to prompts.
 
 Prompts of equal length are unmasked together. The random numbers of an answer depend on the seed and its prompt alone:
-equal prompts have equal answers, whatever the batch. (Batches of other sizes differ in the rounding of the arithmetic,
-which can decide between two tokens that are equally likely.)
+equal prompts have equal answers, whatever the batch; rows without a prompt are told apart by their number. (Batches of
+other sizes differ in the rounding of the arithmetic, which can decide between two tokens that are equally likely.)
 
 Shape suffixes: B batch, P prompt, T positions.
 """
@@ -20,7 +20,7 @@ from nbtools.errors import ConfigError, NbtoolsError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.predict_settings import Input, MaskedDiffusionPredict
 from nbtools.training.engine.optimizer import autocast
-from nbtools.training.engine.sampler import numbers_of
+from nbtools.training.engine.sampler import numbers_of, told_apart
 from nbtools.training.masked_diffusion.chat_template import render_pair
 from nbtools.training.masked_diffusion.model import open_denoiser
 from nbtools.training.masked_diffusion.sampling import Unmasking, end_ids, rendered, unmask, unmasking_of
@@ -43,6 +43,7 @@ class Predictor:
 
     def predict(self, inputs: Sequence[Input], settings: MaskedDiffusionPredict) -> Iterator[dict[str, Any]]:
         """Yield for each prompt its continuation, `text`, and with `num_frames` the intermediate states, `frames`."""
+        keys = told_apart(map(str, inputs))
         for start in range(0, len(inputs), _AT_ONCE):
             rows: dict[int, dict[str, Any]] = {}
             prompts: dict[int, Sequence[int]] = {}
@@ -57,7 +58,7 @@ class Predictor:
                 unmasking, places = self._unmasking(length, settings), list(group)
                 for first in range(0, len(places), settings.predict_batch_size):
                     some = places[first : first + settings.predict_batch_size]
-                    seeds = numbers_of(f"{settings.seed} {inputs[start + place]}" for place in some).tolist()
+                    seeds = numbers_of(f"{settings.seed} {keys[start + place]}" for place in some).tolist()
                     generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
                     written = self._written([prompts[place] for place in some], unmasking, settings, generators)
                     rows |= dict(zip(some, written, strict=True))

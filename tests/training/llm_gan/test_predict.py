@@ -58,6 +58,9 @@ def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_
     for size in (1, 2):
         assert list(predictor.predict(prompts, LLMGANPredict(seed=1, predict_batch_size=size))) == rows
     assert [next(predictor.predict([prompt], LLMGANPredict(seed=1))) for prompt in prompts] == rows
+    several = list(predictor.predict(["", "the loop", "", "", "the loop"], LLMGANPredict(seed=1)))
+    assert several[0] == rows[3] and several[1] == several[4] == rows[0]
+    assert len({several[place]["text"] for place in (0, 2, 3)}) == 3
     (more,) = predictor.predict(prompts[1:2], LLMGANPredict(seed=1, num_texts=3))
     assert more["texts"][0] == rows[1]["text"] and len({*more["texts"]}) > 1
     assert predictor.tokenizer is not None
