@@ -327,7 +327,12 @@ def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_
     monkeypatch.setattr(Worker, "end_test", end_test)
     assert "test/loss" in trained(config).metrics.read_text()
     assert "model.safetensors" in seen[0]
-    monkeypatch.setattr(StopVote, "requested", True)
+
+    def asked_too_late(vote: StopVote) -> bool:
+        vote.stop.requested = True
+        return False
+
+    monkeypatch.setattr(StopVote, "agreed", asked_too_late)
     files = trained(config)
     assert "test/" not in files.metrics.read_text()
     assert (read_json(files.finished) or {})["why"] == "completed"

@@ -291,7 +291,7 @@ def test_generator_and_judge_are_saved_every_so_many_steps_and_at_each_epoch_s_e
     assert [found.step for found in saved] == [4, 8, 11, 12], "44 stories are eleven steps of four"
     for found in saved:
         state = checkpoint.load_state(found.path)
-        assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped"}
+        assert state["generator"].keys() == state["judge"].keys() == {"optimizer", "skipped", "rates"}
         for name, auto in (
             ("generator", transformers.AutoModelForCausalLM),
             ("judge", transformers.AutoModelForTokenClassification),
