@@ -321,7 +321,7 @@ def test_what_this_version_downloaded_is_found_again(hub_has: Callable[..., list
     hub_has([{"text": text} for text in TEXTS])
     tokenized(tmp_path)
     (note,) = (tmp_path / "cache").glob("hub-*.json")
-    assert note.stem == f"hub-{content_name([2, 'allenai/c4', 'en', 500_000, 5, 50, None, 'none', 2, 0.5])}"
+    assert note.stem == f"hub-{content_name([2, 'allenai/c4', 'en', 500_000, 5, 50, None, 'none', 2, 0.5, 'text'])}"
     other = {tokenized(tmp_path, dataset=f"hf,{option}") for option in ("split=test", "revision=v1", "column=text")}
     assert len(other) == 1 and len(list((tmp_path / "cache").glob("hub-*.json"))) == 4
 
