@@ -14,7 +14,8 @@ class LiveView:
     Callbacks of widgets may run on another thread (a subshell) beside a busy cell: one lock guards what they share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._thread_name = name
         self._lock, self._wake = threading.RLock(), threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_acting = False
@@ -28,7 +29,7 @@ class LiveView:
         """Start the thread unless it runs or the view is closed."""
         with self._lock:
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._work, name=repr(self), daemon=True)
+                self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
                 self._thread.start()
 
     def _end(self) -> None:

@@ -239,7 +239,7 @@ def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Calla
 
     files = tiny_training(max_steps=1)
     worker = Worker.__new__(Worker)
-    worker.files, worker.is_main, worker._test = files, True, None
+    worker.files, worker.is_main, worker._tested = files, True, []
     worker.progress = type("Progress", (), {"step": 5})()
     worker.show("sample", TEXT)
     worker.is_main = False

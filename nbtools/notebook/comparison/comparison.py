@@ -109,7 +109,7 @@ class ComparisonPanel(LiveView):
     """
 
     def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
-        super().__init__()
+        super().__init__("comparison")
         self.comparison = comparison
         self._given, self._figure = options, ComparisonFigure(comparison.labels, dark=dark)
         self._reader = CurveReader(comparison.runs)

@@ -93,7 +93,7 @@ class LivePlot(LiveView):
         if is_removed(self.run.files):
             raise RunNotFoundError(f"{self.run.id}: {removed_in_words(self.run.files)}")
         self.refresh_s = refresh_s
-        super().__init__()
+        super().__init__(f"LivePlot({self.run.id!r})")
         self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
         self._choices = self._charts.choices
         self._forget()

@@ -54,7 +54,7 @@ class RunTable(LiveView):
     """A table of runs, one page at a time."""
 
     def __init__(self, runs: RunList) -> None:
-        super().__init__()
+        super().__init__("table of runs")
         self.runs = runs
         self._rows = {row.id: row for row in runs.listed}
         self._details: dict[str, tuple[RunRow, Details]] = {}
