@@ -63,7 +63,7 @@ def python_file(script: str | Path) -> Path:
 
 def inspect_program(path: Path) -> Inspection:
     """Read a file that `python_file` accepts."""
-    tree = syntax_tree(path.read_bytes())
+    tree = syntax_tree(path, path.read_bytes())
     spawns = relative = None
     reads_rank = False
     for node in ast.walk(tree):

@@ -33,11 +33,11 @@ def read_source(path: Path) -> bytes:
     return data
 
 
-def syntax_tree(source: str | bytes) -> ast.Module:
-    """Return the syntax tree of Python source, in any thread, without Python's warnings of it."""
+def syntax_tree(path: Path, source: str | bytes) -> ast.Module:
+    """Return the syntax tree of the source of a file, in any thread, without Python's warnings of it."""
     with PARSING, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-        return ast.parse(source)
+        return ast.parse(source, str(path))
 
 
 def parse_source(path: Path, data: bytes) -> ast.Module:
@@ -48,7 +48,7 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         RecursionError: it is nested too deeply; MemoryError likewise.
     """
     try:
-        return syntax_tree(decode_source(data))
+        return syntax_tree(path, decode_source(data))
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:
