@@ -38,7 +38,7 @@ class Predictor:
         """Yield for each prompt its texts, `texts`, and all of them in one, `text`.
 
         The random numbers of a text depend on the seed, its prompt and its number among the texts of the prompt alone:
-        equal prompts have equal texts, whatever the batch. Rows without a prompt are told apart by their number.
+        equal prompts have equal texts, whatever the batch. Rows without a prompt are distinguished by their number.
         """
         num_texts, keys = settings.num_texts, told_apart(map(str, inputs))
         at_once = max(settings.predict_batch_size // num_texts, 1)
