@@ -1,8 +1,8 @@
 """Writes with a trained masked diffusion model: texts and their continuations, or answers to prompts.
 
 Prompts of equal length are unmasked together. The random numbers of an answer depend on the seed and its prompt alone:
-equal prompts have equal answers, whatever the batch; rows without a prompt are distinguished by their number. (Batches of
-other sizes differ in the rounding of the arithmetic, which can decide between two tokens that are equally likely.)
+equal prompts have equal answers, whatever the batch; rows without a prompt are distinguished by their number. (Batches
+of other sizes differ in the rounding of the arithmetic, which can decide between two tokens that are equally likely.)
 
 Shape suffixes: B batch, P prompt, T positions.
 """
