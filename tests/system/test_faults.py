@@ -91,6 +91,7 @@ def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
 
 
 @pytest.mark.promise("fault-4", "fault-7")
+@pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supervisor(tiny: Path) -> None:

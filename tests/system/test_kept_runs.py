@@ -102,6 +102,7 @@ def test_a_kept_run_opens_and_plots(name: str, kept: Project, capsys: pytest.Cap
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.parametrize("name", [name for name in KEPT if name not in ("refused", "raises")])
 def test_a_kept_run_resumes_and_forks(name: str, kept: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_named(name, kept)
