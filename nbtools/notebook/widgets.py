@@ -56,9 +56,10 @@ def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
     return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
 
 
-def view_bundle(widget: widgets.Widget, text: str) -> dict[str, Any]:
-    """Return the output that shows a widget, with `text` for a front end without widgets."""
-    return {**widget._repr_mimebundle_(), "text/plain": text}
+def view_bundle(widget: widgets.Widget, text: str | None = None) -> dict[str, Any]:
+    """Return the output that shows a widget; without a `text` for other front ends, a stored notebook is without it."""
+    bundle = {**widget._repr_mimebundle_(), "text/plain": text}
+    return {kind: data for kind, data in bundle.items() if data is not None}
 
 
 def close_tree(widget: widgets.Widget) -> None:

@@ -335,11 +335,13 @@ def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     else:
         project.runs.rmdir()
         read_only(project.root)
-    for words in (["launch", project.scripts / "toy.py"], ["preflight", project.scripts / "toy.py"]):
-        said = nbtools(*words, env=bare, code=2).stderr
-        assert f"{project.runs}: cannot be written" in said
-        assert "change its permissions, or set NBTOOLS_ROOT" in said
-        assert len(said.splitlines()) == 1
+    said = nbtools("launch", project.scripts / "toy.py", env=bare, code=2).stderr
+    assert f"{project.runs}: cannot be written" in said
+    assert "change its permissions, or set NBTOOLS_ROOT" in said
+    assert len(said.splitlines()) == 1
+    listed = nbtools("preflight", project.scripts / "toy.py", env=bare, code=2)
+    assert f"{project.runs}: cannot be written" in listed.stdout
+    assert listed.stderr.splitlines() == ["nbtools: toy.py: cannot be launched, 1 problem"]
     findings = json.loads(nbtools("doctor", "--json", env=bare, code=1).stdout)
     assert any(finding["level"] == "problem" and "runs" in finding["subject"] for finding in findings)
     assert not project.runs.exists() or list(project.runs.iterdir()) == []

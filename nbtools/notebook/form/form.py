@@ -165,7 +165,7 @@ class ConfigForm:
         text = f"The form{what} needs a kernel: run this cell again. Scripts and runs are kept."
         told = f"<p>{self._body.told()}</p>" if self._body else ""
         words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p>{told}</div>"
-        Displays().show([({"text/html": words, "text/plain": repr(self)}, {}), (view_bundle(self.widget, ""), {})])
+        Displays().show([({"text/html": words, "text/plain": repr(self)}, {}), (view_bundle(self.widget), {})])
 
 
 def new() -> ConfigForm:

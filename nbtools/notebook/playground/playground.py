@@ -169,7 +169,7 @@ class Playground:
                 self.answer()
             except NbtoolsError as error:
                 self._say(str(error), is_wrong=True)
-        self._displays.show([(self._static(), {}), (view_bundle(self.widget, ""), {})])
+        self._displays.show([(self._static(), {}), (view_bundle(self.widget), {})])
 
     def _static(self) -> dict[str, str]:
         words = answers_html(self._asked, self.results, step=self._step) if self.results else ""

@@ -351,7 +351,8 @@ def test_two_ranks_with_a_judge_that_writes_take_the_step_of_one(library: Projec
     seen = [rows(RunDir(run.dir))[-1] for run in (shared, alone)]
     assert seen[1]["eval/undecided"] < 0.5, "or little would have been compared"
     for name in seen[1].keys() - {"step", "attempt"}:
-        assert seen[0][name] == pytest.approx(seen[1][name], rel=0.01), name
+        of_texts = {"eval/judge_accuracy", "eval/undecided"}  # a last digit can turn one of the eight sampled verdicts
+        assert seen[0][name] == pytest.approx(seen[1][name], rel=0.01, abs=0.125 if name in of_texts else 0), name
     states = [checkpoint.load_state(RunDir(run.dir).checkpoint(22)) for run in (shared, alone)]
     assert states[0]["verdicts"] == states[1]["verdicts"] != {"baseline": 0.0}
 

@@ -119,6 +119,7 @@ def test_the_users_own_mode_holds(tiny_training: Train, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.promise("guide-G7")
+@pytest.mark.filterwarnings("ignore:the learning rate was")
 def test_rank_0_alone_reports_and_a_stopped_run_is_resumed_under_its_id(
     texts: Project, tiny_config: Callable[..., Any]
 ) -> None:
