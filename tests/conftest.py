@@ -51,7 +51,7 @@ GPU_TESTS_ON_CPU = bool(os.environ.get("NBTOOLS_GPU_TESTS_ON_CPU"))
 
 
 @pytest.fixture(autouse=True)
-def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Take away what torchrun, the launcher or a shell would set, so that a test sees only what it sets itself."""
     for name in list(os.environ):
         if (name.startswith("NBTOOLS_") and name != "NBTOOLS_NO_SKIP") or name.startswith(
@@ -60,6 +60,7 @@ def _no_surrounding_run(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "user_config" / os.urandom(8).hex()))
     monkeypatch.setenv("NBTOOLS_NO_PICTURE", "1")  # a second for each of hundreds of trainings
 
 

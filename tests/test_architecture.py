@@ -57,7 +57,7 @@ LATE_IMPORTS = {
 """The only other modules that import nbtools inside functions."""
 
 FOUNDATION = {"_version", "config", "errors", "project", "settings"}
-LOW = FOUNDATION | {"rundir", "machine", "metrics"}
+LOW = FOUNDATION | {"rundir", "machine", "metrics", "user_config"}
 MAY_IMPORT = {
     "_version": set(),
     "errors": set(),
@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "config": {"settings"},
     "project": {"errors"},
     "rundir": FOUNDATION,
+    "user_config": {"errors", "rundir"},
     "machine": FOUNDATION | {"rundir"},
     "metrics": FOUNDATION | {"rundir"},
     "failures": LOW - {"metrics"},

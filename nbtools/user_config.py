@@ -1,0 +1,53 @@
+"""The user's own decisions, kept for all projects: JSON files in a folder of the user's, never in a project."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbtools.errors import ConfigError
+from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.lock import acquire_lock
+
+_LOCK_TIMEOUT_S = 10.0
+
+
+def config_folder() -> Path:
+    """Return `$NBTOOLS_CONFIG_DIR`, else `nbtools` in `$XDG_CONFIG_HOME`, else `~/.config/nbtools`."""
+    if own := os.environ.get("NBTOOLS_CONFIG_DIR"):
+        return Path(own).expanduser()
+    shared = Path(os.environ.get("XDG_CONFIG_HOME", ""))  # its standard has relative paths ignored
+    return (shared if shared.is_absolute() else Path.home() / ".config") / "nbtools"
+
+
+def read_user_config(name: str) -> dict[str, Any]:
+    """Return the content of the file NAME.json; empty if there is none, or if it belongs to another user."""
+    path = config_folder() / f"{name}.json"
+    with contextlib.suppress(OSError):
+        if path.stat().st_uid == os.getuid():
+            return {key: value for key, value in (read_json(path) or {}).items() if key != "format"}
+    return {}
+
+
+def update_user_config(name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the content of the file NAME.json, which only the user can read; other processes' changes are kept.
+
+    Raises:
+        ConfigError: the folder or the file cannot be written.
+    """
+    folder = config_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = acquire_lock(folder / f".{name}.lock", timeout_s=_LOCK_TIMEOUT_S)
+        try:
+            content = read_user_config(name)
+            change(content)
+            write_json(folder / f"{name}.json", content, mode=0o600)
+        finally:
+            if lock is not None:
+                os.close(lock)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be written: {error.strerror or error}; change its permissions, or set NBTOOLS_CONFIG_DIR"
+        ) from None
