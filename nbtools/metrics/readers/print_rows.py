@@ -49,8 +49,8 @@ def main() -> None:
     """Print the rows of one run."""
     run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, Series]()
     written, tail = History(), Tail(run.metrics)
-    found = FoundMetrics(run.path, LogMetrics(run.log, run.log_times), written)
     launch = launch_of(run.path)
+    found = FoundMetrics(run.path, log_metrics(run, launch), written)
     args = [str(arg) for arg in launch.get("args") or ()]
     while os.getppid() == parent:
         written.follow(tail)

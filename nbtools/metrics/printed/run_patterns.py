@@ -1,0 +1,68 @@
+"""The patterns of a run's printed lines: those of its launch, unless the user has decided since, and its source's."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nbtools.errors import ConfigError, FormatError
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.user_config import read_user_config, update_user_config
+
+_CONFIG = "curves"
+
+
+def curves_of(launch: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the texts of the patterns that count for a run with this launch.json: the user's newest decision."""
+    decided = _decided(str(launch.get("root")), str(launch.get("script")))
+    is_newer = (finite(decided.get("time")) or 0.0) > (finite(launch.get("time")) or 0.0)
+    return _texts((decided if is_newer else launch).get("curves"))
+
+
+def curves_at_launch(own: Sequence[str], root: str, script: str) -> list[str]:
+    """Return the patterns to record for a launch: those of its program, and what the user decided for its script.
+
+    A decision that was written into the launcher script counts no more: the script may have been changed since.
+    """
+    decided = _decided(root, script)
+    return [*dict.fromkeys([*(() if decided.get("in_script") else _texts(decided.get("curves"))), *own])]
+
+
+def decide_curves(launch: Mapping[str, Any], curves: Sequence[str], *, in_script: bool) -> None:
+    """Keep the patterns of a run's script in the user's configuration; ConfigError if it cannot be written."""
+    decision = {"curves": list(curves), "time": time.time(), "in_script": in_script}
+
+    def change(content: dict[str, Any]) -> None:
+        content.setdefault(str(launch.get("root")), {})[str(launch.get("script"))] = decision
+
+    update_user_config(_CONFIG, change)
+
+
+def patterns_of(run: RunDir, launch: Mapping[str, Any]) -> tuple[list[Pattern], list[Pattern]]:
+    """Return the patterns of a run's curves, and those that its program's source prints."""
+    with contextlib.suppress(FormatError, OSError):
+        return _readable(curves_of(launch)), _readable(_texts((read_json(run.templates) or {}).get("templates")))
+    return _readable(curves_of(launch)), []
+
+
+def _decided(root: str, script: str) -> dict[str, Any]:
+    with contextlib.suppress(FormatError):
+        found = read_user_config(_CONFIG).get(root)
+        decision = found.get(script) if isinstance(found, dict) else None
+        return decision if isinstance(decision, dict) else {}
+    return {}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
+
+
+def _readable(texts: Iterable[str]) -> list[Pattern]:
+    """Return the patterns of texts from a file; a text that this version cannot read is left out."""
+    found = []
+    for text in texts:
+        with contextlib.suppress(ConfigError):
+            found.append(Pattern(text))
+    return found
