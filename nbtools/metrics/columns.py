@@ -27,7 +27,7 @@ _MAX_ATTEMPT: Final = 2**GENERATION_SHIFT - 1
 _MAX_NAME_CHARACTERS: Final = 256
 
 Unit = Literal["step", "sample", "epoch", "row"]
-"""What the steps of a curve count; rows are those of a file without a counter, which have only an order."""
+"""The count that places the points of a curve; rows are those of a file without a counter, which have only an order."""
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 """All units, the finest that all programs count first."""
 
@@ -49,7 +49,7 @@ class Series:
     blocks: Blocks = field(default_factory=Blocks, repr=False)
     """Reductions of `values`, shared with later series of the metric that have more rows."""
     unit: Unit = "step"
-    """What `steps` counts. Curves of different units have no common axis but time."""
+    """The count in `steps`. Curves of different units have no common axis but time."""
 
     def __len__(self) -> int:
         return len(self.steps)
