@@ -7,18 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table
+from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table, plural
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.printed.log import LineKind, LogMetrics
+from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.printed.read_line import read_line
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
@@ -40,6 +42,7 @@ from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
+_READ_BY = {"pattern": "by your pattern", "template": "as the source prints it", "grammar": "in a known form"}
 _SMALL_BYTES = 1 << 20
 """Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
 SILENT_S = 300.0
@@ -80,8 +83,7 @@ class Run:
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
         self._is_read = False
-        self._printed = LogMetrics(self.files.log, self.files.log_times)
-        self._found, self._foreign = FoundMetrics(self.dir, self._printed, self._own), ForeignCheckpoints(self.dir)
+        self._foreign = ForeignCheckpoints(self.dir)
         self._earlier: list[tuple[History, int]] = []
         self._shift, self._joined_key = 0, object()
 
@@ -164,7 +166,7 @@ class Run:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
         num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
         derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        total = derived or self._found.total_steps(num_epochs)
+        total = derived or (self._found.total_steps(num_epochs) if self._has_program_log else None)
         return total and total + shift_of(self)
 
     @property
@@ -196,6 +198,14 @@ class Run:
         cwd, args = self.info.get("cwd"), self.info.get("args")
         words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
         return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
+
+    @cached_property
+    def _printed(self) -> LogMetrics:
+        return log_metrics(self.files, self.info)
+
+    @cached_property
+    def _found(self) -> FoundMetrics:
+        return FoundMetrics(self.dir, self._printed, self._own)
 
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
@@ -430,7 +440,21 @@ def curve_sources(run: Run) -> list[str]:
     if not run._has_program_log or run.own_history is run._own:
         return []
     more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    kinds = line_kinds(run)
+    drawn = [kind for kind in kinds if kind.curves]
+    more += [f"{plural(len(kinds), 'kind')} of printed lines, {len(drawn)} drawn"] if kinds else []
+    for kind in drawn:
+        counter = f"counted by {kind.counter}" if kind.counter else "without a counter"
+        read_by = _READ_BY.get(kind.source, kind.source)
+        more.append(f"{', '.join(kind.curves)}: {read_by}, {counter}: {one_line(kind.example, 200)}")
     return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
+
+
+def line_kinds(run: Run) -> list[LineKind]:
+    """Return the kinds of lines that a program printed, the most frequent first; none for a recipe."""
+    hidden = secrets_of(run.files) if run._has_program_log else []
+    kinds = run._printed.kinds if run._has_program_log else []
+    return [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
 
 
 def shift_of(run: Run) -> int:

@@ -37,5 +37,3 @@ def keep_curves(run: Run, curves: Sequence[str], *, overwrite: bool = False) -> 
         return f"{plural(len(curves), 'pattern')} kept for {path.name} in your configuration"
     decide_curves(run.info, curves, in_script=True)
     return f"{plural(len(curves), 'pattern')} written into {path}"
-
-

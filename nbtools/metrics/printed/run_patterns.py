@@ -3,9 +3,11 @@
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nbtools.errors import ConfigError, FormatError
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir
@@ -14,7 +16,7 @@ from nbtools.user_config import read_user_config, update_user_config
 _CONFIG = "curves"
 
 
-def curves_of(launch: Mapping[str, Any]) -> tuple[str, ...]:
+def curve_patterns(launch: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the texts of the patterns that count for a run with this launch.json: the user's newest decision."""
     decided = _decided(str(launch.get("root")), str(launch.get("script")))
     is_newer = (finite(decided.get("time")) or 0.0) > (finite(launch.get("time")) or 0.0)
@@ -40,11 +42,14 @@ def decide_curves(launch: Mapping[str, Any], curves: Sequence[str], *, in_script
     update_user_config(_CONFIG, change)
 
 
-def patterns_of(run: RunDir, launch: Mapping[str, Any]) -> tuple[list[Pattern], list[Pattern]]:
-    """Return the patterns of a run's curves, and those that its program's source prints."""
+def log_metrics(run: RunDir, launch: Mapping[str, Any], log: Path | None = None) -> LogMetrics:
+    """Return the metrics in rank 0's log of a run, or in another `log` of it."""
+    templates: Iterable[str] = ()
     with contextlib.suppress(FormatError, OSError):
-        return _readable(curves_of(launch)), _readable(_texts((read_json(run.templates) or {}).get("templates")))
-    return _readable(curves_of(launch)), []
+        templates = _texts((read_json(run.templates) or {}).get("templates"))
+    times = run.log_times if log is None else None
+    patterns = _readable(curve_patterns(launch))
+    return LogMetrics(log or run.log, times, patterns=patterns, templates=_readable(templates))
 
 
 def _decided(root: str, script: str) -> dict[str, Any]:

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.points import Reader, extend
-from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
+from nbtools.metrics.readers.printed.log import EXAMPLE
 from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, launch_of
 
 _MAX_FILES: Final = 50
 _MAX_LISTED: Final = 8
@@ -159,7 +161,8 @@ class FoundMetrics:
             # Some programs, such as Megatron's, print on the last rank alone.
             for log in [] if self._printed.history else sorted(last_rank_logs(self._run_dir) - self._last_rank.keys()):
                 with contextlib.suppress(OSError):
-                    metrics, changed = LogMetrics(log), log.stat().st_mtime
+                    metrics = log_metrics(RunDir(self._run_dir), launch_of(self._run_dir), log)
+                    changed = log.stat().st_mtime
                     source = MetricSource(str(log), f"last rank's {log.name}", changed, metrics.history)
                     self._last_rank[log] = metrics, source
             places = places_of(self._run_dir, cwd, args, started, ended)

@@ -6,7 +6,7 @@ Its thread checks the files about once a second.
 import shlex
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of
+from nbtools.errors import ConfigError, FormatError, HandEditedError, NbtoolsError, RunNotFoundError, message_of
+from nbtools.launcher.programs.kept_curves import keep_curves
 from nbtools.launcher.programs.program_resume import overwritten, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
+from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -103,7 +105,9 @@ class LivePlot(LiveView):
         self._has_checkpoint = False
         """Whether this run, or the one that it resumed, has a checkpoint."""
         self._is_program, self._why_not = False, ""
-        self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
+        self._widgets = Controls(
+            dark, log, smoothing, self._charts, self._changed, self._check_changes, self._keep_curves
+        )
         self._widgets.name_run(self.run)
         with suppress(FormatError, OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
@@ -119,7 +123,7 @@ class LivePlot(LiveView):
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         if self._widgets.page is not None:
-            self._widgets.page.on_msg(lambda *_: self._store_soon())  # the page tells of a save, and of nothing else
+            self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
@@ -456,6 +460,42 @@ class LivePlot(LiveView):
         with self._lock:
             self._stored_at = 0.0
             self._changed()
+
+    def _hear_page(self, said: Mapping[str, Any]) -> None:
+        """Act on a message of the page: it is saved, or a number of the log was clicked."""
+        if "number" not in said:
+            self._store_soon()
+            return
+        with self._lock:
+            self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
+
+    def add_curve(self, pattern: str) -> str:
+        """Keep a pattern of printed lines, `iter {step}: loss {train/loss}`, as a click on numbers of the log does.
+
+        It stands in the launcher script, else in the user's configuration: see `keep_curves`.
+
+        Returns:
+            Where it is kept.
+
+        Raises:
+            ConfigError: the text is no pattern.
+        """
+        return self._kept([*dict.fromkeys([*curve_patterns(self.run.info), pattern])], False)
+
+    def _keep_curves(self, curves: Sequence[str], overwrite: bool) -> None:
+        self._act("Keeping the curves…", lambda: self._kept(curves, overwrite))
+
+    def _kept(self, curves: Sequence[str], overwrite: bool) -> str:
+        editor, refused = self._widgets.tabs.log.editor, list[str]()
+        try:
+            said = keep_curves(self.run, curves, overwrite=overwrite)
+        except HandEditedError as error:
+            said, refused = f"{error}. The curves are drawn, and kept in your configuration", [*curves]
+        with self._lock:
+            self.run, self._stamp = Run(self.run.dir), None  # which reads its lines again
+            editor.ask(refused)
+            self._start()
+        return said
 
     def _hear(self) -> None:
         """Act on a message of the canvas."""
