@@ -284,7 +284,7 @@ def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str
 
 def _words(value: object, indent: str, is_listed: bool) -> str:
     """Return the literal of a value; a flag and its values have a line, or each word, if several words stand there."""
-    if not isinstance(value, tuple) or len(value) < 2:
+    if not isinstance(value, tuple) or len(value) < 2 - is_listed:
         return _literal(value)
     lines: list[list[str]] = []
     for word in value:

@@ -15,16 +15,16 @@ for turn in range(60):
         print("(reading the next part)")
 """
 LAUNCH = """import nbtools as nt
-program = nt.Program(script="wheel.py")
-path = nt.write_script(program, "wheel", nt.Launch(torchrun=False, gpus=()), overwrite=True)
+program = nt.Program(script="turning.py")
+path = nt.write_script(program, "my_turns", nt.Launch(torchrun=False, gpus=()), overwrite=True)
 nt.LivePlot(nt.launch(path))"""
 
 
 @pytest.mark.promise("any-script")
 def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any, eventually: Any) -> None:
     project = notebook.lab.project
-    (project / "wheel.py").write_text(PROGRAM)
-    notebook.open(notebook.lab.write_notebook("wheel.ipynb", LAUNCH))
+    (project / "turning.py").write_text(PROGRAM)
+    notebook.open(notebook.lab.write_notebook("turning.ipynb", LAUNCH))
     notebook.run_cell(0)
     panel = notebook.output(0)
     see(panel, "SUCCEEDED")
@@ -38,15 +38,15 @@ def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(note
     name.press("Enter")
     see(panel, "step counts from 0 to 295")
     notebook.shoot("log-curve", panel)
-    look_in_the_dark(notebook, panel, "log-curve")
     panel.get_by_role("button", name="Keep").click()
     see(panel, "written into")
-    script = read_script(project / "scripts" / "wheel.py")
+    script = read_script(project / "scripts" / "my_turns.py")
     assert script.program is not None
     assert script.program.curves == ("turn {step} of the wheel: {train/loss} in {_}",)
     panel.locator(".nbt-chart").first.wait_for()
     see(panel, "train/loss")
     notebook.shoot("log-kept", panel)
     panel.get_by_role("button", name="Remove").click()
-    eventually(lambda: read_script(project / "scripts" / "wheel.py").program.curves == (), "the pattern is forgotten")
+    eventually(lambda: read_script(project / "scripts" / "my_turns.py").program.curves == (), "the pattern is forgotten")
+    look_in_the_dark(notebook, panel, "log-curve")
     assert notebook.mistakes == []

@@ -1,6 +1,6 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -39,7 +39,6 @@ class Controls:
     Args:
         changed: called after a choice that is drawn differs.
         typed: called after the typed changes of a fork differ.
-        keep: as of `CurveEditor`.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Controls:
         charts: LiveCharts,
         changed: Callable[..., None],
         typed: Callable[..., None],
-        keep: Callable[[Sequence[str], bool], None],
     ) -> None:
         self.header, self.progress, self.since_look, self.failure, self.ranks, self.waiting = (
             html_widget() for _ in range(6)
@@ -71,7 +69,7 @@ class Controls:
         self.onward = _control(widgets.Button, "Resume", icon="play")
         self.menu = _control(widgets.ToggleButton, "Menu", icon="bars")
         self.stacks = _control(widgets.Button, "Stacks", icon="list")
-        self.tabs = Tabs(changed, typed, keep)
+        self.tabs = Tabs(changed, typed)
         self.shown, self.tail = self.tabs.samples, self.tabs.log.text
         found = self.tabs.checkpoints
         self.checkpoint, self.changes = found.choice, found.changes

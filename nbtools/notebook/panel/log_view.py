@@ -26,21 +26,18 @@ _LONGEST_LINE = 2000
 class LogView:
     """The last lines, wrapped, in a box that stays at its end unless the reader scrolled up.
 
-    Each number in the lines of a program is a button, which the page reports; `editor` makes it a curve.
-
-    Args:
-        changed: called after the searched text changes.
-        keep: as of `CurveEditor`.
+    Each number in the lines of a program is a button, which the page reports; `editor` makes it a curve. `changed` is
+    called after the searched text changes.
     """
 
-    def __init__(self, changed: Callable[[object], None], keep: Callable[[Sequence[str], bool], None]) -> None:
+    def __init__(self, changed: Callable[[object], None]) -> None:
         self.search = widgets.Text(placeholder="Search the log", layout={"width": "260px"})
         self.search.tooltip = f"Highlight this text in the last {NUM_SEARCHED:,} lines of rank 0's log"
         self.only = widgets.ToggleButton(description="Matching lines only", layout={"width": "150px"}, disabled=True)
         self.only.tooltip = "Hide the lines without the searched text"
         self.curves = widgets.ToggleButton(description="Choose curves", icon="line-chart", layout={"width": "150px"})
         self.curves.tooltip = "Which numbers of the printed lines are drawn, and what counts the steps"
-        self.editor = CurveEditor(keep)
+        self.editor = CurveEditor()
         self.count, self.text = html_widget(), html_widget()
         self.count.layout.width = "auto"
         self.text.layout.margin = "0 0 auto"  # a short log begins at the top of the box

@@ -105,9 +105,7 @@ class LivePlot(LiveView):
         self._has_checkpoint = False
         """Whether this run, or the one that it resumed, has a checkpoint."""
         self._is_program, self._why_not = False, ""
-        self._widgets = Controls(
-            dark, log, smoothing, self._charts, self._changed, self._check_changes, self._keep_curves
-        )
+        self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
         with suppress(FormatError, OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
@@ -120,6 +118,7 @@ class LivePlot(LiveView):
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
+        self._widgets.tabs.log.editor.keep = self._keep_curves
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         if self._widgets.page is not None:
@@ -493,8 +492,9 @@ class LivePlot(LiveView):
             said, refused = f"{error}. The curves are drawn, and kept in your configuration", [*curves]
         with self._lock:
             self.run, self._stamp = Run(self.run.dir), None  # which reads its lines again
+            self._choices.hidden.clear()  # the page is in use, and may take the empty chart for one out of sight
             editor.ask(refused)
-            self._start()
+            self._changed()
         return said
 
     def _hear(self) -> None:

@@ -1,6 +1,6 @@
 """The tabs below the curves; only the open tab reads and draws."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import ipywidgets as widgets
 
@@ -26,16 +26,10 @@ class Tabs:
     Args:
         changed: called after another tab was chosen, or the search of the log.
         typed: called after the typed changes of a fork differ.
-        keep: as of `CurveEditor`.
     """
 
-    def __init__(
-        self,
-        changed: Callable[[object], None],
-        typed: Callable[[object], None],
-        keep: Callable[[Sequence[str], bool], None],
-    ) -> None:
-        self.samples, self.log, self.checkpoints = MediaView(), LogView(changed, keep), CheckpointList(typed)
+    def __init__(self, changed: Callable[[object], None], typed: Callable[[object], None]) -> None:
+        self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
         self.config, self.system, self.files = (html_widget() for _ in range(3))
         shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, self.system, self.files)
         self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG).add_class("nbt-tabs")
