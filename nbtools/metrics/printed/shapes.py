@@ -9,7 +9,10 @@ NUMBER: Final = (
 )
 """A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
 _CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?![\w:])"
-_DATE: Final = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}|[A-Z][a-z]{2}\s\d\d?)"
+_DATE: Final = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
+    r"|[A-Z][a-z]{2}\s\d\d?)"
+)
 _WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?+|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
 _PLACE: Final = r"[\w./-]{1,100}(?:\.py:\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
