@@ -9,7 +9,10 @@ NUMBER: Final = (
 )
 """A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
 _CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?![\w:])"
-_DATE: Final = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}|[A-Z][a-z]{2}\s\d\d?)"
+_DATE: Final = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
+    r"|[A-Z][a-z]{2}\s\d\d?)"
+)
 _WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?+|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
 _PLACE: Final = r"[\w./-]{1,100}(?:\.py:\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
@@ -32,7 +35,7 @@ _MARK: Final = re.compile(
     re.VERBOSE,
 )
 _TRAILING_PLACE: Final = re.compile(r"\s\w{1,60}\.py:\d++$")
-_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
+ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
 _BAR: Final = r"(?<=%)\|[^|]*+\||\[[=>.#-]{5,}+\]|[━╸╺─█▏▎▍▌▋▊▉░]{3,}+(?:\s(?=[━╸╺─]))?+[━╸╺─█▏▎▍▌▋▊▉░]*+"
 _PART: Final = re.compile(
     rf"(?P<bar>{_BAR})|(?P<time>(?<![\w.])(?:{_DATE}[T_ ])?+{_CLOCK}|(?<![\w.])\d{{4}}-\d\d-\d\d(?!\w))"
@@ -43,7 +46,7 @@ _PREFIX_CHARACTERS: Final = 400
 
 def folded(line: str) -> str:
     """Return a line without colours and a logger's prefix (time, level, place, rank); white space is one blank."""
-    text = " ".join((_ANSI.sub("", line) if "\x1b" in line else line).split())
+    text = " ".join((ANSI.sub("", line) if "\x1b" in line else line).split())
     start, head = 0, text[:_PREFIX_CHARACTERS]
     while found := _MARK.match(head, start):
         start = found.end()
