@@ -17,8 +17,10 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
-from nbtools.metrics.printed.log import LineKind, LogMetrics
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.plans import LineKind
 from nbtools.metrics.printed.run_patterns import log_metrics
+from nbtools.metrics.printed.shapes import numbers_in
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.read_line import read_line
@@ -439,22 +441,24 @@ def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     if not run._has_program_log or run.own_history is run._own:
         return []
-    more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
-    kinds = line_kinds(run)
+    notes, kinds = run._found.notes(), line_kinds(run)
     drawn = [kind for kind in kinds if kind.curves]
-    more += [f"{plural(len(kinds), 'kind')} of printed lines, {len(drawn)} drawn"] if kinds else []
+    if kinds:
+        notes[0] += f"; {plural(len(kinds), 'kind')} of printed lines have numbers, {len(drawn)} drawn"
     for kind in drawn:
-        counter = f"counted by {kind.counter}" if kind.counter else "without a counter"
-        read_by = _READ_BY.get(kind.source, kind.source)
-        more.append(f"{', '.join(kind.curves)}: {read_by}, {counter}: {one_line(kind.example, 200)}")
-    return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
+        counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
+        read = _READ_BY.get(kind.source, kind.source)
+        notes.append(f"{', '.join(kind.curves)}: {read}, {counted}: {one_line(kind.example, 200)}")
+    notes += [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    return [*notes, *filter(None, [unclear_checkpoints(run)])]
 
 
 def line_kinds(run: Run) -> list[LineKind]:
-    """Return the kinds of lines that a program printed, the most frequent first; none for a recipe."""
+    """Return the kinds of lines with numbers that a program printed, the most frequent first; none for a recipe."""
     hidden = secrets_of(run.files) if run._has_program_log else []
     kinds = run._printed.kinds if run._has_program_log else []
-    return [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
+    kinds = [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
+    return [kind for kind in kinds if numbers_in(kind.example)]
 
 
 def shift_of(run: Run) -> int:

@@ -61,24 +61,22 @@ def names_in(line: str, patterns: Sequence[Pattern]) -> dict[int, str]:
 
 
 def metric_at(line: str, index: int) -> str:
-    """Return a name for a metric from the word before a number of a folded line, if none is between it and another."""
-    numbers = numbers_in(line)
+    """Return a name for a number of a folded line: that of a known form, else the word between it and the last one."""
+    known, numbers = names_in(line, ()).get(index, ""), numbers_in(line)
     start, before = numbers[index][0], numbers[index - 1][1] if index else 0
     words, own = (re.findall(r"[^\W\d_][\w/]*", text) for text in (line[:start], line[before:start]))
-    return metric_of(own[-1] if own else "value", split_of(words, None))
+    return known if known not in ("", *COUNTERS) else metric_of(own[-1] if own else "value", split_of(words, None))
 
 
-def propose(line: str, index: int, lines: Sequence[str]) -> dict[int, str]:
-    """Return a name for a number of a folded line, and for those that count: by a known form, else the one that rises
-    in nearly all `lines` of this shape."""
-    known = names_in(line, ())
-    found = {each: name for each, name in known.items() if name in COUNTERS}
-    if not found:
-        shape = shape_of(line)
-        rows = [[value for *_, value in numbers_in(each)] for each in lines if shape_of(each) == shape]
-        rising = [each for each in range(len(numbers_in(line))) if _rises([row[each] for row in rows])]
-        found = dict.fromkeys(rising[:1], "step")
-    return found if index in found else {**found, index: known.get(index) or metric_at(line, index)}
+def counters_in(line: str, lines: Sequence[str]) -> dict[int, str]:
+    """Return the numbers of a folded line that count, by a known form, else the one that rises in nearly all `lines`
+    of this shape."""
+    if found := {index: name for index, name in names_in(line, ()).items() if name in COUNTERS}:
+        return found
+    shape = shape_of(line)
+    rows = [[value for *_, value in numbers_in(each)] for each in lines if shape_of(each) == shape]
+    rising = [index for index in range(len(numbers_in(line))) if _rises([row[index] for row in rows])]
+    return dict.fromkeys(rising[:1], "step")
 
 
 def _rises(values: Sequence[float]) -> bool:

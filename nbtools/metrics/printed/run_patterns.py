@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ConfigError, FormatError
+from nbtools.errors import FormatError
 from nbtools.metrics.printed.log import LogMetrics
-from nbtools.metrics.printed.pattern import Pattern
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.user_config import read_user_config, update_user_config
@@ -48,8 +47,7 @@ def log_metrics(run: RunDir, launch: Mapping[str, Any], log: Path | None = None)
     with contextlib.suppress(FormatError, OSError):
         templates = _texts((read_json(run.templates) or {}).get("templates"))
     times = run.log_times if log is None else None
-    patterns = _readable(curve_patterns(launch))
-    return LogMetrics(log or run.log, times, patterns=patterns, templates=_readable(templates))
+    return LogMetrics(log or run.log, times, patterns=curve_patterns(launch), templates=templates)
 
 
 def _decided(root: str, script: str) -> dict[str, Any]:
@@ -62,12 +60,3 @@ def _decided(root: str, script: str) -> dict[str, Any]:
 
 def _texts(value: object) -> tuple[str, ...]:
     return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
-
-
-def _readable(texts: Iterable[str]) -> list[Pattern]:
-    """Return the patterns of texts from a file; a text that this version cannot read is left out."""
-    found = []
-    for text in texts:
-        with contextlib.suppress(ConfigError):
-            found.append(Pattern(text))
-    return found

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.history import History
-from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.points import Reader, extend
-from nbtools.metrics.readers.printed.log import EXAMPLE
 from nbtools.metrics.readers.sources import Curves, MetricSource, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
@@ -127,7 +126,7 @@ class FoundMetrics:
             lines.append(f"{_listed([*map(str, self._cut)], 3)}: too many entries; name a folder with --output_dir")
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
-            lines.append(f'{found}; a printed line such as "{EXAMPLE}" is read, or JSONL with a key "step"')
+            lines.append(f'{found}; click a number in the Log tab of the panel, or print lines such as "{EXAMPLE}"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         elif not self._printed.history.has_steps and "" in drawn:
             lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')

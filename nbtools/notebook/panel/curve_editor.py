@@ -7,7 +7,8 @@ import ipywidgets as widgets
 import numpy as np
 
 from nbtools.errors import ConfigError, literal
-from nbtools.metrics.printed.choice import Found, find, metric_at, names_in, propose
+from nbtools.metrics.printed.choice import Found, counters_in, find, metric_at, names_in
+from nbtools.metrics.printed.grammars import COUNTERS
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
@@ -98,19 +99,20 @@ class CurveEditor:
             self._open(line)
         if not 0 <= index < len(numbers_in(self._line)):
             return
-        if index not in self._names:
-            self._names = propose(self._line, index, self._lines) | self._names
-        self._select(index)
+        self._at = index
+        self._call(self._names.get(index) or metric_at(self._line, index))
 
     def ask(self, refused: Sequence[str]) -> None:
         """Offer to write patterns into a launcher script that was edited by hand; nothing without any."""
         self._refused, self.replace.layout.display = [*refused], "" if refused else "none"
 
     def _open(self, line: str) -> None:
-        """Show a line, with the names of its numbers that are drawn now."""
+        """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
         patterns, self._line = [Pattern(text) for text in self._kept], line
         is_drawn = shape_of(line) in self._drawn or any(pattern.values(line) for pattern in patterns)
         self._names = names_in(line, patterns) if is_drawn else {}
+        if not any(name in COUNTERS for name in self._names.values()):
+            self._names |= counters_in(line, self._lines)
         self._select(min(self._names, default=0))
 
     def _select(self, index: int) -> None:
