@@ -7,6 +7,7 @@ followed. A folder that another run wrote to at the same time is left out: the f
 
 import bisect
 import contextlib
+import glob
 import json
 import os
 import re
@@ -152,13 +153,22 @@ def names_folder(name: str) -> bool:
     return any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project"))
 
 
+def pattern_folder(cwd: str | None, pattern: str) -> Path:
+    """Return the folder in which the files of a pattern lie: its parts before the first with a wildcard."""
+    parts = Path(os.path.normpath(Path(cwd or "/") / expanded(pattern))).parts
+    return Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)])
+
+
 def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> dict[str, Path]:
     """Return the folders that arguments name, existing or not: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`.
 
     Of a repeated argument the last one counts. The defaults in a launch.json count where `args` leave them out, if they
-    are not around the working directory.
+    are not around the working directory, as does the folder of its pattern of checkpoints.
     """
-    recorded, found = launch.get("default_folders"), dict[str, Path]()
+    recorded, program, found = launch.get("default_folders"), launch.get("program"), dict[str, Path]()
+    if isinstance(program, dict) and isinstance(pattern := program.get("checkpoints"), str):
+        if not Path(cwd or "/").is_relative_to(folder := pattern_folder(cwd, pattern)):
+            found["the pattern of its checkpoints"] = folder
     for given, is_default in ((recorded if isinstance(recorded, list) else [], True), (args, False)):
         words = [word for arg in given if isinstance(arg, str) for word in arg.split("=", 1)]
         for name, value in pairwise(words):
