@@ -442,7 +442,7 @@ def shift_of(run: Run) -> int:
 
 
 def shared_outputs(run: Run) -> list[str]:
-    """Return, a sentence each, the folders whose checkpoints are not listed, since another run may have written them."""
+    """Return, a sentence each, folders whose checkpoints are not listed: another run may have written them."""
     return [
         f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them; give "
         "each run a folder of its own"

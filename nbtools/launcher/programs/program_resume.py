@@ -82,7 +82,7 @@ def planned_resume(
             f"{found.name}; pass its path with resume_with=('--flag', '{{checkpoint}}')"
         )
     own = recorded_arguments(secret_values.restored(parent.files, parent.info))
-    notes += filter(None, [overwritten(parent, found, args)])
+    notes += filter(None, [overwritten(parent, found, args) if args or checkpoint is not None else ""])
     return ProgramResume(
         program, (*with_checkpoint(own, words, found.path), *args), _project_of(parent), found, (*notes,)
     )
@@ -100,8 +100,8 @@ def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> s
         return ""
     where = f" with {flags[0]}" if flags and flags[0][0] == "-" else ""
     return (
-        f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the same names; "
-        f"name another folder{where}"
+        f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the "
+        f"same names; name another folder{where}"
     )
 
 
@@ -127,7 +127,7 @@ def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
         return ""
     return (
         f"no argument of {program_of(run).name} is known to resume it; name one: resume_with=('--flag', "
-        "'{checkpoint}') (--resume-with '--flag {checkpoint}', or in the tab Checkpoints)"
+        "'{checkpoint}') (--resume-with '--flag {checkpoint}', or the field in the tab Checkpoints)"
     )
 
 

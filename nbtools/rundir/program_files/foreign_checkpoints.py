@@ -163,7 +163,9 @@ def checkpoints_of(
         for path in _matching(cwd, pattern) if pattern else _usual(root):
             with contextlib.suppress(OSError):  # just removed
                 files = _files_of(path)
-                if places.has(max(files.values(), key=lambda status: status.st_mtime)) and not _is_unfinished(files):
+                if places.has(max(files.values(), key=lambda status: status.st_mtime)) and not _is_unfinished(
+                    path.name, files
+                ):
                     base = next((base for base in (*places.working, run_dir) if path.is_relative_to(base)), None)
                     one = _of_files(path, str(path.relative_to(base) if base else path), files)
                     if other is None and one.time <= before:
@@ -240,10 +242,10 @@ def _files_of(path: Path, *, follow: bool = False) -> dict[str, os.stat_result]:
     return files
 
 
-def _is_unfinished(files: dict[str, os.stat_result]) -> bool:
+def _is_unfinished(name: str, files: dict[str, os.stat_result]) -> bool:
     """Whether a checkpoint is still written, or was left so: transformers writes the state of its trainer last."""
     is_of_trainer = "training_args.bin" in files and "trainer_state.json" not in files
-    return is_of_trainer or any(name.endswith(_UNFINISHED) for name in files)
+    return is_of_trainer or any(each.endswith(_UNFINISHED) for each in (name, *files))
 
 
 def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
