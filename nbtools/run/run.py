@@ -317,8 +317,8 @@ class Run:
             how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
         if not saved:
-            why = why_no_checkpoints(self)
-            parts.append(f"no checkpoint was found ({why})" if why else "no checkpoint was saved")
+            shared = "; ".join(shared_outputs(self))
+            parts.append(f"no checkpoint was found ({shared})" if shared else "no checkpoint was saved")
         else:
             newest = saved[-1]
             is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at

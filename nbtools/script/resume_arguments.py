@@ -22,16 +22,16 @@ def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path)
     that value, also `epoch=3.ckpt`: such words are keys only for a program with `key=value` resume arguments.
     """
     is_by_flags = any(map(_is_flag, words))
-    names = {plain_name(word) for word in words if (_is_flag(word) if is_by_flags else _is_key(word))}
-    valued = {plain_name(one) for one, two in itertools.pairwise((*words, "-x")) if "=" in one or not _is_flag(two)}
+    names = {flag_name(word) for word in words if (_is_flag(word) if is_by_flags else _is_key(word))}
+    valued = {flag_name(one) for one, two in itertools.pairwise((*words, "-x")) if "=" in one or not _is_flag(two)}
     end = args.index("--") if "--" in args else len(args)
     kept: list[str] = []
     is_value = False
     for word in args[:end]:
-        is_flag, is_named = _is_flag(word), plain_name(word) in names
+        is_flag, is_named = _is_flag(word), flag_name(word) in names
         is_same = is_named if is_flag else is_value or (not is_by_flags and _is_key(word) and is_named)
         kept += [] if is_same else [word]
-        is_value = is_flag and is_same and "=" not in word and plain_name(word) in valued
+        is_value = is_flag and is_same and "=" not in word and flag_name(word) in valued
     return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words), *args[end:]]
 
 
@@ -39,14 +39,14 @@ def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
     """Return the checkpoint path in a program's arguments, by its resume arguments `words`; empty without one."""
     found = ""
     for one, two in itertools.pairwise(("", *words)):
-        name = plain_name(two if "=" in two else one) if CHECKPOINT in two else None
+        name = flag_name(two if "=" in two else one) if CHECKPOINT in two else None
         for word, after in itertools.pairwise((*args, "")):
-            if (_is_flag(word) or _is_key(word)) and plain_name(word) == name:
+            if (_is_flag(word) or _is_key(word)) and flag_name(word) == name:
                 found = word.partition("=")[2] if "=" in word else after
     return found
 
 
-def plain_name(word: str) -> str:
+def flag_name(word: str) -> str:
     """Return the name of a flag or key: `resume_from` for `--resume-from=x`."""
     return word.partition("=")[0].lstrip("-+~").replace("-", "_").lower()
 

@@ -1,4 +1,4 @@
-"""What the arguments of a program tell of its resume, of the folders that it writes to, and of its epochs."""
+"""The resume of a program, the folders that it writes to, and its epochs, by the names of its arguments."""
 
 import contextlib
 import re
@@ -11,7 +11,7 @@ from nbtools.errors import ConfigError, ScriptError
 from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.from_source import arguments_of
-from nbtools.script.resume_arguments import CHECKPOINT, plain_name
+from nbtools.script.resume_arguments import CHECKPOINT, flag_name
 
 _EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
 _RESUME: Final = (
@@ -39,11 +39,9 @@ def guessed_resume(args: Sequence[str], declared: ScriptArguments | None, *, is_
         is_asked: whether the user sees the words before they are used: then `_MAY_RESUME` counts, too.
     """
     known = (
-        {plain_name(one.flags[0]).rpartition(".")[2]: one for one in declared.arguments if one.flags}
-        if declared
-        else {}
+        {flag_name(one.flags[0]).rpartition(".")[2]: one for one in declared.arguments if one.flags} if declared else {}
     )
-    given = {plain_name(word).rpartition(".")[2]: word for word in args if word[:1] == "-" or "=" in word}
+    given = {flag_name(word).rpartition(".")[2]: word for word in args if word[:1] == "-" or "=" in word}
     for name in (*_RESUME, *(_MAY_RESUME if is_asked else ())):
         if declared and (argument := known.get(name)) is not None:
             is_switch = set(argument.field.types) <= {bool, NoneType}
