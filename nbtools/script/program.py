@@ -46,8 +46,8 @@ class Program(Settings):
     )
     checkpoints: str | None = setting(
         None,
-        "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on; each * is in one "
-        "name. None for those with usual names.",
+        "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on. None for those "
+        "with usual names.",
     )
     accelerate_config: str | None = setting(
         None,

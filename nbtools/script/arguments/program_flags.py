@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Final
 
-from nbtools.errors import ConfigError, ScriptError
+from nbtools.errors import ScriptError
 from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.from_source import arguments_of
@@ -38,17 +38,16 @@ def guessed_resume(args: Sequence[str], declared: ScriptArguments | None, *, is_
         declared: its arguments.
         is_asked: whether the user sees the words before they are used: then `_MAY_RESUME` counts, too.
     """
-    known = (
-        {flag_name(one.flags[0]).rpartition(".")[2]: one for one in declared.arguments if one.flags} if declared else {}
-    )
+    arguments = [one for one in (declared.arguments if declared else ()) if one.flags]
+    known = {flag_name(one.flags[0]).rpartition(".")[2]: one for one in arguments}
     given = {flag_name(word).rpartition(".")[2]: word for word in args if word[:1] == "-" or "=" in word}
     for name in (*_RESUME, *(_MAY_RESUME if is_asked else ())):
-        if declared and (argument := known.get(name)) is not None:
-            is_switch = set(argument.field.types) <= {bool, NoneType}
-            is_of_saving = name in _MAY_RESUME and (is_switch or argument.field.default)
-            with contextlib.suppress(ConfigError):  # it takes a number, or one of some words
-                if not is_of_saving and (words := declared.written(argument, is_switch or CHECKPOINT)):
-                    return tuple(words)
+        if declared and name in known:
+            field, kinds = known[name].field, set(known[name].field.types) - {NoneType}
+            is_switch, is_number = kinds == {bool}, bool(kinds) and kinds <= {int, float}
+            takes_another = field.is_closed or is_number or (name in _MAY_RESUME and (is_switch or field.default))
+            if not takes_another:
+                return tuple(declared.written(known[name], is_switch or CHECKPOINT))
         elif name in given:
             flag, equals, _ = given[name].partition("=")
             return (f"{flag}={CHECKPOINT}",) if equals else (flag, CHECKPOINT)
