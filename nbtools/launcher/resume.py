@@ -118,6 +118,21 @@ def resume(
             raise
 
 
+def resume_in_words(
+    run: Run, checkpoint: Path | str | int | None, resume_with: Sequence[str] | None, args: Sequence[str]
+) -> list[str]:
+    """Return from which checkpoint `resume` would continue a run, and a program's words; errors are those of `resume`.
+
+    Nothing is written or started.
+    """
+    if has_recipe(run.files):
+        found, notes = _newest(run) if checkpoint is None else (named_checkpoint(run, checkpoint), [])
+        return [f"{run.id}: continues from {found.name}", *notes]
+    planned = planned_resume(run, checkpoint, resume_with, args)
+    words = shlex.join(secret_values.masked([planned.program.name, *planned.args]))
+    return [f"{run.id}: continues from {planned.sentence}", words, *planned.notes]
+
+
 def launch_again(run: Run) -> Run:
     """Start a run's script again, as it is now, with the same arguments and launch settings; LaunchError if the run
     belongs to another user, its script is gone, or cannot start, and nothing is left behind."""

@@ -6,7 +6,6 @@ name that ends with a count. No content is unpickled.
 """
 
 import contextlib
-import glob
 import os
 import re
 import time
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nbtools.errors import CheckpointError, html_table
-from nbtools.project import expanded
-from nbtools.rundir.program_files.written_files import pattern_folder, places_of, walk
+from nbtools.rundir.program_files.written_files import places_of, split_pattern, walk
 from nbtools.rundir.tail import open_regular
 
 _LOOK_EVERY_S: Final = 5.0
@@ -156,11 +154,12 @@ def checkpoints_of(
     before = time.time() - quiet_s if ended is None else float("inf")
     places = places_of(run_dir, cwd, args, started, ended)
     roots = [run_dir, *places.named, *places.working]
-    for root in [pattern_folder(cwd, pattern)] if pattern else dict.fromkeys(roots):
+    folder, rest = split_pattern(cwd, pattern)
+    for root in [folder] if pattern else dict.fromkeys(roots):
         other = places.left_out.get(next((one for one in roots if root.is_relative_to(one)), root) if pattern else root)
         if other is not None and not pattern and places.named and root not in places.named:
             continue  # the program writes elsewhere
-        for path in _matching(cwd, pattern) if pattern else _usual(root):
+        for path in islice(root.glob(rest), _MAX_FILES) if pattern else _usual(root):
             with contextlib.suppress(OSError):  # just removed
                 files = _files_of(path)
                 if places.has(max(files.values(), key=lambda status: status.st_mtime)) and not _is_unfinished(
@@ -204,12 +203,6 @@ def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint 
         except CheckpointError as error:
             reasons.append(f"{one.name}: {error}")
     return None, reasons
-
-
-def _matching(cwd: str | None, pattern: str) -> Iterator[Path]:
-    """Yield the files and folders that a pattern names; each `*` is of one folder."""
-    for path in islice(glob.iglob(str(expanded(pattern)), root_dir=cwd), _MAX_FILES):
-        yield Path(os.path.normpath(Path(cwd or "/") / path))
 
 
 def _usual(root: Path) -> Iterator[Path]:

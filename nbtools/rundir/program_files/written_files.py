@@ -7,7 +7,6 @@ followed. A folder that another run wrote to at the same time is left out: the f
 
 import bisect
 import contextlib
-import glob
 import json
 import os
 import re
@@ -153,10 +152,11 @@ def names_folder(name: str) -> bool:
     return any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project"))
 
 
-def pattern_folder(cwd: str | None, pattern: str) -> Path:
-    """Return the folder in which the files of a pattern lie: its parts before the first with a wildcard."""
-    parts = Path(os.path.normpath(Path(cwd or "/") / expanded(pattern))).parts
-    return Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)])
+def split_pattern(cwd: str | None, pattern: str) -> tuple[Path, str]:
+    """Return the folder in which the files of a pattern lie, and the rest, from the first part with a wildcard on."""
+    path = Path(os.path.normpath(Path(cwd or "/") / expanded(pattern)))
+    num_plain = next((i for i, part in enumerate(path.parts) if re.search(r"[*?[]", part)), len(path.parts) - 1)
+    return Path(*path.parts[:num_plain]), "/".join(path.parts[num_plain:])
 
 
 def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> dict[str, Path]:
@@ -167,8 +167,8 @@ def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any
     """
     recorded, program, found = launch.get("default_folders"), launch.get("program"), dict[str, Path]()
     if isinstance(program, dict) and isinstance(pattern := program.get("checkpoints"), str):
-        if not Path(cwd or "/").is_relative_to(folder := pattern_folder(cwd, pattern)):
-            found["the pattern of its checkpoints"] = folder
+        folder, _ = split_pattern(cwd, pattern)
+        found |= {} if Path(cwd or "/").is_relative_to(folder) else {"the pattern of its checkpoints": folder}
     for given, is_default in ((recorded if isinstance(recorded, list) else [], True), (args, False)):
         words = [word for arg in given if isinstance(arg, str) for word in arg.split("=", 1)]
         for name, value in pairwise(words):

@@ -19,7 +19,7 @@ from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued
-from nbtools.launcher.programs.program_resume import origin_of_launch, overwritten
+from nbtools.launcher.programs.program_resume import known_words, origin_of_launch, overwritten, remember, said_in_words
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
@@ -344,11 +344,19 @@ def test_given_words_are_remembered_by_the_run_and_its_launcher_script(work: Pat
     parent = finished(launch(script))
     with pytest.raises(LaunchError, match=r"no argument of saves.py is known to resume it"):
         resume(parent)
-    started = cli("resume", parent.id, "--resume-with", "--go-on {checkpoint}", "--", "--steps", "30")
+    words = ["resume", parent.id, "--resume-with", "--go-on {checkpoint}"]
+    target, num_runs = work / "out/ckpt_step20.pt", len(list(project.runs.iterdir()))
+    assert cli(*words, "--dry-run", "--", "--steps", "30").stdout.splitlines() == [
+        f"{parent.id}: continues from out/ckpt_step20.pt (step 20), with --go-on {target}",
+        f"saves.py --steps 20 --go-on {target} --steps 30",
+    ]
+    assert len(list(project.runs.iterdir())) == num_runs and known_words(parent) == ()
+    started = cli(*words, "--", "--steps", "30")
     child = finished(Run(started.stdout.strip()))
-    words = ("--go-on", "{checkpoint}")
-    assert read_script(script).program == program.replace(resume=words)
-    assert tuple(child.info["program"]["resume"]) == words
+    given = ("--go-on", "{checkpoint}")
+    assert known_words(parent) == given, "the parent can now be resumed from the panel, too"
+    assert read_script(script).program == program.replace(resume=given)
+    assert tuple(child.info["program"]["resume"]) == given
     assert child.info["script"] == str(script) and child.name == "mine"
     third = finished(resume(child, args=["--steps", "35"]))
     assert steps_of(third) == list(range(1, 36))
@@ -377,6 +385,26 @@ def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, p
     run = finished(launch(script, args=["--lr", "3"]))
     write_script(program.replace(args=("--steps", "4", "--pause", "0")), "mine", Launch(torchrun=False), overwrite=True)
     assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
+
+
+def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: Path) -> None:
+    """A program that is launched without a launcher script."""
+    (work / "own.py").write_text(
+        "import pathlib, sys\nprint('words', *sys.argv[1:])\n"
+        "for name in ('a.weights', 'last.ckpt'): pathlib.Path(name).write_text('x')\n"
+    )
+    run = finished(launch("own.py", torchrun=False))
+    assert said_in_words(run) == ("last.ckpt", "", "Guessed: the files by the usual names of checkpoints. ")
+    assert remember(run, checkpoints="*.weights") == "remembered for own.py"
+    assert [one.name for one in run.checkpoints] == ["a.weights"], "of this run, too"
+    remember(run, resume=("--from", "{checkpoint}"))
+    assert said_in_words(run) == ("*.weights", "--from '{checkpoint}'", "")
+    assert "words --from a.weights" in finished(resume(run)).log().replace(f"{work}/", "")
+    later = finished(launch("own.py", torchrun=False))
+    assert later.info["program"]["checkpoints"] == "*.weights"
+    assert later.info["program"]["resume"] == ["--from", "{checkpoint}"]
+    with pytest.raises(ConfigError, match=r"checkpoints='\*\*/x': must be a path with \* for what differs"):
+        remember(run, checkpoints="**/x")
 
 
 # --- automatic restarts -----------------------------------------------------------------------------
