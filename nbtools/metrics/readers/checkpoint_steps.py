@@ -11,7 +11,7 @@ def with_steps(found: Sequence[ForeignCheckpoint], own: History, shift: int) -> 
     """Return the checkpoints of a run with their steps on the joined curve, in the unit that it counts.
 
     A name has steps, or epochs where the curve counts epochs. Else the step is that of the last row before the file
-    changed, and an estimate.
+    changed, or of the first one, and an estimate.
 
     Args:
         found: the checkpoints.
@@ -19,8 +19,10 @@ def with_steps(found: Sequence[ForeignCheckpoint], own: History, shift: int) -> 
         shift: the number of steps by which its rows are shifted on the joined curve.
     """
     placed = []
+    firsts = [int(series.steps[0]) for series in own.values() if series.unit == own.unit] if own.has_steps else []
     for one in found:
-        about = own.step_at(one.time) if own.has_steps else None
+        before = own.step_at(one.time)
+        about = min(firsts, default=None) if before is None or not firsts else before
         step = one.step if about is None or own.unit == "step" else None
         if about is not None and own.unit == "epoch" and one.epoch is not None and abs(one.epoch - about) <= 1:
             step = one.epoch

@@ -475,7 +475,10 @@ class LivePlot(LiveView):
         tab, saved = self._widgets.tabs.checkpoints, self._snapshot.checkpoints
         why = {"why_none": why_no_checkpoints(self.run), "why_not": self._why_not}
         self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program, **why)
-        self._widgets.explain_resume(self._why_not)
+        total, left = self._snapshot.total_steps, ""
+        if total and self._snapshot.step >= total and not self._is_program and self.run.state is RunState.SUCCEEDED:
+            left = f"all {total:,} steps are done; for more, enter max_steps={2 * total} as Changes below Checkpoints"
+        self._widgets.explain_resume(self._why_not, left)
         if self._is_program:
             tab.show_program(*said_in_words(self.run))
             self._check_changes()

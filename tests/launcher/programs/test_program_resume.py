@@ -234,6 +234,36 @@ def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resum
     assert shared_outputs(first)[0].startswith(why) and first.summary()["shared"] == shared_outputs(first)
     with pytest.raises(LaunchError, match=rf"\({why}"):
         resume(first)
+    panel = LivePlot(first)
+    try:
+        table = panel._widgets.tabs.checkpoints
+        eventually(lambda: why in panel._widgets.losses.value)
+        table.look()
+        assert f"No checkpoint has been found: {why}" in table._table.value
+    finally:
+        panel.close()
+
+
+def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: Path) -> None:
+    (work / "own.py").write_text("print('step 1 loss 1.0')\nopen('ckpt_1.pt', 'w').write('x')\n")
+    run = finished(launch("own.py", torchrun=False))
+    panel = LivePlot(run)
+    try:
+        tab = panel._widgets.tabs.checkpoints
+        eventually(lambda: tab.pattern.value == "ckpt_*.pt")
+        tab.look()
+        (row,) = tab._buttons.children[1:]
+        assert row.disabled and row.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
+        assert "Guessed: the files by the usual names of checkpoints" in tab._said_of_program.value
+        tab.words.value = "--from {checkpoint}"
+        eventually(lambda: not row.disabled and not panel._widgets.resume.disabled)
+        assert known_words(run) == ("--from", "{checkpoint}")
+        assert f"Continues from ckpt_1.pt (about step 1), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
+        tab.pattern.value = "none/*.pt"
+        tab_says = "No checkpoint has been found: none of its files is named none/*.pt"
+        eventually(lambda: tab.look() or tab_says in tab._table.value)
+    finally:
+        panel.close()
 
 
 def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_step_in_a_name_is_exact_and_every_other_one_is_about(tmp_path: Path) 
     assert placed(saved("step_25.pt", 2.6, step=25), own) == "step 25"
     assert placed(saved("last.pt", 2.6), own) == "about step 20", "of the last row before the file changed"
     assert placed(saved("epoch_1.pt", 2.6, epoch=1), own) == "about step 20"
-    assert placed(saved("last.pt", -1), own) == "step ?", "saved before the first row"
+    assert placed(saved("last.pt", -1), own) == "about step 0", "saved before the first row was seen"
     assert placed(saved("step_25.pt", 2.6, step=25), History()) == "step 25"
     assert placed(saved("last.pt", 2.6), History()) == "step ?"
 
