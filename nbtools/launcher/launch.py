@@ -415,6 +415,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "num_epochs": checked.num_epochs,
         "default_folders": list(checked.default_folders),
         "curves": curves,
+        "resume_guess": list(checked.resume_guess),
         "cwd": str(checked.cwd),
         "root": root,
         "env": _environment(run, checked),

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NoReturn, Self
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError, plural
@@ -50,6 +50,11 @@ class Program(Settings):
         "Patterns of its printed lines that are curves, such as 'iter {step}: loss {train/loss}, {_} ms': {name} is a "
         "number, {_} any text.",
     )
+    checkpoints: str | None = setting(
+        None,
+        "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on. None for those "
+        "with usual names.",
+    )
     accelerate_config: str | None = setting(
         None,
         "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
@@ -65,11 +70,9 @@ class Program(Settings):
 
     @field_validator("args", "resume", "config_values", "curves", mode="before")
     @classmethod
-    def _are_words(cls, value: object, field: ValidationInfo) -> object:
+    def _are_words(cls, value: object) -> object:
         if isinstance(value, str):
-            if field.field_name == "curves":
-                raise ValueError(f"is one text; give a list of patterns: ({value!r},)")
-            raise ValueError("is one text; give a list of words, one per argument: shlex.split(text)")
+            raise ValueError("is one text; give a list, of words one per argument: shlex.split(text)")
         return value
 
     @field_validator("args", "resume", "config_values")
@@ -89,6 +92,13 @@ class Program(Settings):
     def _is_a_path(cls, value: str | None) -> str | None:
         if value is not None and not may_be_path(value):
             raise ValueError("must be a path, of at most 255 bytes a part and 3072 in all")
+        return value
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _is_a_pattern(cls, value: str | None) -> str | None:
+        if value is not None and (not may_be_path(value) or "**" in value or value.strip("./*") == ""):
+            raise ValueError("must be a path with * for what differs, such as out/*.ckpt; for folders, out/*/last.pt")
         return value
 
     @field_validator("module")

@@ -195,11 +195,11 @@ def write_script(
     return path
 
 
-def change_program(path: Path, *, overwrite: bool = False, **changes: Any) -> bool:
+def change_program(path: Path, **changes: Any) -> bool:
     """Write changed fields of its program into a launcher script; returns False if `path` is no launcher script.
 
     Raises:
-        HandEditedError: the script was edited by hand and `overwrite` is not set, or is not one of its project.
+        HandEditedError: the script was edited by hand, or is not one of its project.
         ProjectError: it cannot be written.
     """
     try:
@@ -209,7 +209,7 @@ def change_program(path: Path, *, overwrite: bool = False, **changes: Any) -> bo
     if script.program is None:
         return False
     project, program = find_project(path.parent, missing_ok=True), script.program.replace(**changes)
-    if path.parent != project.scripts or path.is_symlink() or (script.hand_edited and not overwrite):
+    if path.parent != project.scripts or path.is_symlink() or script.hand_edited:
         why = "was edited by hand" if script.hand_edited else f"is not a file of {project.scripts}"
         values = ", ".join(f"{name}={value!r}" for name, value in changes.items())
         raise HandEditedError(f"{path}: {why}, so it is not changed; write {values} into its Program(...)")

@@ -1,7 +1,6 @@
 """The patterns of a run's printed lines: those of its launch, unless the user has decided since, and its source's."""
 
 import contextlib
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from nbtools.errors import FormatError
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.user_config import read_user_config, update_user_config
+from nbtools.user_config import read_user_config
 
 _CONFIG = "curves"
 
@@ -29,16 +28,6 @@ def curves_at_launch(own: Sequence[str], root: str, script: str) -> list[str]:
     """
     decided = _decided(root, script)
     return [*dict.fromkeys([*(() if decided.get("in_script") else _texts(decided.get("curves"))), *own])]
-
-
-def decide_curves(launch: Mapping[str, Any], curves: Sequence[str], *, in_script: bool) -> None:
-    """Keep the patterns of a run's script in the user's configuration; ConfigError if it cannot be written."""
-    decision = {"curves": list(curves), "time": time.time(), "in_script": in_script}
-
-    def change(content: dict[str, Any]) -> None:
-        content.setdefault(str(launch.get("root")), {})[str(launch.get("script"))] = decision
-
-    update_user_config(_CONFIG, change)
 
 
 def log_metrics(run: RunDir, launch: Mapping[str, Any], log: Path | None = None) -> LogMetrics:

@@ -35,10 +35,10 @@ class CurveEditor:
     """Kinds of lines, the numbers of one of them with their names, a preview, and the patterns that are kept."""
 
     def __init__(self) -> None:
-        self.keep: Callable[[Sequence[str], bool], None] = lambda curves, overwrite: None
-        """Called with all patterns, and whether a launcher script that was edited by hand may be replaced."""
+        self.keep: Callable[[Sequence[str]], None] = lambda curves: None
+        """Called with all patterns of the script."""
         self._filling, self._line, self._names, self._at = Filling(), "", dict[int, str](), 0
-        self._lines, self._kept, self._refused = list[str](), tuple[str, ...](), list[str]()
+        self._lines, self._kept = list[str](), tuple[str, ...]()
         self._drawn: set[str] = set()
         tip = "Lines that differ in more than their numbers; the most frequent come first"
         self.kind = make_control(widgets.Dropdown, "Line", width=690, label=60, tooltip=tip, options=[""])
@@ -54,11 +54,10 @@ class CurveEditor:
         self.kept = make_control(widgets.Dropdown, "Kept", width=530, label=60, tooltip=tip, options=[""])
         keep, remove = button("Keep", "check", "Draw these curves, and keep the pattern"), "Forget this pattern"
         self._save, self._remove = keep, button("Remove", "trash", remove)
-        self.replace = button("Replace the script", "warning", "Write it without the edits by hand")
         self._example, self._preview, told = html_widget(), html_widget(), html_widget()
         told.value = f"<div style='{FONT}{MUTED}margin:2px 0 6px'>{_HELP}</div>"
         self._row = in_row(self.kept, self._remove)
-        parts = in_row(self.number, self.meaning, self.name), in_row(self.text, self._save, self.replace)
+        parts = in_row(self.number, self.meaning, self.name), in_row(self.text, self._save)
         self.widget = widgets.VBox([told, self.kind, self._example, *parts, self._preview, self._row])
         self.widget.layout.width = "100%"
         self.widget.add_class("nbt-curves")
@@ -70,10 +69,8 @@ class CurveEditor:
             (self.text, self._write),
         ):
             control.observe(lambda change, act=act: None if self._filling.is_on else act(change.new), "value")
-        keep.on_click(lambda _: self.keep(self._others(), False))
-        self._remove.on_click(lambda _: self.keep([kept for kept in self._kept if kept != self.kept.value], False))
-        self.replace.on_click(lambda _: self.keep(self._refused, True))
-        self.ask([])
+        keep.on_click(lambda _: self.keep(self._others()))
+        self._remove.on_click(lambda _: self.keep([kept for kept in self._kept if kept != self.kept.value]))
 
     def look(self, run: Run, lines: Sequence[str]) -> None:
         """Show the kinds of lines of a run, and what the pattern finds in the end of its log."""
@@ -101,10 +98,6 @@ class CurveEditor:
             return
         self._at = index
         self._call(self._names.get(index) or metric_at(self._line, index))
-
-    def ask(self, refused: Sequence[str]) -> None:
-        """Offer to write patterns into a launcher script that was edited by hand; nothing without any."""
-        self._refused, self.replace.layout.display = [*refused], "" if refused else "none"
 
     def _open(self, line: str) -> None:
         """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
