@@ -28,6 +28,8 @@ _MEANINGS = {
     "Epoch": "This number counts the epochs",
     _NOTHING: "This number is not drawn",
 }
+_UNREAD = "time"
+"""Name of a number that is neither drawn nor counts: a pattern with it alone keeps a line from being drawn."""
 _MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
 
 
@@ -130,12 +132,14 @@ class CurveEditor:
     def _show(self, text: str = "") -> None:
         numbers, name = numbers_in(self._line), self._names.get(self._at, "")
         with suppress(ConfigError):
-            text = text or Pattern.of(self._line, self._names).text
+            unread = {self._at: _UNREAD} if shape_of(self._line) in self._drawn else {}
+            text = text or Pattern.of(self._line, self._names or unread).text
         with self._filling:
             told = [f"{self._line[start:end]} {self._names.get(i, '')}" for i, (start, end, _) in enumerate(numbers)]
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
             self.number.value = self._at
-            self.meaning.value = name.title() if name.title() in _MEANINGS else _CURVE if name else _NOTHING
+            meaning = _NOTHING if name in ("", _UNREAD) else _CURVE
+            self.meaning.value = name.title() if name.title() in _MEANINGS else meaning
             self.name.value, self.text.value = name, text
         self._example.value = _example(self._line, numbers, self._names, self._at)
         self._look_again()
