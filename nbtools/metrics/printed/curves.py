@@ -20,6 +20,11 @@ class Curve:
     """Whether one row is enough to draw it."""
     unit: Unit = "row"
     is_drawn: bool = False
+    is_redrawn: bool = False
+    """Whether a bar shows it, which repeats a value until it is measured again."""
+    num_shown: int = 0
+    num_changes: int = 0
+    shown: float | None = None
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
@@ -32,6 +37,12 @@ class Curve:
                 return  # a curve has one unit
             self.clear()
             self.unit = unit
+        if self.is_redrawn:
+            self.num_shown += 1
+            if value == self.shown and 2 * self.num_changes < self.num_shown:
+                return
+            self.num_changes += value != self.shown
+            self.shown = value
         self.steps.append(step)
         self.values.append(value)
         self.offsets.append(offset)

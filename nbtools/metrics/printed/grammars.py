@@ -31,7 +31,9 @@ _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
-_AFTER: Final = re.compile(r"\s?(%|[A-Za-zµ][A-Za-z/µ]*)?")
+_AFTER: Final = re.compile(
+    r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
+)
 _DECIMAL_COMMA: Final = re.compile(r",\d")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*\s?(?:[:=]|(?=[(\[]?[-+.]?\d))")
@@ -108,6 +110,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     at, num_loose, listed, ratio = 0, 0, ("", 0), ""
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
+    bar_at = line.find("%|") if is_bar else -1
+    is_after_unread = False
     for i, (start, end, is_number) in enumerate(parts):
         if is_number and _IN_NAME.match(line, max(start - 1, 0)):
             continue
@@ -160,7 +164,7 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         ranked = rank_of(name)
         is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
         is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
-        unit = found[1] if (found := _AFTER.match(line, end)) else None
+        unit = found[0].strip() if (found := _AFTER.match(line, end)) else None
         if ranked is None and name.lower() in ("rank", "local_rank", "gpu") and is_whole:
             rank = slot
         elif ranked is not None and (is_whole or ranked == EPOCH) and not (text.endswith(".") and is_explicit):
@@ -175,16 +179,24 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
             split = split_of(words, split)
             if not is_explicit or rank_of(name) is not None or split_of(words[-1:], None):
                 before = ("", slot, False)
-            context += words if not is_explicit else []
+            context += words
         elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
             counters.append(Counter("", LEADING, slot))
-        elif not _DECIMAL_COMMA.match(line, end) and _is_metric(words, text, unit, is_explicit=is_explicit):
+        elif (
+            start > bar_at
+            and not (is_after_unread and re.match(r" [^\W\d]", gap))
+            and not _DECIMAL_COMMA.match(line, end)
+            and _is_metric(words, text, unit, is_explicit=is_explicit)
+        ):
             values.append(Slot(_with(name, values, context), start, end, split))
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
             context.append("")
         else:
             num_loose += len(words)
             context += words
+            is_after_unread = True
+            continue
+        is_after_unread = False
         if head is None and (values or counters):
             head = [word for word in context if word]
     num_loose += len(_WORD.findall(line[at:]))
@@ -199,6 +211,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     if not values and (num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)) and not is_bar:
         return None
     head = head or []
+    if split_of([word.strip("():") for word in context[len(head) :]], None):
+        head = [*head, *context[len(head) :]]  # validation loss at iteration 100 on test set
     if line.startswith("* ") and split is None:
         split = "eval"
     if _SAMPLES.search(line):
@@ -240,6 +254,8 @@ def rank_of(name: str) -> int | None:
     if not words or len(words) > 4:
         return None
     last = words[-1].partition("(")[0] or words[-1]
+    first, _, second = last.partition("/")
+    last = first if second.startswith(("max", "total", "num")) else last
     if (rank := COUNTERS.get("_".join(words[-2:]))) is not None:
         return rank
     parts = re.split(r"[/_]", last)

@@ -117,6 +117,8 @@ class Plans:
             return Plan(kind, header=header)
         if tables.is_border(text):
             return Plan(kind, is_border=True)
+        if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
+            return Plan(kind, split=split_of([found[1]], "train"))
         words = re.findall(r"[^\W\d_]+", text)
         if _HEADING.fullmatch(text) and len(words) <= 5 and (split := split_of(words, None)):
             return Plan(kind, split=split)
@@ -172,6 +174,7 @@ class Plans:
             split = slot.split or reading.split or (None if reading.counters else self.split)
             is_given = reading.source == "pattern"
             curve = self._curves.named(reading.head, slot.name, split, is_sure=is_sure, is_given=is_given)
+            curve.is_redrawn |= reading.is_bar
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
