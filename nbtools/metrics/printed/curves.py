@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
@@ -33,10 +33,13 @@ class Curve:
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if unit != self.unit:
-            if self.is_drawn or (self.steps and unit == "row"):
+            if self.unit == "row" and len(self.steps) > 1:
+                unit, step = "row", self.steps[-1] + 1  # what counted later is another loop
+            elif self.is_drawn or (self.steps and unit == "row"):
                 return  # a curve has one unit
-            self.clear()
-            self.unit = unit
+            else:
+                self.clear()
+                self.unit = unit
         if self.is_redrawn:
             self.num_shown += 1
             if value == self.shown and 2 * self.num_changes < self.num_shown:
@@ -73,7 +76,7 @@ class Curves:
 
         `is_given` tells that the name is the user's own.
         """
-        key = (statement, f"{split}/{name}")
+        key = (statement, f"{split_of([*parts_of(name)], split)}/{name}")
         curve = self._curves.get(key)
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)
