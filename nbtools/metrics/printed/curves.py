@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
@@ -20,6 +20,11 @@ class Curve:
     """Whether one row is enough to draw it."""
     unit: Unit = "row"
     is_drawn: bool = False
+    is_redrawn: bool = False
+    """Whether a bar shows it, which repeats a value until it is measured again."""
+    num_shown: int = 0
+    num_changes: int = 0
+    shown: float | None = None
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
@@ -28,10 +33,19 @@ class Curve:
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if unit != self.unit:
-            if self.is_drawn or (self.steps and unit == "row"):
+            if self.unit == "row" and len(self.steps) > 1:
+                unit, step = "row", self.steps[-1] + 1  # what counted later is another loop
+            elif self.is_drawn or (self.steps and unit == "row"):
                 return  # a curve has one unit
-            self.clear()
-            self.unit = unit
+            else:
+                self.clear()
+                self.unit = unit
+        if self.is_redrawn:
+            self.num_shown += 1
+            if value == self.shown and 2 * self.num_changes < self.num_shown:
+                return
+            self.num_changes += value != self.shown
+            self.shown = value
         self.steps.append(step)
         self.values.append(value)
         self.offsets.append(offset)
@@ -62,7 +76,7 @@ class Curves:
 
         `is_given` tells that the name is the user's own.
         """
-        key = (statement, f"{split}/{name}")
+        key = (statement, f"{split_of([*parts_of(name)], split)}/{name}")
         curve = self._curves.get(key)
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)

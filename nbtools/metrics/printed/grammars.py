@@ -31,15 +31,20 @@ _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
-_AFTER: Final = re.compile(r"\s?(%|[A-Za-zµ][A-Za-z/µ]*)?")
+_AFTER: Final = re.compile(
+    r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
+)
+_LOOP: Final = re.compile(r"(\w+)\((\w+)\)$")
+_PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
+"""The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
 _DECIMAL_COMMA: Final = re.compile(r",\d")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
-_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*\s?(?:[:=]|(?=[(\[]?[-+.]?\d))")
+_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _RATE: Final = re.compile(r"\s?(?:s/it|it/s|[a-z]+/s|s/[a-z]+|/s)\b")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
-_TRAINING: Final = re.compile(r"epoch|train|step|iter|\bE\d", re.IGNORECASE)
+_TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _MAX_NAME_WORDS: Final = 5
@@ -108,8 +113,13 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     at, num_loose, listed, ratio = 0, 0, ("", 0), ""
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
+    bar_at = line.find("%|") if is_bar else -1
+    is_after_unread = False
+    if piped := _PIPED.match(line):
+        counters = [Counter("epoch", EPOCH, Slot("", *piped.span(1))), Counter("step", 1, Slot("", *piped.span(2)))]
+        at = piped.end()
     for i, (start, end, is_number) in enumerate(parts):
-        if is_number and _IN_NAME.match(line, max(start - 1, 0)):
+        if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
             continue
         gap, text = line[at:start], line[start:end]
         ending = parts[i + 1][0] if i + 1 < len(parts) else len(line)
@@ -146,6 +156,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
         pieces = _CUT.split(label)
         words = pieces[-1].replace("(", " ").replace(")", " ").split()
+        if (loop := _LOOP.search(label)) is not None and split_of([loop[2]], None):
+            words, split = [loop[1]], split_of([loop[2]], None)  # Epoch(val) [1][10/20]
         others = " ".join(pieces[:-1]).split()
         split = split_of([word.strip("():") for word in others], split)
         context += others
@@ -153,6 +165,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         if gap.rstrip().endswith("(") and not is_explicit and values and not _WRAPPER.search(gap):
             if ratio and follows.startswith("%"):
                 values.append(Slot(ratio, start, end, split))
+            elif split in ("eval", "test") and all(c.rank == UNNAMED for c in counters) and follows[:1] == ")":
+                values[-1] = Slot(values[-1].name, start, end, split)  # of a loop, the mean is the result
             ratio = ""
             continue  # the mean in Loss 0.5 (0.4)
         if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
@@ -160,7 +174,7 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         ranked = rank_of(name)
         is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
         is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
-        unit = found[1] if (found := _AFTER.match(line, end)) else None
+        unit = found[0].strip() if (found := _AFTER.match(line, end)) else None
         if ranked is None and name.lower() in ("rank", "local_rank", "gpu") and is_whole:
             rank = slot
         elif ranked is not None and (is_whole or ranked == EPOCH) and not (text.endswith(".") and is_explicit):
@@ -175,16 +189,26 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
             split = split_of(words, split)
             if not is_explicit or rank_of(name) is not None or split_of(words[-1:], None):
                 before = ("", slot, False)
-            context += words if not is_explicit else []
+            context += words
         elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
             counters.append(Counter("", LEADING, slot))
-        elif not _DECIMAL_COMMA.match(line, end) and _is_metric(words, text, unit, is_explicit=is_explicit):
+        elif (
+            (start > bar_at or not is_whole)
+            and not (is_after_unread and re.match(r" [^\W\d]", gap))
+            and not _DECIMAL_COMMA.match(line, end)
+            and _is_metric(
+                words, text, unit, is_explicit=is_explicit or (gap.startswith(" | ") and follows[:2] in (" |", ""))
+            )
+        ):
             values.append(Slot(_with(name, values, context), start, end, split))
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
             context.append("")
         else:
             num_loose += len(words)
             context += words
+            is_after_unread = True
+            continue
+        is_after_unread = False
         if head is None and (values or counters):
             head = [word for word in context if word]
     num_loose += len(_WORD.findall(line[at:]))
@@ -192,13 +216,16 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     if not values and not counters:
         return None
     label = line[: parts[0][0]]
-    if not values and is_bar and label.strip(" :[") and not _TRAINING.search(label):
+    if not values and is_bar and not _TRAINING.fullmatch(line[: line.find("%|")] if "%|" in line else label):
         return None
     if num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
         return None
     if not values and (num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)) and not is_bar:
         return None
     head = head or []
+    context = [word for word in context if word]
+    if split_of([word.strip("():") for word in context[len(head) :]], None):
+        head = context  # validation loss at iteration 100 on test set
     if line.startswith("* ") and split is None:
         split = "eval"
     if _SAMPLES.search(line):
@@ -240,6 +267,8 @@ def rank_of(name: str) -> int | None:
     if not words or len(words) > 4:
         return None
     last = words[-1].partition("(")[0] or words[-1]
+    first, _, second = last.partition("/")
+    last = first if second.startswith(("max", "total", "num")) else last
     if (rank := COUNTERS.get("_".join(words[-2:]))) is not None:
         return rank
     parts = re.split(r"[/_]", last)

@@ -33,6 +33,9 @@ _AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ 
 _BREAK: Final = re.compile(rb"[\r\x08]")
 
 
+_Line = tuple[Plan, Sequence[float], int]
+
+
 class LogMetrics:
     """The metrics in a growing log, as a history. May be used from several threads."""
 
@@ -75,7 +78,10 @@ class LogMetrics:
         self._generation, self._attempt = generation, 1
         self._curves, self._steps = Curves(), Steps()
         self._plans = Plans(self._patterns, self._curves)
-        self._box: list[tuple[Plan, Sequence[float], int]] = []
+        self._box: list[_Line] = []
+        self._waiting: list[_Line] = []
+        """Lines for which a bar was erased, which belong to its next drawing."""
+        self._is_erased = False
         self._rank: float | None = None
 
     @property
@@ -167,7 +173,9 @@ class LogMetrics:
         known = self._plans.known()
         groups: dict[int, Plan] = {}
         for i, key in enumerate(keys):
-            plan = known.get(key) or self._plans.of(lines[i], key)
+            plan = known.get(key)
+            if plan is None or plan.is_exact:
+                plan = self._plans.of(lines[i], key)
             if plan.lines:
                 plan.lines.append(i)
             else:
@@ -195,20 +203,37 @@ class LogMetrics:
                 if attempts[i] > self._attempt:
                     self._attempt = attempts[i]
                     self._steps.rewind()
-                self._take(each, rows.get(i, ()), int(ends[i]))
+                is_erased = lines[i - 1].isspace() if i else self._is_erased
+                self._take(each, rows.get(i, ()), int(ends[i]), is_erased=is_erased)
+        self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
 
-    def _take(self, plan: Plan, numbers: Sequence[float], end: int) -> None:
-        """Place a line, or keep it if it is one of a box, whose counter may follow."""
+    def _take(self, plan: Plan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
+        """Place a line, or keep it: one of a box, whose counter may follow, or one for which a bar was erased."""
         if plan.is_cell:
             self._box.append((plan, numbers, end))
             return
         if self._box:
             self._close_box()
-        if plan.statement is None:
+        statement = plan.statement
+        if statement is None:
             return
         groups = plan.groups
         if "rank" in groups and self._is_of_another_rank(numbers[groups["rank"]], has_values=bool(plan.curves)):
             return
+        has_step = "counter" in groups or ("epoch" in groups and not statement.has_fractions)
+        if not has_step and (is_erased or self._waiting):
+            self._waiting.append((plan, numbers, end))
+            return
+        waiting, self._waiting = self._waiting, []
+        for line in [] if statement.is_bar else waiting:
+            self._place(*line)
+        self._place(plan, numbers, end)
+        for line in waiting if statement.is_bar else []:
+            self._place(*line)
+
+    def _place(self, plan: Plan, numbers: Sequence[float], end: int) -> None:
+        assert plan.statement is not None
+        groups = plan.groups
         place = self._steps.place(
             plan.statement, *(numbers[groups[role]] if role in groups else None for role in _ROLES)
         )

@@ -16,6 +16,8 @@ class Loop:
 
     base: int = 0
     """What it counted before it last started over."""
+    first: int = 0
+    """Its lowest value."""
     last: int = -1
     interval: int = 0
     total: int | None = None
@@ -99,9 +101,11 @@ class Steps:
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
-        if self.main is not None and not line.is_whole_run and (line.is_evaluation or is_other):
-            if loop is self.main or line.is_evaluation:
-                return self.position if total is None or n >= total - 1 else None
+        is_inner = line.is_evaluation or (is_other and loop is self.main)
+        if self.main is not None and not line.is_whole_run and is_inner:
+            if total is not None and n < total - 1:
+                return None
+            return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
@@ -111,23 +115,24 @@ class Steps:
             loop.last = -1
         line.last, line.num_falls = epoch, loop.num_falls
         loop.last = max(loop.last, epoch)
-        if not line.is_plain or self.main is None:
+        if self.main is None or not (line.is_plain or line.is_evaluation):
             self.position = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
-        if line.is_plain and line.is_bar and not n:
-            return None
+        if line.is_bar and not n and (line.is_plain or loop.last >= 0):
+            return None if line.is_plain else self.position  # it shows what was measured before
         is_new = loop.last < 0
         if is_new:
-            loop.total, loop.epoch, line.num_falls = total, self._epoch, 0
+            loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
             if total and self._epoch is not None and not line.is_whole_run and self._epoch > 1 and n < total:
                 first = self._epoch - (1 if self._num_epochs else 0)
                 loop.base = int(first) * total  # it was resumed in a later epoch
                 self.begins_at = loop.base
         elif not line.is_whole_run:
-            has_fallen = n < line.last and line.num_falls == loop.num_falls
+            has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
             is_later = self._epoch is not None and loop.epoch is not None and self._epoch > loop.epoch
+            loop.first = min(loop.first, n)
             if has_fallen or (is_later and n <= loop.last and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 if total or loop.total:
                     passed = int(self._epoch - loop.epoch) if is_later and self._epoch and loop.epoch is not None else 1
@@ -137,10 +142,12 @@ class Steps:
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
+        if n < line.last and line.num_falls == loop.num_falls:
+            return None  # a row that is repeated: the best one
         if n > loop.last:
             loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
         line.last, line.num_falls = n, loop.num_falls
-        loop.last, loop.total = n, total or loop.total
+        loop.last, loop.total = max(n, loop.last), total or loop.total
         if self.main is None or (not self.main.has_rows and not line.is_plain):
             self.main = loop
         loop.has_rows |= not line.is_plain
