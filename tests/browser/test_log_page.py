@@ -47,6 +47,8 @@ def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(note
     see(panel, "train/loss")
     notebook.shoot("log-kept", panel)
     panel.get_by_role("button", name="Remove").click()
-    eventually(lambda: read_script(project / "scripts" / "my_turns.py").program.curves == (), "the pattern is forgotten")
+    eventually(
+        lambda: read_script(project / "scripts" / "my_turns.py").program.curves == (), "the pattern is forgotten"
+    )
     look_in_the_dark(notebook, panel, "log-curve")
     assert notebook.mistakes == []
