@@ -117,7 +117,7 @@ class LivePlot(LiveView):
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
-        self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self._kept(curves))
+        self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         for text in (checkpoints.pattern, checkpoints.words):
@@ -469,23 +469,23 @@ class LivePlot(LiveView):
         with self._lock:
             self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
 
-    def add_curve(self, pattern: str) -> str:
-        """Keep a pattern of printed lines, `iter {step}: loss {train/loss}`, as a click on numbers of the log does.
+    def keep_curves(self, *patterns: str) -> str:
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
 
-        It stands in the launcher script, else in the user's configuration; this method returns where.
+        They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
+
+        Returns:
+            Where they are kept.
 
         Raises:
-            ConfigError: the text is no pattern.
+            ConfigError: a text is no pattern.
         """
-        return self._kept([*dict.fromkeys([*curve_patterns(self.run.info), pattern])])
-
-    def _kept(self, curves: Sequence[str]) -> str:
-        said = remember(self.run, "curves", curves=tuple(curves))
+        said = remember(self.run, "curves", curves=patterns)
         with self._lock:
             self.run, self._stamp = Run(self.run.dir), None  # which reads its lines again
             self._choices.hidden.clear()  # the page is in use, and may take the empty chart for one out of sight
             self._changed()
-        return f"{plural(len(curves), 'pattern')} {said}"
+        return f"{plural(len(patterns), 'pattern')} {said}"
 
     def _hear(self) -> None:
         """Act on a message of the canvas."""

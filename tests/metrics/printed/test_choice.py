@@ -48,7 +48,8 @@ def test_a_pattern_says_how_many_lines_it_matches_and_what_counts(text: str, sai
 
 
 def test_a_pattern_that_matches_every_line_says_so() -> None:
-    assert str(find(Pattern("turn {_}: {train/x} in {_}"), LINES)).startswith("Every line of the last 60 lines matches: ")
+    found = find(Pattern("turn {_}: {train/x} in {_}"), LINES)
+    assert str(found).startswith("Every line of the last 60 lines matches: ")
 
 
 def test_a_counter_that_falls_is_said_to_start_over() -> None:

@@ -67,7 +67,7 @@ def test_a_click_and_a_name_make_a_pattern_that_is_kept(panel: LivePlot, run: Ru
     editor.keep = kept.append
     editor._save.click()
     assert kept == [[PATTERN]]
-    assert panel.add_curve(PATTERN) == "1 pattern remembered for turning.py"
+    assert panel.keep_curves(PATTERN) == "1 pattern remembered for turning.py"
     assert panel.run.history["train/loss"].steps[-1] == 295
     assert editor.kept.options == (PATTERN,)
     assert editor._save.disabled
@@ -95,7 +95,7 @@ def test_a_line_that_is_drawn_shows_its_names_and_can_be_left_out(panel: LivePlo
     panel._hear_page({"number": 0, "line": "loss 0.5"})
     assert (editor.name.value, editor.text.value) == ("train/loss", "loss {train/loss}")
     editor.meaning.value = "Nothing"
-    panel.add_curve(editor.text.value)
+    panel.keep_curves(editor.text.value)
     assert "train/loss" not in panel.run.history, "the line is no longer drawn"
     assert editor.meaning.value == "Nothing"
 
