@@ -54,7 +54,10 @@ class CurveEditor:
         self.text = make_control(widgets.Text, "Pattern", width=530, label=60, tooltip=tip, continuous_update=False)
         tip = "The patterns of this script"
         self.kept = make_control(widgets.Dropdown, "Kept", width=530, label=60, tooltip=tip, options=[""])
-        keep, remove = button("Keep", "check", "Draw these curves, and keep the pattern"), "Forget this pattern"
+        keep, remove = (
+            button("Keep", "check", "Draw these curves, and keep the pattern", style="primary"),
+            "Forget this pattern",
+        )
         self._save, self._remove = keep, button("Remove", "trash", remove)
         self._example, self._preview, told = html_widget(), html_widget(), html_widget()
         told.value = f"<div style='{FONT}{MUTED}margin:2px 0 6px'>{_HELP}</div>"
@@ -136,6 +139,8 @@ class CurveEditor:
             text = text or Pattern.of(self._line, self._names or unread).text
         with self._filling:
             told = [f"{self._line[start:end]} {self._names.get(i, '')}" for i, (start, end, _) in enumerate(numbers)]
+            same = (other for _, other in self.kind.options if shape_of(other) == shape_of(self._line))
+            self.kind.value = next(same, self.kind.value)
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
             self.number.value = self._at
             meaning = _NOTHING if name in ("", _UNREAD) else _CURVE

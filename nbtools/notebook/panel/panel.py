@@ -19,7 +19,6 @@ from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundEr
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
-from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -470,7 +469,7 @@ class LivePlot(LiveView):
             self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
 
     def keep_curves(self, *patterns: str) -> str:
-        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab.
 
         They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
 
