@@ -1,25 +1,49 @@
-"""The result of every reader of a metrics file: `poll()` gives the new points of each metric since the last call."""
+"""The shape of every reader of a metrics file: `poll()` reads the rows that are new, and returns the file's history."""
 
+import contextlib
 import math
-from typing import Protocol
+import time
+from pathlib import Path
+from typing import Final
 
+from nbtools.metrics.columns import Unit
 from nbtools.metrics.history import History
 
 Points = dict[str, tuple[list[int], list[float], list[float]]]
 """Metric -> steps, values, Unix times (NaN where unknown)."""
+_LOOK_S: Final = 5.0
+"""CPU time of one look at a file that grows; the next one reads on."""
 
 
-class Reader(Protocol):
-    """Reads one growing file."""
+class Reader:
+    """Reads one growing file; no row of it is skipped, or read twice."""
 
-    note: str
-    """Why the file is not understood; "" if it is."""
-    generation: int
-    """How often the file was replaced or cut; the points of `poll` then replace all earlier ones."""
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.history = Path(path), History()
+        self.note = ""
+        """Why the file is not understood, or not read to its end; "" if it is."""
 
-    def poll(self) -> Points:
-        """Return the points that were added since the last call."""
-        ...
+    def poll(self, *, is_complete: bool = False) -> History:
+        """Read new rows: for some seconds, or all of a file that `is_complete`."""
+        points: Points = {}
+        with contextlib.suppress(OSError):  # the next look reads it
+            self.read(points, math.inf if is_complete else time.thread_time() + _LOOK_S)
+        self.extend(points)
+        return self.history
+
+    def read(self, points: Points, deadline: float) -> None:
+        """Add new rows to the points, or to the history itself, until a thread's CPU time."""
+        raise NotImplementedError
+
+    def extend(self, points: Points, generation: int = 0, unit: Unit = "step") -> None:
+        """Add points to the history; those of a later generation replace earlier ones from their first step on."""
+        for name, (steps, values, times) in points.items():
+            self.history.add(name, steps, values, times, generation, unit=unit)
+
+    def leave(self, num_bytes: int) -> None:
+        """Say how many bytes are left for the next look."""
+        self.history.num_unread_bytes = num_bytes
+        self.note = f"{num_bytes / 1e6:,.1f} MB of it are not read yet" if num_bytes else ""
 
 
 def add_point(points: Points, name: str, step: int, value: float, time: float = math.nan) -> None:
@@ -28,9 +52,3 @@ def add_point(points: Points, name: str, step: int, value: float, time: float = 
     steps.append(step)
     values.append(value)
     times.append(time)
-
-
-def extend(history: History, points: Points, generation: int = 0) -> None:
-    """Add points to a history; those of a later generation replace earlier ones from their first step on."""
-    for name, (steps, values, times) in points.items():
-        history.add(name, steps, values, times, generation)

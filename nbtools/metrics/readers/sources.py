@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.rundir.json_files import MAX_STEP
+from nbtools.user_config import read_user_config, update_user_config
 
 _NUMBER: Final = re.compile(r"\d+")
+_CHOICES: Final = "counters"
 
 
 @dataclass(eq=False)
@@ -26,6 +28,33 @@ class MetricSource:
     history: History = field(default_factory=History)
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
+    counter: str | None = None
+    """The column that counts its rows; "" for their order, None where the format says what counts."""
+    counters: Sequence[str] = ()
+    """The columns that may count."""
+
+    @property
+    def counted_by(self) -> str:
+        """What counts the rows, in words; "" where the format says it."""
+        return "" if self.counter is None else f"; counter: {self.counter or 'none, rows by order'}"
+
+
+def chosen_counters(run_dir: Path) -> dict[str, str]:
+    """Return the columns that the user chose as counters, by name of the file, for the runs of a project."""
+    chosen = read_user_config(_CHOICES).get(str(run_dir.parent.parent))
+    return {name: column for name, column in chosen.items() if isinstance(column, str)} if chosen else {}
+
+
+def choose_counter(run_dir: Path, name: str, column: str | None) -> None:
+    """Remember which column counts the rows of the files of a name; "" for their order, None for the usual choice."""
+
+    def change(choices: dict[str, Any]) -> None:
+        of_project = choices.setdefault(str(run_dir.parent.parent), {})
+        of_project.pop(name, None)
+        if column is not None:
+            of_project[name] = column
+
+    update_user_config(_CHOICES, change)
 
 
 @dataclass
@@ -54,13 +83,18 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
         for source in having:
             named = result.drawn if source.name in drawn else result.not_drawn
             named.setdefault(source.name, []).append(name)
+    result.history.num_unread_bytes = sum(source.history.num_unread_bytes for source in sources)
     return result
 
 
 def _weight(chain: list[tuple[MetricSource, Series, int]]) -> float:
-    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl."""
-    count = sum(end for _, _, end in chain)
-    return count * 1.01 + 0.9 if chain[0][0].is_asked else count
+    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl.
+
+    Points that are counted go before those that have only an order.
+    """
+    (source, series, _), count = chain[0], sum(end for _, _, end in chain)
+    weight = count * 1.01 + 0.9 if source.is_asked else count
+    return weight * 1e-9 if series.unit == "row" else weight
 
 
 def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:

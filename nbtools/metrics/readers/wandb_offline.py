@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import orjson
 
-from nbtools.metrics.readers.points import Points, add_point
-from nbtools.metrics.readers.printed.metric_words import metric_of
-from nbtools.metrics.readers.tensorboard import LOOK_S, skip_field, unread, varint
+from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.points import Points, Reader, add_point
+from nbtools.metrics.readers.protobuf import fields
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import open_regular
 
@@ -26,38 +27,33 @@ _HEADER: Final = b":W&B\xe1\xbe\x00"
 _NON_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-class WandbFile:
+class WandbFile(Reader):
     """One file; a torn last record is held back until the rest of it is written."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.note = self._damage = ""
-        self._offset, self._inode, self.generation = len(_HEADER), 0, 0
+        super().__init__(path)
+        self._offset, self._inode = len(_HEADER), 0
         self._started: bytearray | None = None
+        self._damage = ""
 
-    def poll(self) -> Points:
-        """Return the values that were logged since the last call."""
-        points: Points = {}
-        with contextlib.suppress(OSError), open_regular(self.path) as file:
+    def read(self, points: Points, deadline: float) -> None:
+        """Read the rows that were logged since the last call, until a thread's CPU time."""
+        with open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             if self._inode not in (0, status.st_ino) or status.st_size < self._offset > len(_HEADER):
-                self.generation, self._offset = self.generation + 1, len(_HEADER)
-                self._damage, self._started = "", None
+                self.history, self._offset, self._started, self._damage = History(), len(_HEADER), None, ""
             self._inode = status.st_ino
             header = os.pread(file.fileno(), len(_HEADER), 0)
             if header == _HEADER:
-                self.note = self._damage
-                for record in self._records(file.fileno(), time.thread_time() + LOOK_S):
+                self.leave(0)
+                for record in self._records(file.fileno(), deadline):
                     _take(record, points)
+                self.note = self._damage or self.note
             elif len(header) == len(_HEADER):
                 self.note = f"its version is not known: {header!r}"
-        return points
 
     def _records(self, descriptor: int, deadline: float) -> Iterator[bytes]:
         while True:
-            if time.thread_time() > deadline:
-                self.note = unread(os.fstat(descriptor).st_size - self._offset)
-                return
             left = _BLOCK_BYTES - self._offset % _BLOCK_BYTES
             if left < 7:
                 self._offset += left
@@ -78,7 +74,7 @@ class WandbFile:
                 elif kind in (3, 4) and self._started is not None:
                     self._started += data
                     if len(self._started) > _MAX_RECORD_BYTES:
-                        self.note = self._damage = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB"
+                        self._damage = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB"
                         self._started = None
                     elif kind == 4:
                         yield bytes(self._started)
@@ -86,29 +82,26 @@ class WandbFile:
             self._offset += at
             if left - at >= 7 or not at:
                 return  # the rest is not written yet
+            if time.thread_time() > deadline:
+                self.leave(os.fstat(descriptor).st_size - self._offset)
+                return
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields of a protobuf message that hold bytes."""
-    at = 0
-    while at < len(data):
-        key, behind = varint(data, at)
-        if key & 7 == 2:
-            size, behind = varint(data, behind)
-            at = behind + size
-            yield key >> 3, data[behind:at]
-        else:
-            at = skip_field(data, at + 1, data[at])
+def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a message that hold bytes."""
+    for number, value, stop in fields(data, 0, len(data)):
+        if stop:
+            yield number, data[int(value) : stop]
 
 
 def _take(record: bytes, points: Points) -> None:
     with contextlib.suppress(IndexError, ValueError):
-        for number, history in _fields(record):
+        for number, history in _parts(record):
             if number == 2:
                 row: dict[str, Any] = {}
-                for kind, item in _fields(history):
+                for kind, item in _parts(history):
                     if kind == 1:
-                        parts = list(_fields(item))
+                        parts = list(_parts(item))
                         key = "/".join(part.decode(errors="replace") for n, part in parts if n in (1, 2))
                         row[key] = next((part for n, part in parts if n == 16), b"null")
                 _add_row(row, points)
