@@ -195,6 +195,7 @@ class TableFile(Reader):
 class TrainerState(Reader):
     """The newest `trainer_state.json` of transformers' checkpoints, which has all rows up to it."""
 
+    rows = CountedRows()
     _seen: tuple[int, int, int] | None = None
 
     def read(self, points: Points, deadline: float) -> None:
