@@ -79,7 +79,7 @@ class FoundMetrics:
         The arguments are those of `places_of`; without `started`, no file is looked for.
         """
         self._look(cwd, args, started, ended)
-        for path in self._sources.keys() - self._failed.keys():
+        for path in [path for path in self._sources if path not in self._failed]:
             self._poll(path, is_complete=ended is not None)
         printed = MetricSource("", "", 0, self._printed.history)
         files = [source for source in (self._own, *self.sources) if source.history]
