@@ -69,7 +69,7 @@ class FoundMetrics:
         """Sentences on folders and files that are not read."""
         self._older: dict[str, set[OlderFile]] = {}
         """Path -> the files that its rotation has left."""
-        self._sniff_left_s = 0.0
+        self._sniff_left_s, self._num_restarts = 0.0, 0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
 
@@ -134,6 +134,8 @@ class FoundMetrics:
     def _poll(self, path: str, *, is_complete: bool) -> None:
         reader, source = self._sources[path]
         try:
+            if isinstance(reader, TableFile):
+                reader.rows.restarts = self._num_restarts
             source.history = reader.poll(is_complete=is_complete)
             if isinstance(reader, (TableFile, TrainerState)) and reader.rows.has_counter:
                 source.counter = reader.rows.counter
@@ -148,6 +150,8 @@ class FoundMetrics:
         if started is None or self._has_ended or now < self._next_look:
             return
         self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
+        with contextlib.suppress(OSError):
+            self._num_restarts = self._files.attempts.read_bytes().count(b"\n")
         with contextlib.suppress(OSError):
             # Some programs, such as Megatron's, print on the last rank alone.
             for log in [] if self._printed.history else last_rank_logs(self._files.path) - self._last_rank.keys():
