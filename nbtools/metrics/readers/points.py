@@ -2,12 +2,14 @@
 
 import contextlib
 import math
+import os
 import time
 from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.history import History
+from nbtools.rundir.tail import open_regular
 
 Points = dict[str, tuple[list[int], list[float], list[float]]]
 """Metric -> steps, values, Unix times (NaN where unknown)."""
@@ -44,6 +46,38 @@ class Reader:
         """Say how many bytes are left for the next look."""
         self.history.num_unread_bytes = num_bytes
         self.note = f"{num_bytes / 1e6:,.1f} MB of it are not read yet" if num_bytes else ""
+
+
+class RecordReader(Reader):
+    """Reads a file of records; one that was cut or replaced is read from its beginning.
+
+    A torn last record is held back until the rest of it is written.
+    """
+
+    _offset = _inode = 0
+    _damage = ""
+
+    def read(self, points: Points, deadline: float) -> None:
+        """Read new records until a thread's CPU time; after an error, those before it."""
+        with open_regular(self.path) as file:
+            status = os.fstat(file.fileno())
+            if self._inode not in (0, status.st_ino) or status.st_size < self._offset:
+                self.history, self._offset, self._damage = History(), 0, ""
+            self._inode = status.st_ino
+            self.leave(0)
+            if not self._damage:
+                self.read_records(file.fileno(), points, deadline)
+            self.note = self._damage or self.note
+
+    def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
+        """Read records from `_offset` on."""
+        raise NotImplementedError
+
+    def is_late(self, descriptor: int, deadline: float) -> bool:
+        """Whether the look has taken its time; the rest of the file is then left."""
+        if is_late := time.thread_time() > deadline:
+            self.leave(os.fstat(descriptor).st_size - self._offset)
+        return is_late
 
 
 def add_point(points: Points, name: str, step: int, value: float, time: float = math.nan) -> None:

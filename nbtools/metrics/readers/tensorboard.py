@@ -7,16 +7,13 @@ float_val = 5, double_val = 6).
 
 import os
 import struct
-import time
 from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.curve_names import metric_of, split_of
-from nbtools.metrics.history import History
-from nbtools.metrics.readers.points import Points, Reader, add_point
+from nbtools.metrics.readers.points import Points, RecordReader, add_point
 from nbtools.metrics.readers.protobuf import fields
 from nbtools.rundir.json_files import MAX_STEP
-from nbtools.rundir.tail import open_regular
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
@@ -26,44 +23,36 @@ _NUMBERS: Final = {1: struct.Struct("<f").unpack_from, 2: struct.Struct("<d").un
 """dtype of a tensor -> its one value."""
 
 
-class EventFile(Reader):
-    """One event file; a torn last record is held back until the rest of it is written."""
+class EventFile(RecordReader):
+    """One event file."""
 
     def __init__(self, path: str | Path, folder: str = "") -> None:
         """Store the path; `folder` is its folder within the log directory, which may name a split (`validation`)."""
         super().__init__(path)
         self._split = split_of(folder.replace("_", "/").split("/"), None)
-        self._offset = self._inode = 0
         self._names: dict[bytes, str] = {}
 
-    def read(self, points: Points, deadline: float) -> None:
-        """Read new scalars until a thread's CPU time; after an error, those before it."""
-        with open_regular(self.path) as file:
-            descriptor = file.fileno()
-            status = os.fstat(descriptor)
-            if self._offset and (status.st_ino != self._inode or status.st_size < self._offset):
-                self.history, self._offset, self.note = History(), 0, ""
-            self._inode = status.st_ino
-            while self.note != _DAMAGE:
-                data = os.pread(descriptor, _BLOCK_BYTES, self._offset)
-                num_read = self._records(data, points)
-                self.leave(status.st_size - self._offset - num_read if time.thread_time() > deadline else 0)
-                if not num_read:
-                    size = _LENGTH(data)[0] + 16 if len(data) >= 12 else 0
-                    if size == 16:
-                        self.note = f"zeros from byte {self._offset:,} on, where a record should begin"
-                    elif size > _MAX_RECORD_BYTES or self._is_damaged:
-                        self.note = _DAMAGE
-                    if size <= _BLOCK_BYTES or os.fstat(descriptor).st_size < self._offset + size:
-                        break
-                    num_read = size  # a record longer than a block holds no scalars
-                self._offset += num_read
-                if self.history.num_unread_bytes:
+    def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
+        """Read records from `_offset` on."""
+        while not self._damage:
+            data = os.pread(descriptor, _BLOCK_BYTES, self._offset)
+            num_read = self._records(data, points)
+            if not num_read and not self._damage:
+                size = _LENGTH(data)[0] + 16 if len(data) >= 12 else 0
+                if size == 16:
+                    self.note = f"zeros from byte {self._offset:,} on, where a record should begin"
+                elif size > _MAX_RECORD_BYTES:
+                    self._damage = _DAMAGE
+                if size <= _BLOCK_BYTES or os.fstat(descriptor).st_size < self._offset + size:
                     break
+                num_read = size  # a record longer than a block holds no scalars
+            self._offset += num_read
+            if self.is_late(descriptor, deadline):
+                break
 
     def _records(self, data: bytes, points: Points) -> int:
         """Take the scalars of the whole records in `data`; return the number of their bytes."""
-        at, end, self._is_damaged = 0, len(data), False
+        at, end = 0, len(data)
         while at + 12 <= end:
             stop = at + 12 + _LENGTH(data, at)[0]
             if stop + 4 > end or stop == at + 12:  # a record has at least a time
@@ -71,7 +60,7 @@ class EventFile(Reader):
             try:
                 self._event(data, at + 12, stop, points)
             except (IndexError, struct.error):
-                self._is_damaged = True
+                self._damage = _DAMAGE
                 break
             at = stop + 4
         return at
