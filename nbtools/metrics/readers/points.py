@@ -55,7 +55,7 @@ class RecordReader(Reader):
     """
 
     _offset = _inode = 0
-    _damage = ""
+    _damage = _skipped = ""
 
     def read(self, points: Points, deadline: float) -> None:
         """Read new records until a thread's CPU time; after an error, those before it."""
@@ -67,7 +67,7 @@ class RecordReader(Reader):
             self.leave(0)
             if not self._damage:
                 self.read_records(file.fileno(), points, deadline)
-            self.note = self._damage or self.note
+            self.note = self._damage or self.note or self._skipped
 
     def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
         """Read records from `_offset` on."""

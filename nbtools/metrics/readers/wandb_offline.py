@@ -40,7 +40,7 @@ class WandbFile(RecordReader):
         for record in self._records(descriptor, deadline):
             with contextlib.suppress(IndexError, ValueError, struct.error):
                 for _, history in (field for field in _parts(record) if field[0] == 2):
-                    _add_row([dict(_parts(item)) for number, item in _parts(history) if number == 1], points)
+                    _add_row([[*_parts(item)] for number, item in _parts(history) if number == 1], points)
 
     def _records(self, descriptor: int, deadline: float) -> Iterator[bytes]:
         while True:
@@ -54,7 +54,7 @@ class WandbFile(RecordReader):
                 if self._started is not None:
                     self._started += block[at + 7 : at + 7 + size]
                     if len(self._started) > _MAX_RECORD_BYTES:
-                        self.note, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
+                        self._skipped, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
                     elif kind in (1, 4):
                         yield bytes(self._started)
                 at += 7 + size
@@ -71,10 +71,9 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, data[int(value) : stop]
 
 
-def _add_row(items: list[dict[int, bytes]], points: Points) -> None:
-    row = {
-        b"/".join(item[n] for n in (1, 2) if n in item).decode(errors="replace"): item.get(16, b"") for item in items
-    }
+def _add_row(items: list[list[tuple[int, bytes]]], points: Points) -> None:
+    keys = (b"/".join(part for number, part in item if number in (1, 2)).decode(errors="replace") for item in items)
+    row = dict(zip(keys, (dict(item).get(16, b"") for item in items), strict=True))
     step, time = _number(row.pop("_step", b"")), _number(row.pop("_timestamp", b""))
     if step is None or not 0 <= step <= MAX_STEP:
         return
