@@ -1,9 +1,9 @@
 """Rows of a file as points: one column counts them, the others with numbers are curves."""
 
+import contextlib
 import functools
 import math
-import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from nbtools.metrics.columns import Unit
@@ -12,8 +12,8 @@ from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 
 COUNTERS: Final[Mapping[str, Unit]] = {
-    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "training_step"), "step"),
-    **dict.fromkeys(("optimizer_step", "num_updates", "iteration", "iter", "it", "update"), "step"),
+    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "training_step", "optimizer_step"), "step"),
+    **dict.fromkeys(("num_updates", "iteration", "iter", "it", "update"), "step"),
     **dict.fromkeys(("time/total_timesteps", "num_timesteps", "timesteps", "timestep", "env_steps"), "step"),
     **dict.fromkeys(("consumed_samples", "samples_seen", "num_samples"), "sample"),
     **dict.fromkeys(("batch", "batch_idx", "round", "episode", "generation"), "step"),
@@ -21,15 +21,16 @@ COUNTERS: Final[Mapping[str, Unit]] = {
 }
 """Names of columns that count rows, the best first; also as the last part of a path: `train/global_step`."""
 _RANKS: Final = {name: rank for rank, name in enumerate(COUNTERS)}
-_CHOSEN, _BY_ORDER, _UNCOUNTED = -1, len(_RANKS), len(_RANKS) + 1
+_BY_ORDER, _UNCOUNTED = len(_RANKS), len(_RANKS) + 1
+_UNITS: Final[Sequence[Unit]] = [*COUNTERS.values(), "row"]
 _TOTALS: Final = ("total_steps", "max_steps")
 _NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs"})
 _TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
 _MEASURED: Final = frozenset({"loss", "accuracy", "acc", "perplexity", "reward", "return", "error"})
 """Rows without a counter have an order if a column has one of these words, and all are numbers."""
+_MOST_COLUMNS: Final = 1000
 _FEW: Final = 3
 """Rows with the step of the row before, more than others, from which their counter is taken for none."""
-_THOUSANDS: Final = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
 
 
 class TableColumns(NamedTuple):
@@ -94,7 +95,7 @@ class CountedRows:
         """Add the numbers of a row; whether it could be placed."""
         columns = table_columns(tuple(row))
         numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
-        if self.counters.keys() != row.keys() or self._step < 1000:
+        if len(self.counters) <= _MOST_COLUMNS:
             self.counters |= {name: self.counters.get(name, True) and _is_count(numbers.get(name)) for name in row}
         values = {curve: numbers[name] for name, curve in columns.curves if name in numbers and name != self.chosen}
         rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
@@ -102,18 +103,19 @@ class CountedRows:
             return False
         if rank < self._rank:
             self.begins_again, self._rank = self.has_counter, rank
-            self.counter, self.unit = counter, _unit_of(rank, counter)
-        outer = next((numbers[name] for _, name in columns.counters[-1:] if name in numbers and name != counter), None)
+            self.counter, self.unit = counter, _UNITS[rank]
         if rank == self._rank:
+            last = columns.counters[-1][1] if columns.counters else ""
+            outer = numbers.get(last, -1.0) if last != counter else -1.0
             count = int(numbers[counter]) if counter else self._step + 1
-            step = self._place(counter, count, self._outer if outer is None else math.floor(outer), values.keys())
+            step = self._place(counter, count, int(outer) if 0 <= outer <= MAX_STEP else self._outer, values.keys())
         elif rank == _RANKS["epoch"]:
             step = self._epochs.get(int(numbers[counter]), (0, max(self._step, 0)))[1]
         else:
             return False
         self._step, self._curves = step, values.keys()
-        if self.unit == "step" and (totals := [numbers[name] for name in columns.totals if name in numbers]):
-            self.total = int(totals[0])
+        if self.unit == "step" and (total := next((numbers.get(name) for name in columns.totals), None)):
+            self.total = int(total) if _is_count(total) else self.total
         time = next((numbers[name] for name in columns.times if numbers.get(name, 0) > 1e9), math.nan)
         for curve, value in values.items():
             add_point(self.points, curve, step, value, time)
@@ -122,7 +124,8 @@ class CountedRows:
     def _counter_of(self, columns: TableColumns, numbers: Mapping[str, float], *, is_plain: bool) -> tuple[int, str]:
         """Return rank and name of a row's best counter."""
         if self.chosen:
-            return (_CHOSEN, self.chosen) if _is_count(numbers.get(self.chosen)) else (_UNCOUNTED, "")
+            may_count = _is_count(numbers.get(self.chosen))
+            return (_RANKS.get(self.chosen.lower(), 0) if may_count else _UNCOUNTED), self.chosen
         for rank, name in columns.counters if self.chosen is None else ():
             if name not in self._excluded and _is_count(numbers.get(name)):
                 return rank, name
@@ -147,22 +150,12 @@ class CountedRows:
         return step
 
 
-def _unit_of(rank: int, counter: str) -> Unit:
-    if not counter:
-        return "row"
-    return COUNTERS.get(counter.lower(), "step") if rank == _CHOSEN else [*COUNTERS.values()][rank]
-
-
 def _is_count(number: float | None) -> bool:
     return number is not None and 0 <= number <= MAX_STEP and number == int(number)
 
 
 def _number(cell: object) -> float | None:
-    try:
-        if type(cell) in (int, float):
+    if type(cell) in (int, float) or (isinstance(cell, str) and 0 < len(cell) <= 40):
+        with contextlib.suppress(ValueError, OverflowError):
             return float(cell)  # type: ignore[arg-type]
-        if isinstance(cell, str) and 0 < len(cell) <= 40:
-            return float(cell.replace(",", "") if "," in cell and _THOUSANDS.fullmatch(cell) else cell)
-    except (ValueError, OverflowError):
-        pass
     return None

@@ -19,12 +19,12 @@ from nbtools.metrics.readers.points import Points, Reader
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.tail import Tail, open_regular
 
+_NO_COUNTER: Final = "no column counts its rows"
 _MAX_STATE_BYTES: Final = 256 << 20
 _MAX_COLUMNS: Final = 1000
 _MAX_LINES_OF_ROW: Final = 100
 _HEAD_BYTES: Final = 16 << 10
 _BLOCK_BYTES: Final = 256 << 10
-_MAX_ROWS_WITHOUT_STEPS: Final = 1_000
 
 OlderFile = tuple[int, int, str]
 """A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
@@ -73,7 +73,7 @@ class TableFile(Reader):
     def _begin(self, *, is_rotated: bool) -> None:
         """Expect a header, or a row of the header before: a program may write that once."""
         if not is_rotated:
-            self.note, self._num_rows = "", 0
+            self.note = ""
             self.rows.rewind()
         self._headers = {} if self._is_foreign else self._headers
         self._is_foreign, self._is_first = False, True
@@ -93,6 +93,7 @@ class TableFile(Reader):
             if self._is_foreign:  # a block for each look: it may be written again
                 break
             self._read_lines(block[:-1])
+            self._is_foreign |= not self.rows.has_counter and len(block) > _HEAD_BYTES
             if self.rows.begins_again:
                 self._begin_first()
             if time.thread_time() > deadline:
@@ -100,9 +101,8 @@ class TableFile(Reader):
         if is_complete:
             self._csv_line(None)
         self._take()
-        if block or self.history.num_unread_bytes:
-            tail = self._tails[0]
-            self.leave(0 if self._is_foreign else tail.path.stat().st_size - tail.position)
+        if not self._is_foreign and (block or self.history.num_unread_bytes):
+            self.leave(self._tails[0].path.stat().st_size - self._tails[0].position)
 
     def _block(self, *, is_complete: bool) -> bytes:
         """Return the next lines; of a file to which nothing is added, the last one may have no newline."""
@@ -138,16 +138,9 @@ class TableFile(Reader):
 
     def _add(self, row: Mapping[str, Any]) -> bool:
         is_placed = self.rows.add(row)
-        self._num_rows += 1
-        if not self.rows.has_counter:
-            self._count_nothing(row)
-            self._is_foreign = self._num_rows >= _MAX_ROWS_WITHOUT_STEPS
-        elif self.note.startswith("no column"):
-            self.note = ""
+        if self.rows.has_counter == self.note.startswith(_NO_COUNTER):
+            self.note = "" if self.rows.has_counter else f"{_NO_COUNTER} ({', '.join(row)[:100]})"
         return is_placed
-
-    def _count_nothing(self, names: Mapping[str, Any] | Sequence[str]) -> None:
-        self.note = f"no column counts its rows ({', '.join(names)[:100]})"
 
     def _csv_line(self, line: str | None) -> None:
         """Read a line, with those before it of which a quote is still open; None for the end of the file."""
@@ -172,8 +165,7 @@ class TableFile(Reader):
         if not self._headers or (is_first and self._is_header(names)):
             self._headers = {len(names): names}
             self._is_foreign = len(names) > _MAX_COLUMNS or not self._is_header(names)
-            if self._is_foreign:
-                self._count_nothing(names)
+            self.note = f"{_NO_COUNTER} ({', '.join(names)[:100]})" if self._is_foreign else ""
             return
         if self._delimiter == ";":  # written where the comma is the decimal mark
             cells = [cell.replace(",", ".") for cell in cells]
