@@ -12,11 +12,9 @@ from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 
 COUNTERS: Final[Mapping[str, Unit]] = {
-    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "training_step", "optimizer_step"), "step"),
-    **dict.fromkeys(("num_updates", "iteration", "iter", "it", "update"), "step"),
-    **dict.fromkeys(("time/total_timesteps", "num_timesteps", "timesteps", "timestep", "env_steps"), "step"),
-    **dict.fromkeys(("consumed_samples", "samples_seen", "num_samples"), "sample"),
-    **dict.fromkeys(("batch", "batch_idx", "round", "episode", "generation"), "step"),
+    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "iteration", "iter", "timesteps"), "step"),
+    **dict.fromkeys(("time/total_timesteps", "env_steps", "batch", "episode", "round"), "step"),
+    **dict.fromkeys(("consumed_samples", "num_samples"), "sample"),
     "epoch": "epoch",
 }
 """Names of columns that count rows, the best first; also as the last part of a path: `train/global_step`."""

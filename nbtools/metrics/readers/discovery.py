@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.points import Reader
 from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
+from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
@@ -54,22 +54,23 @@ class FoundMetrics:
     """
 
     def __init__(self, run_dir: Path, printed: LogMetrics, written: History | None = None) -> None:
-        self._files, self._printed = RunDir(run_dir), printed
+        self._files = RunDir(run_dir)
         rows = str(self._files.metrics)
         self._own = MetricSource(rows, rows, 0, History() if written is None else written, is_asked=True)
-        self._sources: dict[str, tuple[Reader, MetricSource]] = {}
-        self._failed: dict[str, str] = {}
+        self._sources: dict[str, MetricSource] = {}
+        self._chosen: dict[str, str] = {}
         self._next_look = float("-inf")
         self._has_ended = False
         self._merged = Curves(History(), {}, {})
         self._versions: list[tuple[History, int]] = []
-        self._last_rank: dict[Path, tuple[LogMetrics, MetricSource]] = {}
+        self._log = MetricSource("", "", 0, reader=printed)
+        self._last_rank: dict[str, MetricSource] = {}
         self._written: list[str] = []
         self._remarks: list[str] = []
         """Sentences on folders and files that are not read."""
         self._older: dict[str, set[OlderFile]] = {}
         """Path -> the files that its rotation has left."""
-        self._sniff_left_s, self._num_restarts = 0.0, 0
+        self._sniff_left_s = 0.0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
 
@@ -78,15 +79,20 @@ class FoundMetrics:
 
         The arguments are those of `places_of`; without `started`, no file is looked for.
         """
+        if (chosen := chosen_counters(self._files.path)) != self._chosen:
+            self._chosen, self._next_look, self._has_ended = chosen, float("-inf"), False
         self._look(cwd, args, started, ended)
-        for path in [path for path in self._sources if path not in self._failed]:
-            self._poll(path, is_complete=ended is not None)
-        printed = MetricSource("", "", 0, self._printed.history)
-        files = [source for source in (self._own, *self.sources) if source.history]
-        lines = [printed] if printed.history else [source for log, source in self._last_rank.values() if log.history]
+        is_complete, restarts = ended is not None, 0
+        with contextlib.suppress(OSError):
+            restarts = self._files.attempts.read_bytes().count(b"\n")
+        for table in (source.reader.rows for source in self.sources if isinstance(source.reader, TableFile)):
+            table.restarts = restarts
+        files = [source for source in (self._own, *self.sources) if source.poll(is_complete=is_complete)]
+        lines = [source for source in self._logs if source.poll(is_complete=is_complete)]
+        lines = [self._log] if self._log in lines else lines
         sources = [*files, *(source for source in lines if source.history.has_steps)] or lines[:1]
         if sources in ([], [self._own], lines[:1]):
-            only = sources[0] if sources else printed
+            only = sources[0] if sources else self._log
             self._merged = Curves(only.history, {only.name: [*only.history]} if sources else {}, {})
             return only.history
         versions = [(source.history, source.history.version) for source in sources]
@@ -99,49 +105,37 @@ class FoundMetrics:
     @property
     def sources(self) -> list[MetricSource]:
         """The files that are read."""
-        return [source for _, source in self._sources.values()]
+        return [*self._sources.values()]
 
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run, as a file or the log says."""
-        totals = [
-            reader.rows.total for reader, _ in self._sources.values() if isinstance(reader, (TableFile, TrainerState))
-        ]
-        logs = [self._printed, *(log for log, _ in self._last_rank.values())]
-        return next((total for total in (*totals, *(log.total_steps(num_epochs) for log in logs)) if total), None)
+        totals = [source.rows.total for source in self.sources if source.rows]
+        logs = (log.reader.total_steps(num_epochs) for log in self._logs if isinstance(log.reader, LogMetrics))
+        return next((total for total in (*totals, *logs) if total), None)
+
+    @property
+    def _logs(self) -> list[MetricSource]:
+        return [self._log, *self._last_rank.values()]
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
-        drawn, counted = self._merged.drawn, {source.name: source.counted_by for source in self.sources}
-        lines = [f"{name or _PRINTED}: {', '.join(names)}{counted.get(name, '')}" for name, names in drawn.items()]
+        drawn, counters = self._merged.drawn, {source.name: source.counter for source in self.sources}
+        words = {n: f"; counter: {one or 'none, rows by order'}" for n, one in counters.items() if one is not None}
+        lines = [f"{name or _PRINTED}: {', '.join(names)}{words.get(name, '')}" for name, names in drawn.items()]
         if others := [f"{name or _PRINTED} ({', '.join(names)})" for name, names in self._merged.not_drawn.items()]:
             lines.append(f"also found, but not drawn: {_listed(others)}")
-        logs = {self._files.log: self._printed} | {log: each for log, (each, _) in self._last_rank.items()}
-        noted = [*((path, reader.note) for path, (reader, _) in self._sources.items())]
-        noted += [(str(path), log.note) for path, log in logs.items()]
-        reasons = {path: note for path, note in noted if note} | self._failed
-        lines += [f"{path}: not read: {reason}" for path, reason in reasons.items()]
-        tables = [reader for reader, _ in self._sources.values() if isinstance(reader, TableFile) and reader.older]
+        every = [*self.sources, *self._logs]
+        lines += [f"{one.name or self._files.log}: not read: {one.note}" for one in every if one.note]
+        tables = [one.reader for one in every if isinstance(one.reader, TableFile) and one.reader.older]
         lines += [f"{one.path}: after {', '.join(Path(path).name for *_, path in one.older)}" for one in tables]
         lines += self._remarks
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
             lines.append(f'{found}; a printed line such as "{EXAMPLE}" is read, or JSONL with a key "step"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
-        elif not self._printed.history.has_steps and "" in drawn:
+        elif not self._log.history.has_steps and "" in drawn:
             lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')
         return lines
-
-    def _poll(self, path: str, *, is_complete: bool) -> None:
-        reader, source = self._sources[path]
-        try:
-            if isinstance(reader, TableFile):
-                reader.rows.restarts = self._num_restarts
-            source.history = reader.poll(is_complete=is_complete)
-            if isinstance(reader, (TableFile, TrainerState)) and reader.rows.has_counter:
-                source.counter = reader.rows.counter
-                source.counters = [name for name, may_count in reader.rows.counters.items() if may_count]
-        except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
-            self._failed[path] = f"{type(error).__name__}: {error}"
 
     # --- discovery ---
 
@@ -151,14 +145,11 @@ class FoundMetrics:
             return
         self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
         with contextlib.suppress(OSError):
-            self._num_restarts = self._files.attempts.read_bytes().count(b"\n")
-        with contextlib.suppress(OSError):
             # Some programs, such as Megatron's, print on the last rank alone.
-            for log in [] if self._printed.history else last_rank_logs(self._files.path) - self._last_rank.keys():
-                with contextlib.suppress(OSError):
-                    metrics, changed = LogMetrics(log), log.stat().st_mtime
-                    source = MetricSource(str(log), f"last rank's {log.name}", changed, metrics.history)
-                    self._last_rank[log] = metrics, source
+            for log in [] if self._log.history else last_rank_logs(self._files.path):
+                writer, changed = f"last rank's {log.name}", log.stat().st_mtime
+                source = MetricSource(str(log), writer, changed, reader=LogMetrics(log))
+                self._last_rank.setdefault(source.name, source)
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
             cut, others = list[Path](), dict[str, None]()
@@ -225,31 +216,31 @@ class FoundMetrics:
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
         """Read the newest files."""
-        chosen, before = chosen_counters(self._files.path), FilesBefore(self._files)
+        before = FilesBefore(self._files)
         by_age = sorted(files, key=lambda path: -files[path][1])
-        earlier = set([path for path in by_age if path.endswith(_STATE)][1:])  # the newest has the rows of all
-        for path, (reader, _) in [*self._sources.items()]:
-            if path in earlier or (isinstance(reader, TableFile) and self._is_stale(path, reader, chosen)):
+        earlier = [path for path in by_age if path.endswith(_STATE)][1:]  # the newest has the rows of all
+        for path, source in [*self._sources.items()]:
+            older = {file[:2] for file in self._older.get(path, ())}
+            is_new = isinstance(table := source.reader, TableFile) and (
+                table.rows.chosen != self._chosen.get(table.path.name) or older - {file[:2] for file in table.older}
+            )
+            if path in earlier or is_new:  # the user chose another counter, or a rotation has left a file
                 del self._sources[path]
         new = [path for path in by_age if path not in self._sources and path not in earlier]
         room = max(_MAX_FILES - len(self._sources), 0)
         for path in new[:room]:
             (root, changed), place, name = files[path], Path(path), Path(path).name
-            made: Reader = TableFile(path, sorted(self._older.get(path, ())), chosen.get(name), before.end_in)
+            made: Reader = TableFile(path, sorted(self._older.get(path, ())), self._chosen.get(name), before.end_in)
             if name.endswith(".wandb"):
                 made, place = WandbFile(path), place.parent.parent
             elif name.startswith("events.out.tfevents."):
                 made, place = EventFile(path, str(place.parent.relative_to(root))), place.parent
             elif name == _STATE:
                 made = TrainerState(path)
-            self._sources[path] = made, MetricSource(path, f"{type(made).__name__} {writer_of(place)}", changed)
+            writer = f"{type(made).__name__} {writer_of(place)}"
+            self._sources[path] = MetricSource(path, writer, changed, reader=made)
         if num_left := len(new[room:]):
             self._remarks.append(f"{num_left:,} more files were not read: only the newest {_MAX_FILES} are")
-
-    def _is_stale(self, path: str, reader: TableFile, chosen: dict[str, str]) -> bool:
-        """Whether the user chose another counter of a table, or a rotation has left a file that was not read."""
-        older, known = {file[:2] for file in self._older.get(path, ())}, {file[:2] for file in reader.older}
-        return chosen.get(Path(path).name) != reader.rows.chosen or not older <= known
 
 
 def last_rank_logs(run_dir: Path) -> set[Path]:

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.readers.counted_rows import CountedRows
+from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.user_config import read_user_config, update_user_config
 
@@ -18,7 +21,7 @@ _CHOICES: Final = "counters"
 
 @dataclass(eq=False)
 class MetricSource:
-    """A file, or the log."""
+    """A file, or a log."""
 
     name: str
     writer: str
@@ -26,17 +29,42 @@ class MetricSource:
     changed: float
     """Unix time of its last change when it was found: that of rows without a time."""
     history: History = field(default_factory=History)
+    reader: Reader | LogMetrics | None = None
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
-    counter: str | None = None
-    """The column that counts its rows; "" for their order, None where the format says what counts."""
-    counters: Sequence[str] = ()
-    """The columns that may count."""
+    failure: str = ""
+
+    def poll(self, *, is_complete: bool) -> History:
+        """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
+        try:
+            if isinstance(self.reader, LogMetrics):
+                self.history = self.reader.history
+            elif self.reader is not None and not self.failure:
+                self.history = self.reader.poll(is_complete=is_complete)
+        except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
+            self.failure = f"{type(error).__name__}: {error}"
+        return self.history
 
     @property
-    def counted_by(self) -> str:
-        """What counts the rows, in words; "" where the format says it."""
-        return "" if self.counter is None else f"; counter: {self.counter or 'none, rows by order'}"
+    def note(self) -> str:
+        """Why rows are not read; "" if they are."""
+        return self.failure or (self.reader.note if self.reader is not None else "")
+
+    @property
+    def rows(self) -> CountedRows | None:
+        """The rows of a table, once one of them is placed."""
+        rows = self.reader.rows if isinstance(self.reader, Reader) else None
+        return rows if rows is not None and rows.has_counter else None
+
+    @property
+    def counter(self) -> str | None:
+        """The column that counts the rows; "" for their order, None where the format says what counts."""
+        return None if self.rows is None else self.rows.counter
+
+    @property
+    def counters(self) -> list[str]:
+        """The columns that may count."""
+        return [] if self.rows is None else [name for name, may_count in self.rows.counters.items() if may_count]
 
 
 def chosen_counters(run_dir: Path) -> dict[str, str]:

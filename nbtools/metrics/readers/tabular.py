@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from nbtools.metrics.history import History
 from nbtools.metrics.readers.counted_rows import CountedRows, table_columns
-from nbtools.metrics.readers.points import Points, Reader
+from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.tail import Tail, open_regular
 
@@ -50,7 +49,8 @@ class TableFile(Reader):
         starts_at: Callable[[str], int] = lambda path: 0,
     ) -> None:
         super().__init__(path)
-        self.older, self._starts_at, self.rows = tuple(older), starts_at, CountedRows(chosen)
+        self.rows: CountedRows = CountedRows(chosen)
+        self.older, self._starts_at = tuple(older), starts_at
         self._begin_first()
 
     def _begin_first(self) -> None:
@@ -187,7 +187,6 @@ class TableFile(Reader):
 class TrainerState(Reader):
     """The newest `trainer_state.json` of transformers' checkpoints, which has all rows up to it."""
 
-    rows = CountedRows()
     _seen: tuple[int, int, int] | None = None
 
     def read(self, points: Points, deadline: float) -> None:
@@ -203,12 +202,13 @@ class TrainerState(Reader):
             state = _parsed(file.read().decode(errors="replace"))
             self._seen, self.note = seen, "it is not JSON, or not written to its end"
             if isinstance(state, dict):
-                self.rows, self.note = CountedRows(), ""
+                rows, self.note = CountedRows(), ""
                 for row in state.get("log_history", []):
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
-                        self.rows.add(row)
-                self.rows.total = whole(state.get("max_steps"))
-                points |= self.rows.points
+                        rows.add(row)
+                rows.total = whole(state.get("max_steps"))
+                points |= rows.points
+                self.rows = rows
 
 
 def holds_rows(path: str | Path) -> bool | None:
@@ -227,9 +227,6 @@ def holds_rows(path: str | Path) -> bool | None:
 
 def _parsed(text: str) -> Any:
     """Return the value of a JSON text, also of one with NaN, which Python's json writes; None if it is none."""
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(text)
-        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.curve_names import metric_of, split_of
-from nbtools.metrics.readers.points import Points, RecordReader, add_point
+from nbtools.metrics.readers.points import Points, add_point
 from nbtools.metrics.readers.protobuf import fields
+from nbtools.metrics.readers.reader import RecordReader
 from nbtools.rundir.json_files import MAX_STEP
 
 _BLOCK_BYTES: Final = 8 << 20

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from nbtools.metrics.curve_names import metric_of
-from nbtools.metrics.readers.points import Points, RecordReader, add_point
+from nbtools.metrics.readers.points import Points, add_point
 from nbtools.metrics.readers.protobuf import fields
+from nbtools.metrics.readers.reader import RecordReader
 from nbtools.rundir.json_files import MAX_STEP
 
 _BLOCK_BYTES: Final = 32 << 10

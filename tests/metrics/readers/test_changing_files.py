@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers import points
+from nbtools.metrics.readers import reader as reading
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.tabular import TableFile
@@ -326,9 +326,9 @@ def test_too_many_records_for_one_look_are_told_and_read_at_the_next(
     else:
         block = b"\0\0\0\0\0\0\1" * 4681 + b"\0"
         (tmp_path / "file").write_bytes((b":W&B\xe1\xbe\x00" + block[7:]) + block * 20)
-    monkeypatch.setattr(points, "_LOOK_S", -1.0)
+    monkeypatch.setattr(reading, "_LOOK_S", -1.0)
     reader.poll()
     assert "MB of it are not read yet" in reader.note
-    monkeypatch.setattr(points, "_LOOK_S", 600.0)
+    monkeypatch.setattr(reading, "_LOOK_S", 600.0)
     reader.poll()
     assert reader.note == ""

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers import points, tabular
+from nbtools.metrics.readers import reader as reading
+from nbtools.metrics.readers import tabular
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 
 HERE = Path(__file__).parent
@@ -329,7 +330,7 @@ def test_a_file_that_takes_too_long_for_one_look_is_read_on_at_the_next(
 ) -> None:
     rows = [{"step": step, "loss": 0.5, "text": "x" * 1_000} for step in range(10_000)]
     reader = TableFile(write_jsonl(tmp_path / "log.jsonl", rows))
-    monkeypatch.setattr(points, "_LOOK_S", -1.0)
+    monkeypatch.setattr(reading, "_LOOK_S", -1.0)
     steps = points_of(reader.poll())["train/loss"][0]
     assert steps == [*range(len(steps))] and len(steps) < 5_000
     assert reader.note.endswith(" MB of it are not read yet") and reader.history.num_unread_bytes > 5e6
