@@ -373,6 +373,7 @@ class Run:
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
+            "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
             "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
