@@ -11,7 +11,6 @@ from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
-
 _MAX_ROWS: Final = 1000
 
 

@@ -21,15 +21,14 @@ COUNTERS: Final = {
 UNNAMED: Final = 4
 LEADING: Final = 6
 EPOCH: Final = 9
-_TOTALS: Final = frozenset("total max num number of per every n_ n next last best from for size limit log save".split())
+_TOTALS: Final = frozenset(["total", "max", "num", "number", "of", "per", "every", "n_", "n", "next", "last", "best", "from", "for", "size", "limit", "log", "save"])
 _STOPS: Final = frozenset(
-    """a after and at by for from in is of on over per than the to took was with best saved into current reached
-    since until about all training""".split()
+    ["a", "after", "and", "at", "by", "for", "from", "in", "is", "of", "on", "over", "per", "than", "the", "to", "took", "was", "with", "best", "saved", "into", "current", "reached", "since", "until", "about", "all", "training"]
 )
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
-_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
@@ -103,7 +102,7 @@ class Reading:
     rank: Slot | None = None
 
 
-def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pass over the numbers of a line
+def read(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
     if _OBJECT.match(line):
         return None

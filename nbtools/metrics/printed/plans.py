@@ -183,6 +183,8 @@ class Plans:
             spans.append((position(reading.rank.start), position(reading.rank.end - 1) + 1, "rank", reading.rank))
         elif found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
+        if not spans:  # a pattern of the user that names neither a metric nor a counter
+            return Plan(kind)
         spans.sort(key=lambda span: span[:2])
         expression, at = "", 0
         plan = Plan(kind, is_cell=reading.is_cell)

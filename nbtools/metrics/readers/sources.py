@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.counted_rows import CountedRows
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.user_config import read_user_config, update_user_config
