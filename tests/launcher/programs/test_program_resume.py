@@ -500,17 +500,6 @@ def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
     assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
 
 
-def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(tmp_path: Path) -> None:
-    words = {"resume": ["--load", "{checkpoint}"]}
-    plan = {"args": ["--load", "ckpts"], "argv": ["train", "--load", "ckpts"], "program": words, "cwd": str(tmp_path)}
-    (tmp_path / "ckpts/iter_5").mkdir(parents=True)
-    for found in ("ckpts", "ckpts/iter_5"):
-        assert continued(plan, tmp_path / found)["argv"] == plan["argv"]
-    assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
-    (tmp_path / "ckpts").rename(tmp_path / "moved")
-    assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
-
-
 # --- real programs ------------------------------------------------------------------------------------
 
 
