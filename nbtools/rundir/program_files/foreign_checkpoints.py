@@ -80,7 +80,7 @@ class ForeignCheckpoint:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What `resumed_from` of a launch.json says of it."""
+        """The checkpoint as `resumed_from` of a launch.json has it."""
         origin = {"checkpoint": self.name, "step": self.step, "path": str(self.path)}
         return origin | ({"is_estimate": True} if self.is_estimate else {})
 
