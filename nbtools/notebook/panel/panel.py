@@ -6,7 +6,7 @@ Its thread checks the files about once a second.
 import shlex
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
+from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -116,12 +117,13 @@ class LivePlot(LiveView):
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
+        self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         for text in (checkpoints.pattern, checkpoints.words):
             text.observe(self._remember, "value")
         if self._widgets.page is not None:
-            self._widgets.page.on_msg(lambda *_: self._store_soon())  # the page tells of a save, and of nothing else
+            self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
@@ -458,6 +460,32 @@ class LivePlot(LiveView):
         with self._lock:
             self._stored_at = 0.0
             self._changed()
+
+    def _hear_page(self, said: Mapping[str, Any]) -> None:
+        """Act on a message of the page: it is saved, or a number of the log was clicked."""
+        if "number" not in said:
+            self._store_soon()
+            return
+        with self._lock:
+            self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
+
+    def keep_curves(self, *patterns: str) -> str:
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
+
+        They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
+
+        Returns:
+            Where they are kept.
+
+        Raises:
+            ConfigError: a text is no pattern.
+        """
+        said = remember(self.run, "curves", curves=patterns)
+        with self._lock:
+            self.run, self._stamp = Run(self.run.dir), None  # which reads its lines again
+            self._choices.hidden.clear()  # the page is in use, and may take the empty chart for one out of sight
+            self._changed()
+        return f"{plural(len(patterns), 'pattern')} {said}"
 
     def _hear(self) -> None:
         """Act on a message of the canvas."""
