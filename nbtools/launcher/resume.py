@@ -161,7 +161,7 @@ def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], s
     before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
     changes = {} if after == before else {"nproc_per_node": [before, after]}
     changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
-    origin = {"run": parent.id, **planned.origin} | ({"changes": changes} if changes else {})
+    origin = {"run": parent.id, **planned.checkpoint.origin} | ({"changes": changes} if changes else {})
     return start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
 
 

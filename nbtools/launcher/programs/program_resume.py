@@ -45,13 +45,6 @@ class ProgramResume:
     notes: tuple[str, ...]
 
     @property
-    def origin(self) -> dict[str, Any]:
-        """`resumed_from` of the new run's launch.json, without the run."""
-        found = self.checkpoint
-        origin = {"checkpoint": found.name, "step": found.step, "path": str(found.path)}
-        return origin | ({"is_estimate": True} if found.is_estimate else {})
-
-    @property
     def sentence(self) -> str:
         """The checkpoint and the words with which the program continues."""
         words = [word.replace("{checkpoint}", str(self.checkpoint.path)) for word in self.program.resume]
@@ -91,18 +84,17 @@ def planned_resume(
 def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> str:
     """Return a warning if a resume from a checkpoint, with further arguments, overwrites checkpoints of the parent."""
     folder, cwd, own = found.path.parent, str(parent.info.get("cwd") or "/"), recorded_arguments(parent.info)
-    lost = [one for one in _saved(parent) if one.path.parent == folder and one.time > found.time]
     before, after = (named_folders(cwd, words, parent.info) for words in (own, [*own, *args]))
     flags = [flag for flag, named in before.items() if folder.is_relative_to(named)]
+    has_later = any(one.path.parent == folder and one.time > found.time for one in _saved(parent))
     is_same_name = bool(args) and not any(map(str.isdigit, found.path.name))
     is_apart = folder.is_relative_to(parent.dir) or any(before[flag] != after[flag] for flag in flags)
-    if is_apart or not (lost or is_same_name):
+    if is_apart or not (has_later or is_same_name):
         return ""
-    where = f" with {flags[0]}" if flags and flags[0][0] == "-" else ""
-    return (
-        f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the "
-        f"same names; name another folder{where}"
+    text = (
+        f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the same names"
     )
+    return f"{text}; name another folder{f' with {flags[0]}' if flags and flags[0][0] == '-' else ''}"
 
 
 def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Path) -> dict[str, Any] | None:
@@ -115,7 +107,7 @@ def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Pat
         begun, ended = run.records.started_at, run.records.ended_at
         if begun is not None and begun <= path.stat().st_mtime <= (ended or time.time()):
             for one in (one for one in _saved(run) if one.path == path):
-                return {"run": run.id, **ProgramResume(program, (), Project(cwd), one, ()).origin}
+                return {"run": run.id, **one.origin}
     return None
 
 
@@ -143,11 +135,11 @@ def known_words(run: Run) -> tuple[str, ...]:
 
 def said_in_words(run: Run) -> tuple[str, str, str]:
     """Return the pattern of the checkpoints of a program, the words that resume it, and where these come from."""
-    pattern, words = checkpoints_and_resume(run.info)
-    of_names = [] if pattern else ["the files by the usual names of checkpoints"]
-    of_names += [] if words or not known_words(run) else ["the words by the name of an argument"]
-    note = f"Guessed: {', '.join(of_names)}. " if of_names else ""
-    return pattern or guessed_pattern(_saved(run)), shlex.join(secret_values.masked(known_words(run))), note
+    pattern, words = checkpoints_and_resume(run.info)[0], known_words(run)
+    guessed = [] if pattern else ["the files by the usual names of checkpoints"]
+    guessed += ["the words by the name of an argument"] if words and [*words] == run.info.get("resume_guess") else []
+    note = f"Guessed: {', '.join(guessed)}. " if guessed else ""
+    return pattern or guessed_pattern(_saved(run)), shlex.join(secret_values.masked(words)), note
 
 
 def program_of(run: Run) -> Program:

@@ -11,29 +11,32 @@ from nbtools.metrics.printed.shapes import varying_parts
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
     **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps"), 1),
-    **dict.fromkeys(("iteration", "iter", "itr", "it", "update", "steps", "iters", "iterations", "updates"), 2),
-    **dict.fromkeys(("batch", "minibatch", "batches", "batch_idx"), 3),
+    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
+    **dict.fromkeys(("batch", "minibatch", "batch_idx"), 3),
     "samples": 3,
     **dict.fromkeys(("episode", "round"), 5),
-    **dict.fromkeys(("epoch", "epochs", "ep"), 9),
+    **dict.fromkeys(("epoch", "ep"), 9),
 }
 """Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
 UNNAMED: Final = 4
 LEADING: Final = 6
 EPOCH: Final = 9
-_TOTALS: Final = frozenset("total max num number of per every n_ n next last best from for size limit log save".split())
+_TOTALS: Final = frozenset(["total", "max", "num", "number", "of", "per", "every", "n_", "n", "next", "last", "best", "from", "for", "size", "limit", "log", "save"])
 _STOPS: Final = frozenset(
-    """a after and at by for from in is of on over per than the to took was with best saved into current reached
-    since until about all training""".split()
+    ["a", "after", "and", "at", "by", "for", "from", "in", "is", "of", "on", "over", "per", "than", "the", "to", "took", "was", "with", "best", "saved", "into", "current", "reached", "since", "until", "about", "all", "training"]
 )
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
-_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
+_GLUED: Final = re.compile(r"^[A-Za-zµ%][\w/%]*")
+"""The unit of the number before."""
+_OBJECT: Final = re.compile(r"[\w.]+\(\w+=|\(\w+\): |Average ")
+"""An object, such as `Namespace(lr=0.1)`, or a module of a model."""
 _LOOP: Final = re.compile(r"(\w+)\((\w+)\)$")
 _PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
 """The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
@@ -51,15 +54,13 @@ _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
 KNOWN_LINES: Final = tuple(
-    Pattern(f"Average {name} @[ IoU={iou} | area={area} | maxDets={most} ] = {{{metric}}}")
-    for name, iou, area, most, metric in (
-        ("Precision (AP)", "0.50:0.95", " all", "100", "eval/AP"),
-        ("Precision (AP)", "0.50", " all", "100", "eval/AP50"),
-        ("Precision (AP)", "0.75", " all", "100", "eval/AP75"),
-        *(("Precision (AP)", "0.50:0.95", f"{a:>6}", "100", f"eval/AP{a[0]}") for a in ("small", "medium", "large")),
-        *(("Recall (AR)", "0.50:0.95", " all", f"{most:>3}", f"eval/AR_{most}") for most in (1, 10, 100)),
-        *(("Recall (AR)", "0.50:0.95", f"{a:>6}", "100", f"eval/AR{a[0]}") for a in ("small", "medium", "large")),
+    Pattern(
+        f"Average {name} @[ IoU={iou} | area={area} | maxDets={most:>3} ] = {{eval/{short}{iou[:4].replace(':', '')}_{area.strip()}_{most}}}"
     )
+    for name, short in (("Precision (AP)", "AP"), ("Recall (AR)", "AR"))
+    for iou in ("0.50:0.95", "0.50", "0.75")
+    for area in (" all", " small", "medium", " large")
+    for most in (1, 10, 100, 300, 1000)
 )
 """Lines of libraries that no grammar reads: the summary of pycocotools."""
 
@@ -101,8 +102,10 @@ class Reading:
     rank: Slot | None = None
 
 
-def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pass over the numbers of a line
+def read(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
+    if _OBJECT.match(line):
+        return None
     parts = varying_parts(line)
     values: list[Slot] = []
     counters: list[Counter] = []
@@ -121,7 +124,7 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     for i, (start, end, is_number) in enumerate(parts):
         if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
             continue
-        gap, text = line[at:start], line[start:end]
+        gap, text = _GLUED.sub(" ", line[at:start]) if at else line[:start], line[start:end]
         ending = parts[i + 1][0] if i + 1 < len(parts) else len(line)
         follows = line[end:ending]
         at = end
@@ -210,7 +213,7 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
             continue
         is_after_unread = False
         if head is None and (values or counters):
-            head = [word for word in context if word]
+            head = _WORD.findall(line[:bar_at]) if bar_at > 0 else [word for word in context if word]
     num_loose += len(_WORD.findall(line[at:]))
     counters = _meaning(counters, is_bar=is_bar)
     if not values and not counters:
@@ -224,7 +227,7 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         return None
     head = head or []
     context = [word for word in context if word]
-    if split_of([word.strip("():") for word in context[len(head) :]], None):
+    if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
         head = context  # validation loss at iteration 100 on test set
     if line.startswith("* ") and split is None:
         split = "eval"
@@ -263,7 +266,7 @@ def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
 
 def rank_of(name: str) -> int | None:
     """Return the rank of a counter's name; None if it counts nothing."""
-    words = name.lower().replace("#", "").split()
+    words = name.lower().replace("#", "").strip("/").split()
     if not words or len(words) > 4:
         return None
     last = words[-1].partition("(")[0] or words[-1]

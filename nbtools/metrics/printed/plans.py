@@ -186,7 +186,7 @@ class Plans:
         if not spans:  # a pattern of the user that names neither a metric nor a counter
             return Plan(kind)
         spans.sort(key=lambda span: span[:2])
-        expression, at, is_sure = "", 0, reading.source == "pattern" or bool(reading.counters)
+        expression, at = "", 0
         plan = Plan(kind, is_cell=reading.is_cell)
         statement = self._statement(reading, counter, epoch, text)
         curves = []
@@ -201,7 +201,7 @@ class Plans:
                 continue
             split = slot.split or reading.split or (None if reading.counters else self.split)
             is_given = reading.source == "pattern"
-            curve = self._curves.named(reading.head, slot.name, split, is_sure=is_sure, is_given=is_given)
+            curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.is_redrawn |= reading.is_bar
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement

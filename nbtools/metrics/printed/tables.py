@@ -16,6 +16,7 @@ _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│�
 _BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
+_LABELS: Final = ("class", "category", "name")
 Header = tuple[str, ...]
 
 
@@ -55,7 +56,7 @@ def row_of(line: str, header: Header) -> Reading | None:
     cells = [*_CELL.finditer(line)]
     found = [_VALUE.fullmatch(cell[0]) or _CLOCK.fullmatch(cell[0]) for cell in cells]
     label = ""
-    if found and found[0] is None and rank_of(header[0]) is None and len(found) >= len(header) > 2:
+    if found and found[0] is None and header[0].lower() in _LABELS and len(found) >= len(header) > 2:
         num_words = len(found) - len(header) + 1
         label = "_".join(cell[0] for cell in cells[:num_words])
         found = [None, *found[num_words:]]

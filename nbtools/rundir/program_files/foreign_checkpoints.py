@@ -13,10 +13,11 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from nbtools.errors import CheckpointError, html_table
+from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files.written_files import places_of, split_pattern, walk
 from nbtools.rundir.tail import open_regular
 
@@ -72,13 +73,16 @@ class ForeignCheckpoint:
     metrics: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Always empty: a file of another program does not say."""
 
-    def _repr_html_(self) -> str:
-        return html_table([(self.name, str(self.path)), ("", self.about), ("bytes", f"{self.num_bytes:,}")])
-
     @property
     def about(self) -> str:
         """The step in words: `step 200`, `about step 200` or `step ?`."""
         return "step ?" if self.step is None else f"{'about ' * self.is_estimate}step {self.step:,}"
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The checkpoint as `resumed_from` of a launch.json has it."""
+        origin = {"checkpoint": self.name, "step": self.step, "path": str(self.path)}
+        return origin | ({"is_estimate": True} if self.is_estimate else {})
 
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
@@ -124,34 +128,26 @@ class ForeignCheckpoints:
         now, key = time.monotonic(), (ended, started is None, pattern)
         is_known = key == self._key and (ended is not None or now - self._looked < _LOOK_EVERY_S)
         if started is not None and not is_known:
-            self._looked, shared = now, dict[Path, str]()
+            self._looked = now
             with contextlib.suppress(OSError):
-                self._found = checkpoints_of(self._run_dir, cwd, args, started, ended, pattern, shared=shared)
-                self._key, self.shared = key, shared
+                self._found, self.shared = checkpoints_of(self._run_dir, cwd, args, started, ended, pattern)
+                self._key = key
         return self._found
 
 
 def checkpoints_of(
-    run_dir: Path,
-    cwd: str | None,
-    args: Sequence[str],
-    started: float,
-    ended: float | None,
-    pattern: str = "",
-    *,
-    quiet_s: float = _QUIET_S,
-    shared: dict[Path, str] | None = None,
-) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program wrote, oldest first; the arguments and errors are those of `places_of`.
+    run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None, pattern: str = ""
+) -> tuple[list[ForeignCheckpoint], dict[Path, str]]:
+    """Return the checkpoints that a program wrote, oldest first, and the folders of those that another run may have
+    written, each with the name of that run; the arguments and errors are those of `places_of`.
 
     Args:
         pattern: `out/*.ckpt`, from the working directory on; empty to look for usual names in the run directory, the
             folders that the arguments name, and the working directory.
-        quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
-        shared: receives the folders of checkpoints that another run may have written, each with the name of that run.
     """
+    shared: dict[Path, str] = {}
     found: dict[Path, ForeignCheckpoint] = {}
-    before = time.time() - quiet_s if ended is None else float("inf")
+    before = time.time() - _QUIET_S if ended is None else float("inf")
     places = places_of(run_dir, cwd, args, started, ended)
     roots = [run_dir, *places.named, *places.working]
     folder, rest = split_pattern(cwd, pattern)
@@ -162,16 +158,14 @@ def checkpoints_of(
         for path in islice(root.glob(rest), _MAX_FILES) if pattern else _usual(root):
             with contextlib.suppress(OSError):  # just removed
                 files = _files_of(path)
-                if places.has(max(files.values(), key=lambda status: status.st_mtime)) and not _is_unfinished(
-                    path.name, files
-                ):
-                    base = next((base for base in (*places.working, run_dir) if path.is_relative_to(base)), None)
-                    one = _of_files(path, str(path.relative_to(base) if base else path), files)
-                    if other is None and one.time <= before:
-                        found.setdefault(path, one)
-                    elif other is not None and shared is not None:
+                if places.has(max(files.values(), key=attrgetter("st_mtime"))) and not _is_unfinished(path.name, files):
+                    bases = (base for base in (*places.working, run_dir) if path.is_relative_to(base))
+                    name = next((path.relative_to(base) for base in bases), path)
+                    if other is not None:
                         shared[path.parent] = other
-    return sorted(found.values(), key=lambda one: (one.time, one.name))
+                    elif (one := _of_files(path, str(name), files)).time <= before:
+                        found.setdefault(path, one)
+    return sorted(found.values(), key=lambda one: (one.time, one.name)), shared
 
 
 def guessed_pattern(found: Sequence[ForeignCheckpoint]) -> str:

@@ -500,17 +500,6 @@ def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
     assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
 
 
-def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(tmp_path: Path) -> None:
-    words = {"resume": ["--load", "{checkpoint}"]}
-    plan = {"args": ["--load", "ckpts"], "argv": ["train", "--load", "ckpts"], "program": words, "cwd": str(tmp_path)}
-    (tmp_path / "ckpts/iter_5").mkdir(parents=True)
-    for found in ("ckpts", "ckpts/iter_5"):
-        assert continued(plan, tmp_path / found)["argv"] == plan["argv"]
-    assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
-    (tmp_path / "ckpts").rename(tmp_path / "moved")
-    assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
-
-
 # --- real programs ------------------------------------------------------------------------------------
 
 
@@ -533,6 +522,81 @@ def test_transformers_trainer_resumes_to_the_same_weights(work: Path) -> None:
     assert steps_of(child) == list(range(5, 45, 5))
     ends = [(work / folder / "end/model.safetensors").read_bytes() for folder in ("whole", "cut")]
     assert ends[0] == ends[1]
+
+
+LIGHTNING = """
+import argparse, lightning, torch
+p = argparse.ArgumentParser()
+p.add_argument("--ckpt_path")
+p.add_argument("--max_epochs", type=int, default=2)
+args = p.parse_args()
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1)
+    def training_step(self, batch):
+        loss = (self.linear(batch) ** 2).mean()
+        print(f"step {self.global_step} loss {loss.item():.6f}", flush=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+data = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)
+options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": False, "default_root_dir": "out"}
+lightning.Trainer(max_epochs=args.max_epochs, **options).fit(Line(), data, ckpt_path=args.ckpt_path)
+"""
+ACCELERATE = """
+import argparse, torch
+from accelerate import Accelerator
+p = argparse.ArgumentParser()
+p.add_argument("--resume_from_checkpoint")
+p.add_argument("--max_epochs", type=int, default=2)
+args = p.parse_args()
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(2, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.01))
+step = 0
+if args.resume_from_checkpoint:
+    accelerator.load_state(args.resume_from_checkpoint)
+    step = int(args.resume_from_checkpoint.rpartition("_")[2])
+while step < 4 * args.max_epochs:
+    loss = (model(torch.ones(2, 2)) ** 2).mean()
+    print(f"step {step} loss {loss.item():.6f}", flush=True)
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    if step % 4 == 0:
+        accelerator.save_state(f"out/step_{step}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "flag", "newest", "pattern"),
+    [
+        pytest.param(
+            LIGHTNING,
+            "--ckpt_path",
+            "out/checkpoints/epoch=1-step=8.ckpt",
+            "out/checkpoints/epoch=*-step=*.ckpt",
+            marks=pytest.mark.needs("lightning"),
+        ),
+        (ACCELERATE, "--resume_from_checkpoint", "out/step_8", "out/step_*"),
+    ],
+    ids=["lightning", "accelerate"],
+)
+def test_programs_of_lightning_and_accelerate_resume_where_they_were(
+    work: Path, source: str, flag: str, newest: str, pattern: str
+) -> None:
+    (work / "train.py").write_text(source)
+    run = finished(launch("train.py", torchrun=False))
+    assert said_in_words(run)[:2] == (pattern, f"{flag} '{{checkpoint}}'")
+    assert (run.checkpoints[-1].name, run.checkpoints[-1].step) == (newest, 8)
+    child = finished(resume(run, args=["--max_epochs", "3"]))
+    assert child.info["args"] == [flag, str(work / newest), "--max_epochs", "3"]
+    assert child.own_history["train/loss"].steps.tolist() == [8, 9, 10, 11] and steps_of(child) == [*range(12)]
+    loss = child.history["train/loss"].values
+    assert (loss[1:] < loss[:-1]).all(), "the weights continue"
 
 
 @pytest.mark.slow

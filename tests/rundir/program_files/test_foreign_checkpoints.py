@@ -45,11 +45,9 @@ def cwd(run_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
-def listed(
-    run_dir: Path, *args: str, ended: float | None = None, quiet_s: float = 0, pattern: str = ""
-) -> list[ForeignCheckpoint]:
-    cwd = run_dir.parents[1] / "cwd"
-    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern, quiet_s=quiet_s)
+def listed(run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False) -> list[ForeignCheckpoint]:
+    cwd, ended = run_dir.parents[1] / "cwd", None if goes_on else time.time()
+    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
 
 
 def names(found: list[ForeignCheckpoint]) -> set[str]:
@@ -234,8 +232,7 @@ def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overl
     assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
     assert listed(run_dir) == [], "both write to it"
-    shared: dict[Path, str] = {}
-    checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None, shared=shared)
+    _, shared = checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
     assert shared == {cwd / "ckpts": other.name}
     assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
 
@@ -245,10 +242,10 @@ def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overl
 
 def test_a_checkpoint_that_is_being_written_is_listed_once_it_is_quiet(run_dir: Path, cwd: Path) -> None:
     write(cwd / "last.ckpt", age_s=0)
-    assert listed(run_dir, quiet_s=2) == []
-    assert names(listed(run_dir, quiet_s=2, ended=time.time())) == {"last.ckpt"}, "no process is left that writes"
+    assert listed(run_dir, goes_on=True) == []
+    assert names(listed(run_dir)) == {"last.ckpt"}, "no process is left that writes"
     write(cwd / "last.ckpt", age_s=3)
-    assert names(listed(run_dir, quiet_s=2)) == {"last.ckpt"}
+    assert names(listed(run_dir, goes_on=True)) == {"last.ckpt"}
 
 
 def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_dir: Path, cwd: Path) -> None:
