@@ -105,7 +105,9 @@ def num_read(expected: dict[str, Any], found: dict[str, Found]) -> tuple[int, in
         points = one["points"]
         total += len(points)
         at_steps = [left_over(points, each, has_bars=has_bars)[0] for each in found.values()]
-        anywhere = [left_over([([], value) for _, value in points], each, has_bars=has_bars)[0] for each in found.values()]
+        anywhere = [
+            left_over([([], value) for _, value in points], each, has_bars=has_bars)[0] for each in found.values()
+        ]
         values += len(points) - min(anywhere, default=len(points))
         placed += len(points) - min(at_steps, default=len(points))
     return total, values, placed
