@@ -20,6 +20,7 @@ from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.printed.read_line import read_line
+from nbtools.metrics.readers.sources import MetricSource
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
@@ -432,6 +433,11 @@ def curve_sources(run: Run) -> list[str]:
         return []
     more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
     return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
+
+
+def metric_sources(run: Run) -> list[MetricSource]:
+    """Return the files from which the curves of a script come, with what counts their rows; those found so far."""
+    return run._found.sources if run._has_program_log else []
 
 
 def shift_of(run: Run) -> int:
