@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.printed.log import EXAMPLE, LogMetrics
+from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows

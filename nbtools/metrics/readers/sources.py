@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.counted_rows import CountedRows
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.user_config import read_user_config, update_user_config
@@ -38,6 +38,7 @@ class MetricSource:
         """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
         try:
             if isinstance(self.reader, LogMetrics):
+                self.reader.has_ended = is_complete
                 self.history = self.reader.history
             elif self.reader is not None and not self.failure:
                 self.history = self.reader.poll(is_complete=is_complete)

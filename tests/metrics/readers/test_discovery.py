@@ -14,10 +14,10 @@ import pytest
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import Points
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile

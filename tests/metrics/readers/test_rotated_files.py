@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
 
 WRITER = """
 import csv, os, sys

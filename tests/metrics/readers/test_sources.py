@@ -19,9 +19,9 @@ from nbtools.failures.stop_conditions import StopConditions
 from nbtools.launcher.launch import launch
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.print_rows import new_rows
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.sources import MetricSource, joined_sources
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.writer import MetricWriter
