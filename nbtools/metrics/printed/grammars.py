@@ -21,60 +21,9 @@ COUNTERS: Final = {
 UNNAMED: Final = 4
 LEADING: Final = 6
 EPOCH: Final = 9
-_TOTALS: Final = frozenset(
-    [
-        "total",
-        "max",
-        "num",
-        "number",
-        "of",
-        "per",
-        "every",
-        "n_",
-        "n",
-        "next",
-        "last",
-        "best",
-        "from",
-        "for",
-        "size",
-        "limit",
-        "log",
-        "save",
-    ]
-)
+_TOTALS: Final = frozenset(["total", "max", "num", "number", "of", "per", "every", "n_", "n", "next", "last", "best", "from", "for", "size", "limit", "log", "save"])
 _STOPS: Final = frozenset(
-    [
-        "a",
-        "after",
-        "and",
-        "at",
-        "by",
-        "for",
-        "from",
-        "in",
-        "is",
-        "of",
-        "on",
-        "over",
-        "per",
-        "than",
-        "the",
-        "to",
-        "took",
-        "was",
-        "with",
-        "best",
-        "saved",
-        "into",
-        "current",
-        "reached",
-        "since",
-        "until",
-        "about",
-        "all",
-        "training",
-    ]
+    ["a", "after", "and", "at", "by", "for", "from", "in", "is", "of", "on", "over", "per", "than", "the", "to", "took", "was", "with", "best", "saved", "into", "current", "reached", "since", "until", "about", "all", "training"]
 )
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
