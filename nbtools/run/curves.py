@@ -19,6 +19,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.failures.restarts import read_restarts
 from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
+from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.project import user_cache
 from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
@@ -35,8 +36,6 @@ SMALL_BYTES: Final = 1 << 20
 _MOST_CACHED_BYTES: Final = 256 << 20
 """Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
 _FORMAT: Final = 3
-_CHOICES: Final = ("counters", "curves")
-"""Names of the files of the user's configuration that say how the metrics of programs are read."""
 _HEAD_BYTES: Final = 64 << 10
 _FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
 
@@ -258,14 +257,15 @@ def num_bytes(run: Run) -> int:
 
 
 def curve_files(run: Run) -> list[list[Any]]:
-    """Return what changes with the rows: name, inode, size and time of each file that they are in."""
+    """Return what changes with the rows: name and patterns, inode, size and time of each file that they are in."""
     found: list[list[Any]] = []
     for folder, step in [(run.dir, 0), *ancestors(run.dir, run.info)]:
-        files = RunDir(folder)
-        for path in [files.metrics, *([] if launch_of(folder).get("recipe") else [files.log])]:
+        files, launch = RunDir(folder), launch_of(folder)
+        decided = "\n".join([f"{folder.name} {step}", *curve_patterns(launch)])
+        for path in [files.metrics, *([] if launch.get("recipe") else [files.log])]:
             _, *status = _stamp_of(str(path))
-            found += [[f"{folder.name} {step}", *status]] if any(status) else []
-    choices = [] if launch_of(run.dir).get("recipe") else [config_folder() / f"{name}.json" for name in _CHOICES]
+            found += [[decided, *status]] if any(status) else []
+    choices = [] if launch_of(run.dir).get("recipe") else [config_folder() / "counters.json"]
     return [*found, *(_stamp_of(str(path)) for path in choices)]
 
 
