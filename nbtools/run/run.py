@@ -470,7 +470,7 @@ def line_kinds(run: Run) -> list[LineKind]:
 
 def metric_sources(run: Run) -> list[MetricSource]:
     """Return the files from which the curves of a script come, with what counts their rows; those found so far."""
-    return run._found.sources if run._has_program_log else []
+    return run._readers[1].sources if run._has_program_log else []
 
 
 def shift_of(run: Run) -> int:

@@ -176,7 +176,7 @@ def tree(tmp_path: Path) -> Path:
         runs / "a/rank0.times.jsonl": f"[2,{started - 90:.1f},1]\n",
         runs / "b/launch.json": json.dumps({"time": started}),
         runs / "b/rank0.times.jsonl": f"[2,{started + 1:.1f},1]\n",
-        runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\n",
+        runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\nstep 4 lr 0.4 loss 8.0\n",
         work / "metrics.csv": "step,val_loss\n3,1.5\n",
         work / "log.txt": '{"step": 3, "train_loss": 2.5}\n',
         work / "events.out.tfevents.1": event_file(),
@@ -207,7 +207,7 @@ class Search:
         """Return the names of the curves and of the checkpoints, of a look without the pause since the last one."""
         self.metrics._next_look = self.checkpoints._looked = float("-inf")
         where = self.work, ("--output_dir", "parallel"), self.started, self.started + 90 if has_ended else None
-        curves, saved = {*self.metrics.history(*where)}, self.checkpoints.look(*where)
+        curves, saved = {*self.metrics.history(*where)}, self.checkpoints.look(*where, "")
         assert self.metrics.notes()
         newest_whole(saved)
         return curves, {f"work/{one.name}" for one in saved}
