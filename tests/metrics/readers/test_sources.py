@@ -267,7 +267,7 @@ def test_lines_that_the_last_rank_alone_prints_are_read_from_its_log(tmp_path: P
     assert metrics.notes()[:2] == [f"{log}: {name}" for log in logs.values()]
     assert metrics.total_steps() == 500
     with (tmp_path / "rank0.log").open("a") as file:
-        file.write("step 1 loss 9.0\n")
+        file.write("step 1 loss 9.0\nstep 2 loss 8.0\n")
     assert [*found()[0]] == ["train/loss"], "rank 0 prints metrics itself"
 
 
