@@ -2,7 +2,6 @@
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -10,8 +9,6 @@ from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
-
-_MAX_ROWS: Final = 1000
 
 
 @dataclass
@@ -62,12 +59,9 @@ class Curve:
         """Whether it is certain that the points are measurements: not a setting, and not what is printed once."""
         if self.is_given:
             return True
-        values = np.frombuffer(self.values)
-        num_steps = len({*self.steps}) if len(self.steps) < _MAX_ROWS else _MAX_ROWS
-        is_constant = bool((values == values[0]).all()) or (
-            self.unit == "row" and all(map(float.is_integer, self.values))
-        )
-        return not is_constant and num_steps > (2 if self.unit == "row" else 1)
+        at_steps = dict(zip(self.steps, self.values, strict=True))  # a bar draws a step several times
+        is_numbered = self.unit == "row" and all(map(float.is_integer, self.values))
+        return len({*at_steps.values()}) > 1 and len(at_steps) > (2 if self.unit == "row" else 1) and not is_numbered
 
 
 class Curves:

@@ -55,7 +55,9 @@ class Plan:
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
     groups: dict[str, int] = field(default_factory=dict)
-    """The groups of the `counter`, its `total`, the `epoch`, the number of `epochs` and the `rank`."""
+    """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
+    places: tuple[tuple[str, int], ...] = ()
+    """Those that give the step."""
     curves: tuple[tuple[int, Curve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -66,6 +68,11 @@ class Plan:
     """The split that a heading gives to the lines without a counter that follow."""
     lines: list[int] = field(default_factory=list)
     """The lines of the current block."""
+
+    @property
+    def is_whole_run(self) -> bool:
+        """Whether its counter counts the whole run."""
+        return self.statement is not None and self.statement.is_whole_run
 
     @property
     def is_read(self) -> bool:
@@ -176,7 +183,7 @@ class Plans:
             if each is not None:
                 roles.append((role, each.value))
                 if each.total is not None:
-                    roles.append(("total" if role == "counter" else "epochs", each.total))
+                    roles.append(("of" if role == "counter" else "num_epochs", each.total))
         spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
         spans += [(position(slot.start), position(slot.end - 1) + 1, "", slot) for slot in reading.values]
         if reading.rank is not None:
@@ -205,6 +212,7 @@ class Plans:
             curve.is_redrawn |= reading.is_bar
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
+        plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
         if curves:
             kind.source = reading.source
