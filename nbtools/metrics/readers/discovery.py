@@ -147,11 +147,10 @@ class FoundMetrics:
         self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
         with contextlib.suppress(OSError):
             # Some programs, such as Megatron's, print on the last rank alone.
-            for log in [] if self._log.history else last_rank_logs(self._files.path):
+            for log in [] if self._log.history else sorted(last_rank_logs(self._files.path)):
                 writer, changed = f"last rank's {log.name}", log.stat().st_mtime
-                source = MetricSource(
-                    str(log), writer, changed, reader=log_metrics(self._files, launch_of(self._files.path), log)
-                )
+                made = log_metrics(self._files, launch_of(self._files.path), log)
+                source = MetricSource(str(log), writer, changed, reader=made)
                 self._last_rank.setdefault(source.name, source)
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}

@@ -38,6 +38,7 @@ class MetricSource:
         """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
         try:
             if isinstance(self.reader, LogMetrics):
+                self.reader.has_ended = is_complete
                 self.history = self.reader.history
             elif self.reader is not None and not self.failure:
                 self.history = self.reader.poll(is_complete=is_complete)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import ipywidgets as widgets
 import numpy as np
@@ -12,6 +13,7 @@ from nbtools.metrics.printed.grammars import COUNTERS
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
+from nbtools.metrics.readers.sources import MetricSource
 from nbtools.notebook.background import Filling
 from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, WARN, sparkline
 from nbtools.notebook.widgets import button, html_widget, in_row, make_control
@@ -30,6 +32,7 @@ _MEANINGS = {
 }
 _UNREAD = "time"
 """Name of a number that is neither drawn nor counts: a pattern with it alone keeps a line from being drawn."""
+_MOST_FILES = 5
 _MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
 
 
@@ -154,6 +157,33 @@ def _reads(text: str, line: str) -> bool:
     with suppress(ConfigError):  # of a file that was edited by hand
         return Pattern(text).values(line) is not None
     return False
+
+
+class CounterChoice:
+    """The column that counts the rows of each file of a program, to choose another one, or the order of the rows."""
+
+    def __init__(self) -> None:
+        self.choose: Callable[[str, str], None] = lambda name, column: None
+        """Called with the name of the file and the column; an empty one for the order."""
+        self.widget = widgets.VBox()
+        self._shown: dict[str, tuple[str, ...]] = {}
+
+    def look(self, sources: Sequence[MetricSource]) -> None:
+        """Show the files whose rows are read."""
+        found = {Path(one.name).name: (one.counter, *one.counters) for one in sources if one.counter is not None}
+        if found != self._shown:
+            self._shown, before = found, self.widget.children
+            self.widget.children = [self._control(name, *columns) for name, columns in found.items()][:_MOST_FILES]
+            for control in before:
+                control.close()
+
+    def _control(self, name: str, counter: str, *columns: str) -> widgets.Dropdown:
+        options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
+        tip = f"The column that counts the rows of {name}, in all runs of this project"
+        control = make_control(widgets.Dropdown, f"Counter of {name}", width=420, label=220, tooltip=tip)
+        control.options, control.value = [*options[:_MOST_KINDS], ("the order of its rows", "")], counter
+        control.observe(lambda change: self.choose(name, change.new), "value")
+        return control
 
 
 def _example(line: str, numbers: Sequence[tuple[int, int, float]], names: dict[int, str], chosen: int) -> str:
