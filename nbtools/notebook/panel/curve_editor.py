@@ -93,10 +93,10 @@ class CurveEditor:
         line = folded(line) if line else self._line
         if shape_of(line) != shape_of(self._line):
             self._open(line)
-        if not 0 <= index < len(numbers_in(self._line)):
+        if not 0 <= index < len(numbers_in(line)):
             return
-        self._at = index
-        self._call(self._names.get(index) or metric_at(self._line, index))
+        self._line, self._at = line, index
+        self._call(self._names.get(index) or metric_at(line, index))
 
     def _open(self, line: str) -> None:
         """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
