@@ -110,7 +110,7 @@ class Program(Settings):
         count = launch.num_processes * launch.nnodes
         options = ["--config_file", str(self.accelerate_file(root)), "--num_processes", str(count), "--gpu_ids", "all"]
         options += [] if launch.gpus == () else ["--main_process_port", "0"]  # mpirun on the CPU needs a real port
-        return ["-m", "accelerate.commands.launch", *options, *target]
+        return ["-m", "accelerate.commands.launch", *options, *torchrun.after_options(target)]
 
     def accelerate_file(self, root: Path) -> Path | None:
         """Return the config file of accelerate; None if it names none."""
@@ -205,16 +205,17 @@ class Program(Settings):
         args = self.with_copies(args, copies)
         words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
+        *agent, script = torchrun.by_hand(sys.argv[0], launch)
         if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
-            line = shlex.join(torchrun.by_hand(sys.argv[0], launch))
+            line = shlex.join([*agent, "--", script])
             raise LaunchError(
                 f"nnodes={launch.nnodes}: python starts it on one machine; start it on each with: {line}, where "
                 f"{torchrun.NODE} is the number of the machine, from 0, and {torchrun.ADDRESS} that of the first one"
             )
         if is_a_rank or launch.torchrun is False or self.accelerate_config is not None:
             return [str(python.path), *words]
-        _, *options, _ = torchrun.by_hand("", launch)
-        return [str(python.path), *python.safe_path, "-m", "torch.distributed.run", *options, *words]
+        module = [str(python.path), *python.safe_path, "-m", "torch.distributed.run"]
+        return [*module, *agent[1:], *torchrun.after_options(words)]
 
 
 def config_file_of(word: str) -> str:

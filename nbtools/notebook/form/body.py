@@ -263,6 +263,7 @@ class FormBody:
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
             started = content.words(self._project.root, settings.resolved(1))
+            settings = settings.replace(torchrun=False) if content.accelerate_config and settings.nnodes == 1 else settings
             args = tuple(masked(content.args))
         if settings.cluster is None:
             try:
