@@ -21,7 +21,7 @@ from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
-from nbtools.project import Project, expanded, find_project, plain_name
+from nbtools.project import Project, expanded, find_project, plain_name, project_of_program
 from nbtools.recipes import Source, recipe_of
 from nbtools.recipes.named_model import weights_notes
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
@@ -221,7 +221,9 @@ def _collected(
     if plain and plain.program:
         return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
     if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
-        return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
+        with _as_launch_error():
+            project = project_of_program(path)
+        return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes, project)
     if moved:
         raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
     return _check_recipe(path, plain, wanted, _check_args(args), notes, on)
@@ -323,7 +325,7 @@ def _check_program(
     placement = _placed(wanted, interpreter, (), found)
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
-    found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
+    found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {project.runs}"), *found]
     declared = None if source is None else declared_arguments(source, program.module, interpreter.search)
     if declared is not None:
         refused = parse_words(declared, args).refused
@@ -413,7 +415,7 @@ def _as_launch_error(path: Path | None = None) -> Iterator[None]:
     """Turn what a config or dataset raises into a LaunchError that begins with the script's path."""
     try:
         yield
-    except (ConfigError, DataError, OSError) as error:
+    except (ConfigError, DataError, ProjectError, OSError) as error:
         raise LaunchError(f"{error}" if path is None else f"{path}: {error}") from None
 
 
