@@ -176,8 +176,8 @@ def check_launch(
     Args:
         script: a script, or a program of the user's.
         args: further arguments.
-        overrides: fields of `Launch` that replace the script's; None keeps the script's value. `cwd` is that of a
-            program, and `name` the last part of the run's id.
+        overrides: fields of `Launch` that replace the script's; None keeps the script's value. `cwd` and `stop_signal`
+            are those of a program, and `name` is the last part of the run's id.
         project: of a `Program`; that of the working directory when None.
 
     Raises:
@@ -207,10 +207,10 @@ def _collected(
                 f"name={shown(name)}: give at most 64 letters A to Z, digits, _ and, not first, -: {run_name(name)}"
             )
         return replace(_collected(script, args, overrides, project=project, on=on), name=name)
-    cwd = overrides.pop("cwd", None)
-    moved = {} if cwd is None else {"cwd": str(expanded(cwd).absolute())}
+    own = {name: given for name in ("cwd", "stop_signal") if (given := overrides.pop(name, None)) is not None}
+    own |= {"cwd": str(expanded(own["cwd"]).absolute())} if "cwd" in own else {}
     if isinstance(script, Program):
-        program, wanted = script.replace(**moved), _wanted(Launch(), overrides)
+        program, wanted = script.replace(**own), _wanted(Launch(), overrides)
         return _check_program(program, wanted, _check_args(args), None, [], project)
     path = python_file(script)
     plain, notes = _read_plain(path)
@@ -219,13 +219,13 @@ def _collected(
         notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
     wanted = _wanted(plain.launch if plain else Launch(), overrides)
     if plain and plain.program:
-        return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
+        return _check_program(plain.program.replace(**own), wanted, _check_args(args), path, notes)
     if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
         with _as_launch_error():
             project = project_of_program(path)
-        return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes, project)
-    if moved:
-        raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
+        return _check_program(Program(script=str(path), **own), wanted, _check_args(args), path, notes, project)
+    for name, given in own.items():
+        raise LaunchError(f"{name}={shown(given)}: is for a program, not for the recipe of {path.name}; leave it out")
     return _check_recipe(path, plain, wanted, _check_args(args), notes, on)
 
 

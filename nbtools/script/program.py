@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Literal, NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
@@ -28,10 +28,15 @@ _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 class Program(Settings):
     """A program of the user's: its file or module, arguments and folder; paths are relative to the project's root."""
 
-    script: str | None = setting(None, "Path of the program's file.", basic=True)
+    script: str | None = setting(None, "Path of the program's file, from the project's root.", basic=True)
     module: str | None = setting(None, "Name of its module instead, as for python -m: package.train.", basic=True)
     args: tuple[str, ...] = setting((), "Words of its command line.", basic=True)
-    cwd: str | None = setting(None, "Working directory; None for the folder in which the launch is called.")
+    cwd: str | None = setting(
+        None,
+        "Working directory, where relative paths among its arguments start: . is the project's root; None for the "
+        "folder in which the launch is called.",
+        basic=True,
+    )
     config_file: str | None = setting(
         None,
         "YAML, JSON or TOML file among args, as it is written there, of which a run gets a copy with config_values.",
@@ -48,6 +53,10 @@ class Program(Settings):
         None,
         "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
         "the port are those of the launch.",
+    )
+    stop_signal: Literal["SIGTERM", "SIGINT"] = setting(
+        "SIGTERM",
+        "Signal with which a stop begins: SIGINT, as Ctrl-C sends it, for one that saves on KeyboardInterrupt.",
     )
 
     @field_validator("args", "resume", "config_values", mode="before")

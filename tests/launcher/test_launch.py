@@ -60,7 +60,15 @@ def script(project: Project) -> Path:
 
 def test_launch_takes_every_field_of_its_settings_by_name() -> None:
     parameters = inspect.signature(launch).parameters
-    assert Launch.model_fields.keys() == parameters.keys() - {"script", "args", "cwd", "name", "after", "queue"}
+    assert Launch.model_fields.keys() == parameters.keys() - {
+        "script",
+        "args",
+        "cwd",
+        "name",
+        "stop_signal",
+        "after",
+        "queue",
+    }
     assert all(f"        {name}: " in str(launch.__doc__) for name in parameters)
 
 

@@ -84,6 +84,39 @@ def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, 
     eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
 
 
+SAVES_ON_CTRL_C = """
+import os, sys, time
+def main(*args):
+    try:
+        os.write(1, b"started %d\\n" % os.getpid())
+        time.sleep(600)
+    except KeyboardInterrupt:
+        time.sleep(2)
+        os.write(1, b"saved\\n")
+"""
+CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n"
+INTERRUPTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "torchrun": ("main()", {}, {"nproc_per_node": 2}),
+    "no torchrun": ("from torch.multiprocessing import spawn; spawn(main, nprocs=2)", {}, {"torchrun": False}),
+    "accelerate": ("main()", {"accelerate_config": "accelerate.yaml"}, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_a_program_that_saves_on_ctrl_c_is_stopped_by_sigint(cpu_project: Project, name: str) -> None:
+    body, more, options = INTERRUPTED[name]
+    (cpu_project.root / "theirs.py").write_text(f"{SAVES_ON_CTRL_C}if __name__ == '__main__':\n    {body}\n")
+    (cpu_project.root / "accelerate.yaml").write_text(CONFIG)
+    run = nt.launch(Program(script="theirs.py", stop_signal="SIGINT", **more), gpus=(), **options)
+    count = 1 if name == "accelerate" else 2
+    log = [run.log, lambda: "".join(path.read_text() for path in run.dir.glob("r*/**/stdout.log"))]
+    eventually(lambda: sum(text().count("started") for text in log) == count, run.log, within_s=60)
+    assert run.stop().startswith("stopped at step 0 on SIGINT; ")
+    assert run.state is RunState.STOPPED
+    assert sum(text().count("saved") for text in log) == count
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mp.spawn", "subprocesses in sessions of their own"])
 def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: str) -> None:
