@@ -16,7 +16,7 @@ import pytest
 from waiting import eventually
 
 import nbtools as nt
-from nbtools.config import Launch
+from nbtools.config import Launch, Slurm
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import preflight
 from nbtools.machine.processes import members, outermost
@@ -97,18 +97,28 @@ def main(*args):
 CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n"
 INTERRUPTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "torchrun": ("main()", {}, {"nproc_per_node": 2}),
+    "slurm": ("main()", {}, {"nproc_per_node": 2, "cluster": Slurm(gpus_per_node=0)}),
     "no torchrun": ("from torch.multiprocessing import spawn; spawn(main, nprocs=2)", {}, {"torchrun": False}),
     "accelerate": ("main()", {"accelerate_config": "accelerate.yaml"}, {}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_a_program_that_saves_on_ctrl_c_is_stopped_by_sigint(cpu_project: Project, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.needs("slurm") if name == "slurm" else ()) for name in INTERRUPTED]
+)
+def test_a_program_that_saves_on_ctrl_c_is_stopped_by_sigint(
+    cpu_project: Project, name: str, request: pytest.FixtureRequest
+) -> None:
+    if name == "slurm":
+        request.getfixturevalue("slurm_cluster")
     body, more, options = INTERRUPTED[name]
     (cpu_project.root / "theirs.py").write_text(f"{SAVES_ON_CTRL_C}if __name__ == '__main__':\n    {body}\n")
     (cpu_project.root / "accelerate.yaml").write_text(CONFIG)
-    run = nt.launch(Program(script="theirs.py", stop_signal="SIGINT", **more), gpus=(), **options)
+    run = nt.launch(
+        Program(script="theirs.py", stop_signal="SIGINT", **more),
+        **{"gpus": None if name == "slurm" else (), **options},
+    )
     count = 1 if name == "accelerate" else 2
     log = [run.log, lambda: "".join(path.read_text() for path in run.dir.glob("r*/**/stdout.log"))]
     eventually(lambda: sum(text().count("started") for text in log) == count, run.log, within_s=60)
