@@ -198,7 +198,8 @@ def start(
             ticket = None
             if queue and (taken := _taken_ticket(run, checked)):
                 ticket, held["--ticket-fd"] = taken
-                _warn_of_newer(ticket)
+                if problem := gpu_queue.foreign_folder(ticket):
+                    warnings.warn(problem, stacklevel=3)
             _lay_out(run, checked, **entries, flock=lock is not None, ticket=ticket and str(ticket))
             gives_up.append(lambda: _end(run))  # before it is started: an interrupt may come at any moment
             _start_supervisor(run, checked, held)
@@ -355,16 +356,6 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     except OSError as error:
         warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=4)
         return None
-
-
-def _warn_of_newer(ticket: Path) -> None:
-    """Warn of what makes the queue unreliable: tickets of a newer nbtools, and another user's folder."""
-    with contextlib.suppress(OSError):
-        if problem := gpu_queue.foreign_folder(ticket):
-            warnings.warn(problem, stacklevel=4)
-        for other in gpu_queue.newer(ticket):
-            note = f"{other}: a newer nbtools wrote this ticket of the GPU queue, so this run does not wait for its run"
-            warnings.warn(f"{note}; update nbtools, or choose other GPUs", stacklevel=4)
 
 
 def _taken_lock(run: RunDir) -> int | None:
