@@ -29,7 +29,7 @@ from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_copy import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, flags_of_program, num_epochs
-from nbtools.script.inspection import inspect_program, module_of, python_file
+from nbtools.script.inspection import inspect_program, module_of, program_files, python_file, why_apart
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
 from nbtools.script.script import Script, parse_script
@@ -334,6 +334,8 @@ def _check_program(
         program = program.replace(resume=resume_words(flags_of_program(source, args, declared), unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
+    if source is not None:
+        found += _looked_at(program, program_files(source, project.root), placement.launch)
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
@@ -356,6 +358,19 @@ def _check_program(
         num_epochs=num_epochs(args, declared),
         default_folders=tuple(default_folders(args, declared)),
     )
+
+
+def _looked_at(program: Program, files: Sequence[Path], launch: Launch) -> Iterator[Finding]:
+    """Warn of what the text of a program's files says of its ranks and its end; nothing in it is interpreted."""
+    text = "\n".join(path.read_bytes().decode("utf-8", "replace") for path in files)
+    has_ranks = launch.torchrun is not False or program.accelerate_config is not None
+    if has_ranks and launch.world_size > 1 and (why := why_apart(text)):
+        what = f"{launch.world_size} separate trainings, which will overwrite each other's files"
+        step = "set nproc_per_node=1, or let it join them by torch.distributed.init_process_group and LOCAL_RANK"
+        yield warn("ranks", f"{what}: {program.name} {why}", step)
+    if program.stop_signal == "SIGTERM" and "KeyboardInterrupt" in text and "SIGTERM" not in text:
+        step = "stop_signal='SIGINT' (--stop-signal SIGINT) stops it as Ctrl-C does"
+        yield warn("stop", f"{program.name} handles KeyboardInterrupt, and a stop sends it SIGTERM", step)
 
 
 def _name_of(script: Path, project: Project) -> str:
