@@ -309,7 +309,7 @@ def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_in
 
 
 @pytest.mark.promise("guide-A20")
-def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_itself(
+def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lonely" / "träin $(x).py"
@@ -317,8 +317,8 @@ def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_i
     path.write_text("pass\n")
     monkeypatch.chdir(tmp_path)
     checked = preflight(path, gpus=())
-    assert (checked.cwd, checked.project.runs) == (tmp_path, path.parent / "runs"), "as torchrun has it"
-    assert checked.name == "train_x"
+    assert (checked.cwd, checked.project.runs) == (tmp_path, tmp_path / "runs"), "as torchrun has it"
+    assert checked.name == "lonely_train_x"
     assert not checked.project.runs.exists()
 
 
