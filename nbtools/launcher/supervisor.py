@@ -396,6 +396,7 @@ class Supervisor:
         while True:
             self._reap()
             if self.returncode is not None:
+                self._asked_late |= not self.was_asked and asks_to_stop(self.signals.wait(0))
                 return
             now = time.monotonic()
             if now >= self._kill_at:

@@ -85,7 +85,7 @@ def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, 
 
 
 SAVES_ON_CTRL_C = """
-import os, sys, time
+import os, sys, time  # whatever its RANK is
 def main(*args):
     try:
         os.write(1, b"started %d\\n" % os.getpid())
