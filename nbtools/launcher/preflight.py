@@ -222,7 +222,7 @@ def _collected(
         return _check_program(plain.program.replace(**own), wanted, _check_args(args), path, notes)
     if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
         with _as_launch_error():
-            project = project_of_program(path)
+            project = _project_of(path) if is_run(path.parent) else project_of_program(path)
         return _check_program(Program(script=str(path), **own), wanted, _check_args(args), path, notes, project)
     for name, given in own.items():
         raise LaunchError(f"{name}={shown(given)}: is for a program, not for the recipe of {path.name}; leave it out")
