@@ -31,6 +31,7 @@ _OLD_ARGUMENT = re.compile(r"[\"']--local[-_]rank\b")
 _STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
 _LARGEST_BYTES = 8 * 2**20
+_MOST_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -86,25 +87,25 @@ def inspect_program(path: Path) -> Inspection:
     return Inspection(None if reads_rank else spawns, relative)
 
 
-def program_files(script: Path, root: Path) -> list[Path]:  # INTERIM: n3's, in metrics/printed/templates
-    found: list[Path] = []
-    waiting = [script]
-    while waiting and len(found) < 200:
-        path = waiting.pop()
-        if path in found or not path.is_file():
+def program_files(script: Path, root: Path) -> list[Path]:
+    """Return a script and the modules of its project that its import statements name; at most 100 that are Python."""
+    found, waiting = dict[Path, None](), [script]
+    while waiting and len(found) < _MOST_FILES:
+        path = waiting.pop(0)
+        try:
+            tree = None if path in found or not path.is_file() else syntax_tree(path, path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        found.append(path)
-        for node in ast.walk(syntax_tree(path, path.read_bytes())):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names] + [node.module or ""]
-            for name in filter(None, names):
-                for base in {script.parent, path.parent, root}:
-                    at = base.joinpath(*name.split("."))
-                    waiting += [at.with_suffix(".py"), at / "__init__.py"]
-    return found
+        found |= {path: None} if tree else {}
+        for node in ast.walk(tree) if tree else ():
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module or ''}.{name}".strip(".") for name in names)]
+            stems = [
+                base.joinpath(*name.split(".")) for name in names if name for base in (path.parent, script.parent, root)
+            ]
+            waiting += [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return [*found]
 
 
 def why_apart(text: str) -> str:
