@@ -16,7 +16,7 @@ def main() -> None:
     assert spec is not None
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != folder]
-    importlib.import_module(NAME + ".program").main()
+    importlib.import_module(NAME + ".run_to_parser").main()
 
 
 if __name__ == "__main__":

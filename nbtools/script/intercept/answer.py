@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-Described = dict[str, Any]
+Described = typing.Dict[str, Any]
 """An argument as the answer has it."""
 
 SETTINGS: Described = {}
@@ -123,7 +123,7 @@ def text_of_any(value: Any) -> str:
         return type(value).__name__
 
 
-def words_of(value: Any) -> str:
+def on_one_line(value: Any) -> str:
     """Return the text of a value on one line; empty for None."""
     return " ".join(text_of_any(value).split()) if value else ""
 

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ OWN_SOURCES = ("argparse.py", "hf_argparser.py", "_cli.py", "tyro", "jsonargpars
 WAIT_FOR_NEXT_S = 5
 
 
-class Words(list[str]):
+class Words(typing.List[str]):
     """Words of the command line, of which parts remain words of the command line."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -245,7 +246,7 @@ def describe_action(action: Any, parser: Any) -> Described:
     positive = [flag for flag in flags if flag not in negative]
     entries.update(name=action.dest, flags=positive, negative_flags=negative, action=what, types=[kind], truth=truth)
     nargs = nargs if what in ("store", "append") else None
-    entries.update(nargs=nargs, choices=choices, help=answer.words_of(help_text))
+    entries.update(nargs=nargs, choices=choices, help=answer.on_one_line(help_text))
     entries.update(const=const if answer.fits_json(const) else None, source=getattr(action, "_declared_at", ""))
     is_required = bool(action.required) and not (not flags and nargs in ("?", "*", "..."))
     return dict(entries, is_required=is_required)

@@ -15,10 +15,10 @@ def hook(module: Any) -> None:
     """Let commands end the program when they are called."""
     for cls in (vars(module).get(name) for name in COMMANDS):
         if inspect.isclass(cls) and "main" in vars(cls):
-            setattr(cls, "main", lambda self, *args, **kwargs: finish(self))  # noqa: B010
+            setattr(cls, "main", lambda self, *args, **kwargs: finish_click(self))  # noqa: B010
 
 
-def finish(command: Any) -> None:
+def finish_click(command: Any) -> None:
     """Write the parameters of a command."""
     arguments: List[Described] = []
     commands: List[List[str]] = []
@@ -27,7 +27,7 @@ def finish(command: Any) -> None:
         source = answer.source_of(command.callback)
         for parameter in command.params:
             if getattr(parameter, "expose_value", True) and "completion" not in (parameter.name or ""):
-                arguments.append(dict(describe(parameter), command=list(path), source=source))
+                arguments.append(dict(describe_click(parameter), command=list(path), source=source))
         inner = getattr(command, "commands", None) or {}
         answer.NEEDS_COMMAND.extend([list(path)] if inner and not command.invoke_without_command else [])
         for name, other in inner.items():
@@ -39,7 +39,7 @@ def finish(command: Any) -> None:
     answer.finish("typer" if "typer" in modules else "click", arguments, commands)
 
 
-def describe(parameter: Any) -> Described:
+def describe_click(parameter: Any) -> Described:
     """Return one parameter."""
     type_of, default = getattr(parameter, "type", None), parameter.default
     parts = {getattr(part, "name", "text") for part in getattr(type_of, "types", ())}  # of click.Tuple
@@ -69,4 +69,4 @@ def describe(parameter: Any) -> Described:
     flags, negative = [] if is_argument else list(parameter.opts), list(parameter.secondary_opts)
     entries.update(name=parameter.name, flags=flags, negative_flags=negative, action=what, types=[kind], const=const)
     entries.update(nargs={1: usual, -1: "*"}.get(nargs, nargs), truth=["true", "false"], choices=found_choices)
-    return dict(entries, help=answer.words_of(getattr(parameter, "help", "")), is_required=bool(parameter.required))
+    return dict(entries, help=answer.on_one_line(getattr(parameter, "help", "")), is_required=bool(parameter.required))

@@ -112,4 +112,4 @@ def describe_flag(flag: Any) -> Described:
     entries.update(is_list=is_list and not multiple, truth=["true", "false"], choices=list(choices) or None)
     is_required = flag.default is None and any("must have a value" in message for message in messages)
     source = getattr(flag, "_declared_at", "")
-    return dict(entries, help=answer.words_of(flag.help), is_required=is_required, source=source)
+    return dict(entries, help=answer.on_one_line(flag.help), is_required=is_required, source=source)

@@ -16,7 +16,7 @@ def hook(module: Any) -> None:
 
     def reached(**given: Any) -> None:
         try:
-            arguments = describe(*composed(given["task_function"], given["config_path"], given["config_name"]))
+            arguments = describe_hydra(*composed(given["task_function"], given["config_path"], given["config_name"]))
         except BaseException as error:
             answer.failed(error)
         answer.finish("hydra", arguments)
@@ -38,14 +38,14 @@ def composed(task: Any, config_path: Any, config_name: Any) -> Any:
     return config, hydra.config_loader
 
 
-def describe(config: Any, loader: Any) -> list[Described]:
+def describe_hydra(config: Any, loader: Any) -> list[Described]:
     """Return the config groups and the keys of a composed config."""
     omegaconf = importlib.import_module("omegaconf")
     found = []
     for group, choice in config.hydra.runtime.choices.items():
         options = [] if group.split("/")[0] == "hydra" else list(loader.get_group_options(group))
         if options:  # an optional group may have no file
-            found.append(dict(key(group, choice, "config group"), choices=options, types=[]))
+            found.append(dict(hydra_key(group, choice, "config group"), choices=options, types=[]))
 
     def walk(node: Any, prefix: str) -> None:
         for name in (name for name in node if prefix or name != "hydra"):
@@ -56,13 +56,13 @@ def describe(config: Any, loader: Any) -> list[Described]:
                 continue
             is_list = isinstance(raw, omegaconf.ListConfig)
             value = omegaconf.OmegaConf.to_container(raw, resolve=False) if is_list else raw._value()
-            found.append(key("%s%s" % (prefix, name), None if is_missing else value, "", raw, is_missing))
+            found.append(hydra_key("%s%s" % (prefix, name), None if is_missing else value, "", raw, is_missing))
 
     walk(config, "")
     return found
 
 
-def key(name: str, value: Any, group: str, node: Any = None, is_missing: bool = False) -> Described:
+def hydra_key(name: str, value: Any, group: str, node: Any = None, is_missing: bool = False) -> Described:
     """Return one key of a config as an argument."""
     kind = getattr(getattr(node, "_metadata", None), "ref_type", None)
     choices = [member.name for member in kind] if inspect.isclass(kind) and issubclass(kind, enum.Enum) else None

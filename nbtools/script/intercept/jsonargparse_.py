@@ -20,13 +20,15 @@ def hook(module: Any) -> None:
         is_lightning = any("lightning" in cls.__module__ for cls in type(self).__mro__)
         arguments: list[Described] = []
         commands: list[list[str]] = []
-        describe(self, (), arguments, commands)
+        describe_jsonargparse(self, (), arguments, commands)
         finish("LightningCLI" if is_lightning else "jsonargparse", arguments, commands)
 
     module.ArgumentParser.parse_args = reached
 
 
-def describe(parser: Any, path: tuple[str, ...], arguments: list[Described], commands: list[list[str]]) -> None:
+def describe_jsonargparse(
+    parser: Any, path: tuple[str, ...], arguments: list[Described], commands: list[list[str]]
+) -> None:
     """Add what a parser declares."""
     others = [action for action in parser._actions if type(action).__name__ not in NOT_ARGUMENTS]
     for action in others:
@@ -34,7 +36,7 @@ def describe(parser: Any, path: tuple[str, ...], arguments: list[Described], com
             NEEDS_COMMAND.extend([list(path)] if action.required else [])
             for command, inner in action._name_parser_map.items():
                 commands.append([*path, command])
-                describe(inner, (*path, command), arguments, commands)
+                describe_jsonargparse(inner, (*path, command), arguments, commands)
             continue
         if not is_argument(action) or any(other.dest.startswith(action.dest + ".") for other in others):
             continue  # the whole of a nested group

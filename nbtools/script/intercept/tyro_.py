@@ -24,7 +24,7 @@ def hook(module: Any) -> None:
         parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
         arguments, commands = describe_parsers([parser])
         for argument, action in zip(arguments, actions_of(parser)):
-            describe(argument, action)
+            describe_tyro(argument, action)
         finish("tyro", arguments, commands)
 
     module.cli = reached
@@ -42,7 +42,7 @@ def actions_of(parser: Any) -> list[Any]:
     return found
 
 
-def describe(argument: Described, action: Any) -> None:
+def describe_tyro(argument: Described, action: Any) -> None:
     """Read the types and the default of an argument from its metavar and its help, the only places of both."""
     shown = re.search(r"\((?:default|default if \w+): (.*)\)$", argument["help"])
     argument["name"] = argument["flags"][0].lstrip("-").replace("-", "_") if argument["flags"] else argument["name"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nbtools.script.arguments.from_source import arguments_of
 from waiting import eventually
 
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.from_source import arguments_of
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nbtools.script.arguments.config_copy import changed_config, keys_of_config
+from nbtools.script.arguments.from_source import arguments_of
 
 import nbtools as nt
 from nbtools.config import Launch
@@ -19,8 +21,6 @@ from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_copy import changed_config, keys_of_config
-from nbtools.script.arguments.from_source import arguments_of
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 

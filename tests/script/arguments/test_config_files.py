@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from nbtools.script.arguments.config_files import config_arguments, load_config
 
 

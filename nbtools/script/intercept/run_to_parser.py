@@ -26,7 +26,7 @@ HOOKS = {
     "jsonargparse._core": "jsonargparse_",
     "jsonargparse.core": "jsonargparse_",
     "hydra.main": "hydra_",
-    "torch.autograd": "program",
+    "torch.autograd": "run_to_parser",
 }
 """Modules, and the module here whose `hook` changes each as soon as it is imported."""
 
