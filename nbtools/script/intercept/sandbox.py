@@ -34,7 +34,7 @@ def hold() -> None:
     is_apart = _separate(libc)
     child = os.fork()
     if child:
-        _watch(child)
+        _watch(child, is_apart)
     libc.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if not is_apart:
         return
@@ -72,7 +72,7 @@ def _mount_read_only(libc: Any, folder: bytes) -> None:
         libc.mount(None, folder, None, REMOUNT | BIND | READ_ONLY | kept, None)
 
 
-def _watch(child: int) -> NoReturn:
+def _watch(child: int, is_apart: bool) -> NoReturn:
     """Wait for the child, its time or the end of the caller; then end all that it has started."""
     end, status = time.monotonic() + SETTINGS["timeout_s"], 0
     done = False
@@ -80,7 +80,10 @@ def _watch(child: int) -> NoReturn:
         time.sleep(LOOK_EVERY_S)
         pid, status = os.waitpid(child, os.WNOHANG)
         done = pid == child
-    _end_children()
+    if not done:
+        os.kill(child, signal.SIGKILL)  # the first process of a namespace takes all others with it
+    if not is_apart:
+        _end_children()
     if not done:  # a caller that is dead or stopped does not remove it
         os.chdir("/")
         shutil.rmtree(SETTINGS["folder"], ignore_errors=True)

