@@ -232,7 +232,7 @@ class _Source:
             truth=["True", ""] if kind == "bool" else ["True", "False"],
             const=literal.get("const", action != "store_false"),
             choices=choices if isinstance(choices, list) else None,
-            help=str(literal.get("help") or ""),
+            help=str(literal.get("help") or "").replace("%(default)s", str(entries["default"])),
             is_required=literal.get("required") is True or (not flags and nargs not in ("?", "*", "...")),
         )
 
