@@ -240,26 +240,14 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
         if choices is not None and not is_list and None not in choices:
             choices = (*choices, None)
     true, false = map(str, item.get("truth") or ("True", "False"))
-    told = {name: str(item.get(name) or "") for name in ("help", "group", "source")}
-    return Argument(
-        made_field(
-            str(item["name"]),
-            types=types,
-            default=default,
-            default_text=text,
-            choices=choices,
-            is_required=required,
-            **told,
-        ),
-        flags=tuple(sorted(map(str, item["flags"]), key=lambda flag: not flag.startswith("--"))),
-        negative_flags=tuple(map(str, item.get("negative_flags") or ())),
-        action=action,
-        nargs=nargs,
-        exclusive=str(item.get("exclusive") or ""),
-        command=tuple(map(str, item.get("command") or ())),
-        const=_tuples(item.get("const", True)),
-        truth=(true, false),
-    )
+    told: dict[str, Any] = {name: str(item.get(name) or "") for name in ("help", "group", "source")}
+    told |= {"types": types, "default": default, "default_text": text, "choices": choices, "is_required": required}
+    names = ("flags", "negative_flags", "command")
+    flags, negative, command = (tuple(map(str, item.get(name) or ())) for name in names)
+    flags = tuple(sorted(flags, key=lambda flag: not flag.startswith("--")))
+    field, exclusive = made_field(str(item["name"]), **told), str(item.get("exclusive") or "")
+    const = _tuples(item.get("const", True))
+    return Argument(field, flags, negative, action, nargs, exclusive, command, const, (true, false))
 
 
 def as_key(argument: Argument) -> Argument:

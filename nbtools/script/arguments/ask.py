@@ -34,19 +34,11 @@ _MOST_ENTRIES = 2000
 _MOST_ANSWERS = 200
 _LARGEST_COPY_BYTES = 2**20
 _MOST_COPIED_BYTES = 64 * 2**20
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "CLEARML_OFFLINE_MODE": "1",
-    "NEPTUNE_MODE": "debug",
-    "MLFLOW_TRACKING_URI": "file:mlruns",
-    "MPLBACKEND": "Agg",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "CLEARML_OFFLINE_MODE")
+_ENVIRONMENT = dict.fromkeys((*_OFFLINE, "PYTHONDONTWRITEBYTECODE"), "1") | {"CUDA_VISIBLE_DEVICES": ""}
+_ENVIRONMENT |= {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}
+_ENVIRONMENT |= {"MLFLOW_TRACKING_URI": "file:mlruns", "MPLBACKEND": "Agg"}
+_SILENT: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 _REMOVED = ("PYTHONSAFEPATH", "PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
@@ -128,35 +120,20 @@ def _answer(
 ) -> tuple[dict[str, Any], str]:
     """Run the program; return what the child process wrote, or why there is nothing."""
     nonce = secrets.token_hex(16)
-    cwd = cwd.resolve()
+    cwd, start = cwd.resolve(), _start(script, module)
     with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
         work, result = Path(folder, "cwd"), Path(folder, f"{nonce}.json")
         work.mkdir()
         with contextlib.suppress(OSError):
             _fill(work, cwd)
-        settings = {
-            "script": str(script),
-            "module": module,
-            "start": str(_start(script, module)),
-            "cwd": str(cwd),
-            "root": str(repository_of(script)),
-            "folder": os.path.realpath(folder),
-            "result": str(result),
-            "nonce": nonce,
-            "parent": os.getpid(),
-            "timeout_s": timeout_s,
-        }
+        places = {"start": str(start), "cwd": str(cwd), "root": str(repository_of(script))}
+        places |= {"folder": os.path.realpath(folder), "result": str(result)}
+        settings = {"script": str(script), "module": module, "nonce": nonce, "timeout_s": timeout_s, **places}
+        command = [interpreter, str(_INTERCEPT), json.dumps({**settings, "parent": os.getpid()})]
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
+        environment |= {**_ENVIRONMENT, "NBTOOLS_ASK": nonce}
         try:
-            process = subprocess.Popen(
-                [interpreter, str(_INTERCEPT), json.dumps(settings)],
-                cwd=work,
-                env={**environment, **_ENVIRONMENT, "NBTOOLS_ASK": nonce},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(command, cwd=work, env=environment, start_new_session=True, **_SILENT)
         except (OSError, ValueError) as error:
             return {}, f"{interpreter} cannot be started: {error}; give the path of a Python"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -175,7 +152,7 @@ def _answer(
                 f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser",
             )
         if found.get("state") == "parsed":
-            return _settled(found, os.path.realpath(work), str(cwd), _start(script, module)), ""
+            return _settled(found, os.path.realpath(work), str(cwd), start), ""
     if missing := str(found.get("missing") or "")[:200]:
         return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
     return {}, f"{name}: {str(found.get('error'))[:500]}"

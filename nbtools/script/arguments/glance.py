@@ -220,21 +220,17 @@ class _Source:
             entries["types"] = ["bool"]
         takes_rest = "nargs" in given and "REMAINDER" in ast.unparse(given["nargs"])
         nargs = "..." if takes_rest else literal.get("nargs") if action in ("store", "append") else None
-        choices, dest = literal.get("choices"), literal.get("dest") or named.lstrip("-").replace("-", "_")
-        return self.described(
-            dest,
-            flags,
-            call.lineno,
-            **entries | ({"types": ["int"]} if action == "count" else {}),
-            negative_flags=[f"--no-{named.lstrip('-')}"] if action == "optional_bool" else [],
-            action=action if action in (*_ACTIONS, "optional_bool") else "store",
-            nargs=nargs if nargs in ("?", "*", "+", "...") or type(nargs) is int else None,
-            truth=["True", ""] if kind == "bool" else ["True", "False"],
-            const=literal.get("const", action != "store_false"),
-            choices=choices if isinstance(choices, list) else None,
-            help=str(literal.get("help") or "").replace("%(default)s", str(entries["default"])),
-            is_required=literal.get("required") is True or (not flags and nargs not in ("?", "*", "...")),
-        )
+        nargs = nargs if nargs in ("?", "*", "+", "...") or type(nargs) is int else None
+        choices, text = literal.get("choices"), str(literal.get("help") or "")
+        entries |= {"types": ["int"]} if action == "count" else {}
+        entries |= {"negative_flags": [f"--no-{named.lstrip('-')}"]} if action == "optional_bool" else {}
+        entries |= {"action": action if action in (*_ACTIONS, "optional_bool") else "store", "nargs": nargs}
+        entries |= {"truth": ["True", "" if kind == "bool" else "False"], "help": text}
+        entries |= {"const": literal.get("const", action != "store_false")}
+        entries |= {"choices": choices if isinstance(choices, list) else None}
+        entries |= {"help": text.replace("%(default)s", str(entries["default"]))}
+        entries |= {"is_required": literal.get("required") is True or (not flags and nargs not in ("?", "*", "..."))}
+        return self.described(literal.get("dest") or named.lstrip("-").replace("-", "_"), flags, call.lineno, **entries)
 
     def dataclasses(self) -> Iterator[Item]:
         """Yield the fields of the dataclasses that no other one holds."""
@@ -278,18 +274,11 @@ class _Source:
         kinds = [kind for kind in _NAMED if re.search(rf"\b{kind}\b", text) and not is_map]
         helps = re.search(r"'help': '([^']*)'", ast.unparse(settings["metadata"])) if "metadata" in settings else None
         flags = list(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
+        is_list = not is_map and bool(re.search(r"\b(list|tuple|sequence)\[", text.lower()))
         entries |= {"choices": ast.literal_eval(choices[1]) if choices else None, "help": helps[1] if helps else ""}
-        return self.described(
-            name,
-            flags,
-            node.lineno,
-            **entries,
-            types=kinds or ([] if choices else ["str"]),
-            is_list=not is_map and bool(re.search(r"\b(list|tuple|sequence)\[", text.lower())),
-            is_optional="None" in text or "Optional" in text,
-            is_required=is_required,
-            group=name.rpartition(".")[0],
-        )
+        entries |= {"types": kinds or ([] if choices else ["str"]), "is_list": is_list, "is_required": is_required}
+        entries |= {"is_optional": "None" in text or "Optional" in text, "group": name.rpartition(".")[0]}
+        return self.described(name, flags, node.lineno, **entries)
 
     # --- programs without a parser ---
 

@@ -14,20 +14,10 @@ from typing import Any
 from . import argparse_, sandbox
 from .answer import SETTINGS, fail, failed
 
-HOOKS = {
-    "click.core": "click_",
-    "typer._click.core": "click_",
-    "typer.core": "click_",
-    "tyro": "tyro_",
-    "fire": "fire_absl",
-    "fire.core": "fire_absl",
-    "absl.app": "fire_absl",
-    "absl.flags._flagvalues": "fire_absl",
-    "jsonargparse._core": "jsonargparse_",
-    "jsonargparse.core": "jsonargparse_",
-    "hydra.main": "hydra_",
-    "torch.autograd": "run_to_parser",
-}
+HOOKS = {"tyro": "tyro_", "hydra.main": "hydra_", "torch.autograd": "run_to_parser"}
+HOOKS.update(dict.fromkeys(("click.core", "typer._click.core", "typer.core"), "click_"))
+HOOKS.update(dict.fromkeys(("fire", "fire.core", "absl.app", "absl.flags._flagvalues"), "fire_absl"))
+HOOKS.update(dict.fromkeys(("jsonargparse._core", "jsonargparse.core"), "jsonargparse_"))
 """Modules, and the module here whose `hook` changes each as soon as it is imported."""
 
 
