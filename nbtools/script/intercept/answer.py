@@ -17,7 +17,7 @@ Described = typing.Dict[str, Any]
 """An argument as the answer has it."""
 
 SETTINGS: Described = {}
-"""What the caller passes: script, module, start, cwd, root, folder, result, nonce, parent and time limit."""
+"""The settings that the caller passes: script, module, start, cwd, root, folder, result, nonce, parent and time limit."""
 NEEDS_COMMAND: list[list[str]] = []
 """Paths of the commands that a sub-command must follow."""
 ALIASES: list[Any] = []
