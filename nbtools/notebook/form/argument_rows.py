@@ -239,15 +239,15 @@ class ArgumentRows:
     ) -> None:
         """Show nothing until a program is chosen; the box of the sections `outer` finds arguments too.
 
-        After a change of a row `fill` is called with values of the program by field; `on_read` is called from a thread
-        when arguments have been read.
+        After a change of a row `fill` is called with values of the program by field; `on_read` shows
+        the program again, and is called from a thread when arguments have been read.
         """
         self._root, self._guarded, self._outer, self._fill_in = root, guarded, outer, fill
-        self._read = Background(self._answer, on_read)
+        self._read, self._show_again = Background(self._answer, on_read), on_read
         self._asked: dict[_Question, ScriptArguments] = {}
         self._question: _Question | None = None
         self._python = self._problem = ""
-        self._asking_since = 0.0
+        self._is_asking = False
         self.own = WordRows(guarded, "argument", "args", self._take_words)
         self.config = WordRows(guarded, "key", "config_values", self._take_values)
         self._configs: dict[str, tuple[str, ...]] = {}
@@ -404,7 +404,7 @@ class ArgumentRows:
         assert self._question is not None and self._question.script is not None
         wants = found.can_ask and not found.is_complete and self._question not in self._asked
         never = why_never(self._question.script) if wants else ""
-        if wants and consent and not self._asking_since:
+        if wants and consent and not self._is_asking:
             self._start_asking(self._question)
         elif wants and consent is None and not never:
             self._show_consent()
@@ -426,10 +426,10 @@ class ArgumentRows:
         if self._question is not None and self._question.script is not None:
             remember_consent(self._question.script, is_allowed)
             self._read.forget()
-            self._fill_in({"args": self.own.words})
+            self._show_again()
 
     def _start_asking(self, question: _Question) -> None:
-        self._asking_since = time.monotonic()
+        self._is_asking = True
         threading.Thread(target=self._asking, args=(question,), name="nbtools-ask", daemon=True).start()
 
     def _asking(self, question: _Question) -> None:
@@ -444,9 +444,9 @@ class ArgumentRows:
             found = replace(seen, notes=(str(error), *seen.notes))
         finally:
             is_done.set()
-            self._asking_since = 0.0
+            self._is_asking = False
         self._asked[question] = found
-        self._guarded(partial(self._show_answer, question))()
+        self._show_again()
 
     def _tell_time(self, name: str, is_done: threading.Event) -> None:
         """Show how long the program has been asked, each second."""
@@ -455,10 +455,6 @@ class ArgumentRows:
             text = f"asking {name} … {time.monotonic() - started:.0f} s of at most {TIME_LIMIT_S:.0f} s"
             self._guarded(partial(self._say, text))()
         self._guarded(partial(self._say, ""))()
-
-    def _show_answer(self, question: _Question) -> None:
-        if question == self._question:
-            self._fill_in({"args": self.own.words})  # which shows it
 
 
 def _described(argument: Argument) -> Field:

@@ -17,7 +17,7 @@ Described = typing.Dict[str, Any]
 """An argument as the answer has it."""
 
 SETTINGS: Described = {}
-"""The settings that the caller passes: script, module, start, cwd, root, folder, result, nonce, parent and time limit."""
+"""Settings of the caller: script, module, start, cwd, root, folder, result, nonce, parent and timeout_s."""
 NEEDS_COMMAND: list[list[str]] = []
 """Paths of the commands that a sub-command must follow."""
 ALIASES: list[Any] = []

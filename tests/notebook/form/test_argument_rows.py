@@ -664,3 +664,12 @@ def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: S
     assert (program.config_file, program.config_values) == (None, ("data.yaml:steps=6",))
     assert (rows.config.rows["steps"].value, rows.config.rows["data.yaml:steps"].value) == (8, 6)
     assert mistakes(form) == []
+
+
+def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Show) -> None:
+    form = show("import time\ntime.sleep(2)\n" + LOOP)
+    Path("other.py").write_text(LOOP.replace("alpha beta", "gamma"))
+    rows_of(form)._allow.click()
+    eventually(lambda: rows_of(form)._is_asking)
+    line_of(form, "script").type_in("other.py")
+    eventually(lambda: "gamma" in rows_of(form).own.rows)
