@@ -86,8 +86,8 @@ def ask(
     """
     script = Path(script).absolute()
     seen = glance(script, module)
-    if seen.is_complete:
-        return _with_note(seen, f"{script.name}: not run, since it has no parser that could answer")
+    if not seen.can_ask:  # it would train
+        return _with_note(seen, f"{script.name}: not run, since no known parser was found in its source")
     if not consent_to(script):
         return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:

@@ -18,7 +18,7 @@ def repository_of(script: Path) -> Path | None:
     """
     script = Path(os.path.realpath(script))
     never = {Path.home().resolve(), Path("/"), Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()).resolve()}
-    above = [folder for folder in script.parents if folder not in never and not folder.is_mount()]
+    above = [folder for folder in script.parents if folder not in never]
     found = next((folder for folder in above if (folder / ".git").exists()), script.parent)
     return None if found in never else found
 
