@@ -456,7 +456,7 @@ def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
 
 
 def test_a_required_truth_value_is_missing_until_it_is_chosen(show: Show) -> None:
-    form = show(TRUTHS)
+    form = show(TRUTHS, asks=True)
     rows = rows_of(form).own.rows
     rows["ready"]._input.value = False
     assert mistakes(form) == ["argument go: --go is missing (train.py:12); give it a value"]
@@ -673,3 +673,8 @@ def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Sho
     eventually(lambda: rows_of(form)._is_asking)
     line_of(form, "script").type_in("other.py")
     eventually(lambda: "gamma" in rows_of(form).own.rows)
+
+
+def test_preliminary_rows_keep_no_program_from_its_launch(show: Show) -> None:
+    form = show(REQUIRED)
+    assert "preliminary" in note(form) and mistakes(form) == []
