@@ -23,7 +23,7 @@ from nbtools.project import user_cache
 from nbtools.rundir.atomic import write_file
 from nbtools.script.arguments.arguments import ScriptArguments, argument_of, with_unique_names
 from nbtools.script.arguments.consent import consent_to, repository_of, why_never
-from nbtools.script.arguments.glance import computed_defaults, glance
+from nbtools.script.arguments.glance import computed_defaults, glance, start_folder
 
 TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20
@@ -106,12 +106,6 @@ def _with_note(seen: ScriptArguments, note: str) -> ScriptArguments:
     return replace(seen, notes=(note, *seen.notes))
 
 
-def _start(script: Path, module: str | None) -> Path:
-    """Return the folder that is first in `sys.path`: that of the script, or the one that holds the module."""
-    depth = 0 if module is None else module.count(".") + (script.name == "__main__.py")
-    return script.absolute().parents[depth]
-
-
 # --- the child process ----------------------------------------------------------------------------
 
 
@@ -120,7 +114,7 @@ def _answer(
 ) -> tuple[dict[str, Any], str]:
     """Run the program; return what the child process wrote, or why there is nothing."""
     nonce = secrets.token_hex(16)
-    cwd, start = cwd.resolve(), _start(script, module)
+    cwd, start = cwd.resolve(), start_folder(script, module)
     with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
         work, result = Path(folder, "cwd"), Path(folder, f"{nonce}.json")
         work.mkdir()

@@ -51,8 +51,13 @@ def glance(script: Path, module: str | None = None) -> ScriptArguments:
     found = with_unique_names([argument_of(item) for item in (*source.calls(), *source.dataclasses())])
     commands = tuple(dict.fromkeys((name,) for name in source.commands.values()))
     parser = "HfArgumentParser" if b"HfArgumentParser" in text else "tyro" if b"tyro" in text else "argparse"
-    can_ask = _mentions_parser(script, script.absolute().parents[module.count(".") if module else 0])
+    can_ask = _mentions_parser(script, start_folder(script, module))
     return ScriptArguments(script, parser if found or can_ask else "", tuple(found), commands, can_ask=can_ask)
+
+
+def start_folder(script: Path, module: str | None) -> Path:
+    """Return the folder that is first in `sys.path`: that of the script, or the one that holds the module."""
+    return script.absolute().parents[0 if module is None else module.count(".") + (script.name == "__main__.py")]
 
 
 def computed_defaults(path: Path) -> dict[str, str]:
@@ -80,16 +85,16 @@ def _mentions_parser(script: Path, start: Path) -> bool:
     """Whether a program's file, or one of its project that an import statement names, mentions a parser."""
     waiting, seen = [script], {script}
     while waiting:
-        content = ""
+        content, file = "", waiting.pop()
         with contextlib.suppress(ScriptError):
-            content = read_source(waiting.pop()).decode(errors="replace")
+            content = read_source(file).decode(errors="replace")
         if _PARSERS.search(content):
             return True
         for found in _IMPORT.finditer(content):
             for name in [found[1], f"{found[1]}.{found[2]}"] if found[1] else [found[2]]:
-                for path in (base.joinpath(*name.strip(".").split(".")) for base in (start, script.parent)):
+                for path in (base.joinpath(*name.strip(".").split(".")) for base in (start, *file.parents[:2])):
                     files = [path.with_suffix(".py"), path / "__init__.py", path / "__main__.py"]
-                    new = [file for file in files if file not in seen and file.is_file() and len(seen) < _MOST_FILES]
+                    new = [each for each in files if each not in seen and each.is_file() and len(seen) < _MOST_FILES]
                     seen.update(new)
                     waiting += new
     return False
@@ -118,6 +123,7 @@ class _Source:
             raise ScriptError(f"{path}:1: nested too deeply; its arguments are not read") from None
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         self.commands: dict[str, str] = {}
+        self.texts: dict[ast.AST | None, str] = {}
 
     def _bind(self, statement: ast.stmt, is_plain: bool) -> None:
         """Keep what a statement assigns to names: in a branch, beside what they had."""
@@ -169,17 +175,17 @@ class _Source:
 
     def computed(self, node: ast.AST | None, depth: int = 0) -> str:
         """Return the text of an expression whose value may differ where the program runs; empty for others."""
-        if node is None:
-            return ""
-        inner = list(ast.walk(node))
-        names = [each.id for each in inner if isinstance(each, ast.Name)] if depth < _DEEPEST else []
+        if node is None or node in self.texts:
+            return self.texts.get(node, "")
+        self.texts[node], inner = "", list(ast.walk(node))
+        names = {each.id for each in inner if isinstance(each, ast.Name)} if depth < _DEEPEST else set()
         known = [self.assigned[name][0] for name in names if len(self.assigned.get(name, ())) == 1]
-        if isinstance(node, ast.Name):
-            return self.computed(known[0], depth + 1) if known else ""
+        texts = [self.computed(each, depth + 1) for each in known]
         calls = (ast.unparse(each.func).rpartition(".")[2] for each in inner if isinstance(each, ast.Call))
-        text = ast.unparse(node)
-        is_computed = "environ" in text or not all(map(_PURE.fullmatch, calls))
-        return text[:200] if is_computed or any(self.computed(each, depth + 1) for each in known) else ""
+        text = "".join(texts) if isinstance(node, ast.Name) else ast.unparse(node)
+        is_computed = any(texts) or "environ" in text or not all(map(_PURE.fullmatch, calls))
+        self.texts[node] = text[:200] if is_computed else ""
+        return self.texts[node]
 
     def described(self, name: str, flags: list[str], line: int, **settings: Any) -> Item:
         """Return an argument with the usual values for what is not given."""
@@ -199,11 +205,11 @@ class _Source:
                 ) if attr in ("add_parser", "add_argument_group"):
                     (self.commands if attr == "add_parser" else groups)[name] = title
         for node in self.nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
                 names = [n.value for n in node.args if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+                owner = ast.unparse(node.func)[: -len(".add_argument")]
+                command = [self.commands[owner]] if owner in self.commands else []
                 if names and len(names) == len(node.args):
-                    owner = ast.unparse(node.func.value)
-                    command = [self.commands[owner]] if owner in self.commands else []
                     yield self._argument(names, node) | {"command": command, "group": groups.get(owner, "")}
 
     def _argument(self, names: list[str], call: ast.Call) -> Item:
@@ -252,9 +258,8 @@ class _Source:
                 yield from self.fields(self.classes[base], prefix)
         for name, node in zip(names, nodes, strict=True):
             value = given.get(name, node.value)
-            settings = (
-                _given(value) if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field") else {}
-            )
+            is_field = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field")
+            settings = _given(value) if is_field else {}
             value = settings.get("default", settings.get("default_factory")) if settings else value
             value = value.body if isinstance(value, ast.Lambda) else value
             inner = [n.id for n in ast.walk(node.annotation) if isinstance(n, ast.Name) and self._is_dataclass(n.id)]
@@ -270,12 +275,18 @@ class _Source:
         entries: Item = {"default": [] if made in ("list", "tuple") else None}
         is_known = made in ("", "list", "tuple") or is_required
         entries |= {"default_text": "{}"} if made == "dict" else {} if is_known else self.default(value)
-        choices = re.search(r"Literal(\[.*?\])", text)
+        listed = [
+            n.slice
+            for n in ast.walk(node.annotation)
+            if isinstance(n, ast.Subscript) and "Literal" in ast.unparse(n.value)
+        ]
+        values = self.default(listed[0])["default"] if listed else None
+        choices = values if isinstance(values, list) else [values] if values else None
         kinds = [kind for kind in _NAMED if re.search(rf"\b{kind}\b", text) and not is_map]
         helps = re.search(r"'help': '([^']*)'", ast.unparse(settings["metadata"])) if "metadata" in settings else None
         flags = list(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
         is_list = not is_map and bool(re.search(r"\b(list|tuple|sequence)\[", text.lower()))
-        entries |= {"choices": ast.literal_eval(choices[1]) if choices else None, "help": helps[1] if helps else ""}
+        entries |= {"choices": choices, "help": helps[1] if helps else ""}
         entries |= {"types": kinds or ([] if choices else ["str"]), "is_list": is_list, "is_required": is_required}
         entries |= {"is_optional": "None" in text or "Optional" in text, "group": name.rpartition(".")[0]}
         return self.described(name, flags, node.lineno, **entries)
@@ -285,9 +296,7 @@ class _Source:
     def omegaconf(self) -> Iterator[Argument]:
         """Yield the keys of the files and the dataclasses that are merged with OmegaConf's `from_cli`."""
         merged: list[Argument] = []
-        for node in (
-            node for node in self.nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        ):
+        for node in (node for node in self.nodes if isinstance(node, ast.Call)):
             match getattr(node.func, "attr", ""), node.args:
                 case "load", [ast.Constant(value=str(name))]:
                     keys = keys_of_config(self.path.parent / name, name)
@@ -322,7 +331,7 @@ class _Source:
                 comment = lines[self.lines[name] - 1].partition("# ")[2]
                 yield self.described(name, [f"--{name}"], self.lines[name], types=[*kinds], help=comment, **entries)
 
-    def _kind(self, node: ast.AST | None) -> str | None:
+    def _kind(self, node: ast.AST | None, depth: int = 0) -> str | None:
         """Return the name of the type of an expression's value; None if it is not known, or not a constant's."""
         with contextlib.suppress(ValueError, ArithmeticError, TypeError):
             found = type(self.fold(node)).__name__
@@ -333,11 +342,11 @@ class _Source:
             case ast.Compare() | ast.UnaryOp(op=ast.Not()):
                 return "bool"
             case ast.IfExp(body=first, orelse=second) | ast.BinOp(left=first, right=second):
-                return self._kind(first) or self._kind(second)
-            case ast.Name(id=name) if name in self.bound and node not in self.bound[name]:
-                return self._kind(self.bound[name][-1])
+                return self._kind(first, depth) or self._kind(second, depth)
+            case ast.Name(id=name) if name in self.bound and depth < _DEEPEST:
+                return self._kind(self.bound[name][-1], depth + 1)
             case ast.Call(func=ast.Name(id=name)) if name in _NAMED:
                 return name
             case ast.Call(func=ast.Attribute(attr="get" | "getenv" | "join"), args=[*_, last]):
-                return self._kind(last)
+                return self._kind(last, depth)
         return None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import ScriptArguments
-from nbtools.script.arguments.glance import glance
+from nbtools.script.arguments.glance import computed_defaults, glance
 
 ZOO = Path(__file__).parent / "zoo"
 HEAD = "import argparse, os\nparser = argparse.ArgumentParser()\n"
@@ -138,17 +138,26 @@ def test_a_script_in_another_encoding_is_read(tmp_path: Path) -> None:
         "a = 'x'\n" + "a = f'{a}{a}{a}{a}'\n" * 40,
         "a0 = open('x')\n" + "".join(f"a{n} = a{n - 1} + a{n - 1} + a{n - 1}\n" for n in range(1, 40)),
         "import train\nfrom train import *\n",
+        "".join(f"n{a} = open(n{a}) + {' + '.join(f'n{b}' for b in range(60))}\n" for a in range(60)),
+        "from typing import Literal\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    a: Literal[X] = 1\n",
         "x = " + "-" * 900 + "1\n",
         "x = " + "+".join(["1"] * 900) + "\n",
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: 'A'\n    b: A\n    c: A\n",
         "from dataclasses import dataclass\n@dataclass\nclass A(A): pass\n",
     ],
 )
-def test_a_hostile_source_costs_little(body: str, read: Read) -> None:
+def test_a_hostile_source_costs_little(body: str, tmp_path: Path, read: Read) -> None:
     started = time.process_time()
     found = read(HEAD + body + "parser.add_argument('--x')\n" + TAIL)
+    computed_defaults(tmp_path / "train.py")
     assert time.process_time() - started < 10
     assert "x" in names(found)
+
+
+def test_constants_that_name_each_other_end(read: Read) -> None:
+    reader = {"configurator.py": "import sys\nglobals()[sys.argv[1]] = 1\n"}
+    found = read("a = b if a else c\nb = a if b else c\nn = 3\nexec(open('configurator.py').read())\n", reader)
+    assert names(found) == ["config_file", "n"]
 
 
 SOURCES = sorted(path for path in ZOO.rglob("*.py") if path.stat().st_size)
