@@ -23,7 +23,8 @@ from nbtools.project import user_cache
 from nbtools.rundir.atomic import write_file
 from nbtools.script.arguments.arguments import ScriptArguments, argument_of, with_unique_names
 from nbtools.script.arguments.consent import consent_to, repository_of, why_never
-from nbtools.script.arguments.glance import computed_defaults, glance, start_folder
+from nbtools.script.arguments.glance import glance, start_folder
+from nbtools.script.arguments.source_file import computed_defaults
 
 TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20

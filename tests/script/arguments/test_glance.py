@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import ScriptArguments
-from nbtools.script.arguments.glance import computed_defaults, glance
+from nbtools.script.arguments.glance import glance
+from nbtools.script.arguments.source_file import computed_defaults
 
 ZOO = Path(__file__).parent / "zoo"
 HEAD = "import argparse, os\nparser = argparse.ArgumentParser()\n"
