@@ -27,7 +27,7 @@ from nbtools.recipes.named_model import weights_notes
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, flags_of_program, num_epochs
 from nbtools.script.inspection import inspect_program, module_of, program_files, python_file, why_apart
 from nbtools.script.program import Program
@@ -326,7 +326,7 @@ def _check_program(
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
     found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {project.runs}"), *found]
-    declared = None if source is None else declared_arguments(source, program.module, interpreter.search)
+    declared = None if source is None else declared_arguments(source, interpreter, cwd, program.module)
     if declared is not None:
         refused = parse_words(declared, args).refused
         found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
