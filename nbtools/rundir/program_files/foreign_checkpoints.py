@@ -119,7 +119,7 @@ class ForeignCheckpoints:
         """Folders whose checkpoints may be those of another run, whose name is the value, as of the last look."""
 
     def look(
-        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str
+        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str = ""
     ) -> list[ForeignCheckpoint]:
         """Return the checkpoints, oldest first; a checkpoint is included once its files no longer change.
 
