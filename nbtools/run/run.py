@@ -260,8 +260,7 @@ class Run:
         if saved or not self._has_program_log:
             return [*saved]
         with self._reading:
-            pattern, _ = checkpoints_and_resume(self.info)
-            found = self._foreign.look(*self._written_where_and_when, pattern)
+            found = self._foreign.look(*self._written_where_and_when, pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             own = self.own_history
@@ -441,6 +440,12 @@ def shift_of(run: Run) -> int:
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
+def pattern_of(run: Run) -> str:
+    """Return the pattern of the checkpoints of a program; empty without one, and for the run of another user, whose
+    pattern could have every folder of this machine read."""
+    return "" if foreign_owner(run.dir) else checkpoints_and_resume(run.info)[0]
+
+
 def shared_outputs(run: Run) -> list[str]:
     """Return, a sentence each, folders whose checkpoints are not listed: another run may have written them."""
     return [
@@ -454,7 +459,7 @@ def why_no_checkpoints(run: Run) -> str:
     """Return why no checkpoint of a program is listed; empty if one is, and of a recipe."""
     if run.checkpoints or not run._has_program_log:
         return ""
-    pattern, _ = checkpoints_and_resume(run.info)
+    pattern = pattern_of(run)
     usual = f"none of its files is named {pattern}" if pattern else "none of its files has a checkpoint's name"
     return "; ".join(shared_outputs(run)) or usual
 

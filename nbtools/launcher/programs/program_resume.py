@@ -14,7 +14,7 @@ from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptErr
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import checkpoints_and_resume, mapping_at, recorded_arguments
-from nbtools.run.run import Run, why_no_checkpoints
+from nbtools.run.run import Run, pattern_of, why_no_checkpoints
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
@@ -135,7 +135,7 @@ def known_words(run: Run) -> tuple[str, ...]:
 
 def said_in_words(run: Run) -> tuple[str, str, str]:
     """Return the pattern of the checkpoints of a program, the words that resume it, and where these come from."""
-    pattern, words = checkpoints_and_resume(run.info)[0], known_words(run)
+    pattern, words = pattern_of(run), known_words(run)
     guessed = [] if pattern else ["the files by the usual names of checkpoints"]
     guessed += ["the words by the name of an argument"] if words and [*words] == run.info.get("resume_guess") else []
     note = f"Guessed: {', '.join(guessed)}. " if guessed else ""

@@ -417,7 +417,9 @@ def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, p
     assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
 
 
-def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: Path) -> None:
+def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that is launched without a launcher script."""
     (work / "own.py").write_text(
         "import pathlib, sys\nprint('words', *sys.argv[1:])\n"
@@ -435,6 +437,8 @@ def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: P
     assert later.info["program"]["resume"] == ["--from", "{checkpoint}"]
     with pytest.raises(ConfigError, match=r"checkpoints='\*\*/x': must be a path with \* for what differs"):
         remember(run, checkpoints="**/x")
+    monkeypatch.setattr("nbtools.run.run.foreign_owner", lambda _: "somebody")
+    assert [one.name for one in Run(later.dir).checkpoints] == ["last.ckpt"], "another user's pattern is not followed"
 
 
 # --- automatic restarts -----------------------------------------------------------------------------
