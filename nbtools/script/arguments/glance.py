@@ -89,7 +89,7 @@ class _Glance(SourceFile):
                 ) if attr in ("add_parser", "add_argument_group"):
                     (self.commands if attr == "add_parser" else groups)[name] = title
         for node in self.nodes:
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names = [n.value for n in node.args if isinstance(n, ast.Constant) and isinstance(n.value, str)]
                 owner = ast.unparse(node.func)[: -len(".add_argument")]
                 command = [self.commands[owner]] if owner in self.commands else []
