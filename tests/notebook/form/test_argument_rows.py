@@ -560,6 +560,10 @@ def test_a_form_in_the_folder_of_a_notebook_reads_the_program_from_there(
     monkeypatch.chdir(tmp_path / "notebooks")
     line_of(form, "cwd").type_in("")
     eventually(lambda: f"starts in {tmp_path / 'notebooks'}<br>" in note(form))
+    new = FormBody(None, "new")
+    line_of(new, "script").type_in("train.py")
+    eventually(lambda: f"starts in {tmp_path}<br>" in note(new))
+    assert isinstance(new.content, Program) and new.content.cwd == "."
 
 
 CONFIG = """
