@@ -400,6 +400,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "args": list(checked.args_in(run.path)),
         "num_epochs": checked.num_epochs,
         "default_folders": list(checked.default_folders),
+        "resume_guess": list(checked.resume_guess),
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),
