@@ -91,6 +91,8 @@ class Supervisor:
         self._log_start = 0
         self._num_swept = 0
         self._stamped = (-1, 0)
+        self._idle_until = 0.0
+        """Unix time of the last look at the log at which it had not grown; 0 if it had."""
         self._files_before = FilesBefore(run)
         self._started = time.monotonic()
         self._waited_s = 0.0
@@ -531,10 +533,13 @@ class Supervisor:
         self._files_before.forget_rewritten()
         with contextlib.suppress(OSError):
             size = self._log.stat().st_size
+            wrote, self._idle_until = self._idle_until, time.time()
             if (size, self.attempt) != self._stamped:
-                self._stamped = size, self.attempt
+                before, self._stamped, self._idle_until = self._stamped, (size, self.attempt), 0.0
+                # The time until which nothing was printed, so that later lines are not placed in that pause.
+                idle = f"[{before[0]},{wrote:.2f},{before[1]}]\n" if wrote else ""
                 with self.run.log_times.open("a") as file:
-                    file.write(f"[{size},{time.time():.2f},{self.attempt}]\n")
+                    file.write(f"{idle}[{size},{time.time():.2f},{self.attempt}]\n")
 
     def _sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""
