@@ -40,6 +40,7 @@ from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.program_files.files_before import FilesBefore
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, is_removed, marks_of
 
 SAMPLE_EVERY_S = 5.0
@@ -90,6 +91,9 @@ class Supervisor:
         self._log_start = 0
         self._num_swept = 0
         self._stamped = (-1, 0)
+        self._idle_until = 0.0
+        """Unix time of the last look at the log at which it had not grown; 0 if it had."""
+        self._files_before = FilesBefore(run)
         self._started = time.monotonic()
         self._waited_s = 0.0
         """Time in the queue, which is no part of the run's duration."""
@@ -357,6 +361,8 @@ class Supervisor:
                     os.fchmod(log.fileno(), 0o600)
             self._log_start = log.tell()
             if not self.node and not has_recipe(self.run):
+                if self.attempt == 1:
+                    self._files_before.take()
                 self._stamp(time.monotonic())
             try:
                 self.agent = subprocess.Popen(
@@ -542,13 +548,17 @@ class Supervisor:
         """
         every_s = max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
         self._next_stamp = now + every_s
+        self._files_before.forget_rewritten()
         with contextlib.suppress(OSError):
             status, when = self._log.stat(), time.time()
+            idle_until, self._idle_until = self._idle_until, when
             if (status.st_size, self.attempt) != self._stamped:
-                self._stamped = status.st_size, self.attempt
+                (size, attempt), self._stamped, self._idle_until = self._stamped, (status.st_size, self.attempt), 0.0
                 when = status.st_mtime if 0 <= when - status.st_mtime <= 2 * every_s else when
+                # The time until which nothing was printed, so that later lines are not placed in that pause.
+                idle = f"[{size},{min(idle_until, when):.2f},{attempt}]\n" if idle_until else ""
                 with self.run.log_times.open("a") as file:
-                    file.write(f"[{status.st_size},{when:.2f},{self.attempt}]\n")
+                    file.write(f"{idle}[{status.st_size},{when:.2f},{self.attempt}]\n")
 
     def _sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""

@@ -10,16 +10,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table
+from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table, plural
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.printed.grammars import read
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.plans import LineKind
+from nbtools.metrics.printed.run_patterns import curve_patterns, log_metrics
+from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
-from nbtools.metrics.readers.printed.read_line import read_line
+from nbtools.metrics.readers.sources import MetricSource
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
@@ -40,6 +44,7 @@ from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
+_READ_BY = {"pattern": "by your pattern", "template": "as the source prints it", "grammar": "in a known form"}
 _SMALL_BYTES = 1 << 20
 """Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
 SILENT_S = 300.0
@@ -80,8 +85,8 @@ class Run:
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
         self._is_read = False
-        self._printed = LogMetrics(self.files.log, self.files.log_times)
-        self._found, self._foreign = FoundMetrics(self.dir, self._printed, self._own), ForeignCheckpoints(self.dir)
+        self._known: tuple[object, tuple[LogMetrics, FoundMetrics]] | None = None
+        self._foreign = ForeignCheckpoints(self.dir)
         self._earlier: list[tuple[History, int]] = []
         self._shift, self._joined_key = 0, object()
 
@@ -164,7 +169,7 @@ class Run:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
         num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
         derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        total = derived or self._found.total_steps(num_epochs)
+        total = derived or (self._readers[1].total_steps(num_epochs) if self._has_program_log else None)
         return total and total + shift_of(self)
 
     @property
@@ -183,7 +188,7 @@ class Run:
         self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
         with self._reading:
             self._is_read = True
-            return self._found.history(*self._written_where_and_when) if self._has_program_log else self._own
+            return self._readers[1].history(*self._written_where_and_when) if self._has_program_log else self._own
 
     @property
     def _has_program_log(self) -> bool:
@@ -196,6 +201,16 @@ class Run:
         cwd, args = self.info.get("cwd"), self.info.get("args")
         words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
         return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
+
+    @property
+    def _readers(self) -> tuple[LogMetrics, FoundMetrics]:
+        """The readers of a program's curves: of its log, and of all; new ones once the user chose other curves."""
+        with self._reading:
+            curves = curve_patterns(self.info)
+            if self._known is None or self._known[0] != curves:
+                printed = log_metrics(self.files, self.info)
+                self._known = curves, (printed, FoundMetrics(self.dir, printed, self._own))
+            return self._known[1]
 
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
@@ -376,6 +391,7 @@ class Run:
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
+            "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
             "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "shared": shared_outputs(self),
@@ -433,8 +449,29 @@ def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     if not run._has_program_log or run.own_history is run._own:
         return []
-    more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
-    return [*run._found.notes(), *more]
+    notes, kinds = run._readers[1].notes(), line_kinds(run)
+    drawn = [kind for kind in kinds if kind.curves]
+    if kinds:
+        notes[0] += f"; {plural(len(kinds), 'kind')} of printed lines have numbers, {len(drawn)} drawn"
+    for kind in drawn:
+        counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
+        read = _READ_BY.get(kind.source, kind.source)
+        notes.append(f"{', '.join(kind.curves)}: {read}, {counted}: {one_line(kind.example, 200)}")
+    notes += [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    return notes
+
+
+def line_kinds(run: Run) -> list[LineKind]:
+    """Return the kinds of lines with numbers that a program printed, the most frequent first; none for a recipe."""
+    hidden = secrets_of(run.files) if run._has_program_log else []
+    kinds = run._readers[0].kinds if run._has_program_log else []
+    kinds = [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
+    return [kind for kind in kinds if numbers_in(kind.example)]
+
+
+def metric_sources(run: Run) -> list[MetricSource]:
+    """Return the files from which the curves of a script come, with what counts their rows; those found so far."""
+    return run._readers[1].sources if run._has_program_log else []
 
 
 def shift_of(run: Run) -> int:
@@ -485,8 +522,8 @@ def remaining_s(run: Run) -> float | None:
 def _without_row(failure: Failure) -> Failure:
     """Return a failure whose message does not end with a row of the curves, as a program prints before `sys.exit`."""
     head, _, printed = failure.message.partition(": ")
-    row = read_line(printed) if head.startswith("exited with code") else None
-    if row is None or not row.is_row or (not row.counters and row.epoch is None):
+    row = read(folded(printed)) if head.startswith("exited with code") else None
+    if row is None or not row.values or not row.counters:
         return failure
     return replace(failure, message=f"{head} without a message (sys.exit?)")
 

@@ -68,10 +68,14 @@ class RunDir:
     """Output of the job outside torchrun: the preamble's, the supervisor's, and Slurm's own messages."""
     labels = _file("labels.json")
     """The name, tags and note that the owner gave the run: see `nbtools.rundir.names` (the owner's viewers)."""
+    files_before = _file("files_before.json")
+    """`files`: size and end of each file of rows that stood where a program writes (supervisor, at its start)."""
     script = _file("script.py")
     """The bytes that ran (launcher, once)."""
     source = _file("source.diff")
     """Changes of tracked files since the commit in launch.json, at most 1 MiB; mode 0600 (launcher, once, if any)."""
+    templates = _file("templates.json")
+    """Texts that the program's source prints, as patterns: `templates` (launcher, once, if any)."""
     configs = _file("configs")
     """Folder of the copy of a program's config file that the launch changed; mode 0600 (launcher, once, if any)."""
     config = _file("config.json")

@@ -16,6 +16,7 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError, plural
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.metrics.printed.pattern import Pattern
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
@@ -49,6 +50,11 @@ class Program(Settings):
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
         "They replace the same argument among args.",
     )
+    curves: tuple[str, ...] = setting(
+        (),
+        "Patterns of its printed lines that are curves, such as 'iter {step}: loss {train/loss}, {_} ms': {name} is a "
+        "number, {_} any text.",
+    )
     checkpoints: str | None = setting(
         None,
         "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on. None for those "
@@ -64,11 +70,18 @@ class Program(Settings):
         "Signal with which a stop begins: SIGINT, as Ctrl-C sends it, for one that saves on KeyboardInterrupt.",
     )
 
-    @field_validator("args", "resume", "config_values", mode="before")
+    @field_validator("curves")
+    @classmethod
+    def _are_patterns(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            Pattern(text)  # its ConfigError is a ValueError
+        return texts
+
+    @field_validator("args", "resume", "config_values", "curves", mode="before")
     @classmethod
     def _are_words(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError("is one text; give a list of words, one per argument: shlex.split(text)")
+            raise ValueError("is one text; give a list, of words one per argument: shlex.split(text)")
         return value
 
     @field_validator("args", "resume", "config_values")

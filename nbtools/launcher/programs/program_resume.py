@@ -165,11 +165,11 @@ def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequen
     return path, args[len(own) :] if list(args[: len(own)]) == own else ()
 
 
-def remember(run: Run, **said: Any) -> str:
-    """Keep what the user says of the `checkpoints` or the `resume` of a run's program; return where, in words.
+def remember(run: Run, kind: str = "checkpoints", **said: Any) -> str:
+    """Keep what the user says of a run's program, such as its `checkpoints`, `resume` or `curves`; return where.
 
-    It is kept in the run's launcher script, if nbtools wrote that, and in the user's configuration, for this run and
-    for launches without such a script; ConfigError if that cannot be written.
+    It is kept in the run's launcher script, if nbtools wrote that, and in the file KIND.json of the user's
+    configuration, for this run and for launches without such a script; ConfigError if that cannot be written.
     """
     program_of(run).replace(**said)  # raises if a value is not allowed
     path, where = Path(str(run.info.get("script"))), ""
@@ -182,7 +182,7 @@ def remember(run: Run, **said: Any) -> str:
     def change(content: dict[str, Any]) -> None:
         content.setdefault(str(run.info.get("root")), {}).setdefault(str(path), {}).update(entry)
 
-    update_user_config("checkpoints", change)
+    update_user_config(kind, change)
     return where or f"remembered for {path.name}"
 
 

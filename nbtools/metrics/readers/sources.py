@@ -2,21 +2,25 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
+from nbtools.user_config import read_user_config, update_user_config
 
 _NUMBER: Final = re.compile(r"\d+")
+_CHOICES: Final = "counters"
 
 
 @dataclass(eq=False)
 class MetricSource:
-    """A file, or the log."""
+    """A file, or a log."""
 
     name: str
     writer: str
@@ -24,8 +28,57 @@ class MetricSource:
     changed: float
     """Unix time of its last change when it was found: that of rows without a time."""
     history: History = field(default_factory=History)
+    reader: Reader | LogMetrics | None = None
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
+    failure: str = ""
+    counter: str | None = None
+    """The column that counts the rows of a table; "" for their order, None where the format says what counts."""
+    counters: Sequence[str] = ()
+    """The columns that may count."""
+
+    def poll(self, *, is_complete: bool) -> History:
+        """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
+        try:
+            if isinstance(self.reader, LogMetrics):
+                self.reader.has_ended = is_complete
+                self.history = self.reader.history
+            elif self.reader is not None and not self.failure:
+                self.history = self.reader.poll(is_complete=is_complete)
+                if (rows := self.reader.rows) is not None and rows.has_counter:
+                    self.counter = rows.counter
+                    self.counters = [name for name, may_count in rows.counters.items() if may_count]
+        except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
+            self.failure = f"{type(error).__name__}: {error}"
+        return self.history
+
+    @property
+    def note(self) -> str:
+        """Why rows are not read; "" if they are."""
+        return self.failure or (self.reader.note if self.reader is not None else "")
+
+    def time(self, name: str, row: int) -> float:
+        """Return the time of a row of a metric."""
+        time = float(self.history[name].times[row])
+        return self.changed if math.isnan(time) else time
+
+
+def chosen_counters(run_dir: Path) -> dict[str, str]:
+    """Return the columns that the user chose as counters, by name of the file, for the runs of a project."""
+    chosen = read_user_config(_CHOICES).get(str(run_dir.parent.parent))
+    return {name: column for name, column in chosen.items() if isinstance(column, str)} if chosen else {}
+
+
+def choose_counter(run_dir: Path, name: str, column: str | None) -> None:
+    """Remember which column counts the rows of the files of a name; "" for their order, None for the usual choice."""
+
+    def change(choices: dict[str, Any]) -> None:
+        of_project = choices.setdefault(str(run_dir.parent.parent), {})
+        of_project.pop(name, None)
+        if column is not None:
+            of_project[name] = column
+
+    update_user_config(_CHOICES, change)
 
 
 @dataclass
@@ -47,45 +100,40 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
-        pieces = max(_chains(having, name), key=_weight)
+        chains: list[list[MetricSource]] = []
+        for source in sorted(having, key=lambda source: source.time(name, 0)):
+            # one that began before the last row of another was written does not continue it
+            before = [chain for chain in chains if chain[-1].time(name, -1) <= source.time(name, 0)]
+            chain = next((chain for chain in before if chain[0].writer == source.writer), [])
+            chains += [] if chain else [chain]
+            chain.append(source)
+        pieces = max((_pieces(chain, name) for chain in chains), key=_weight)
         for _, series, end in reversed(pieces):
-            result.history.add(name, series.steps[:end], series.values[:end], series.times[:end], unit=series.unit)
+            columns = series.steps[:end], series.values[:end], series.times[:end]
+            result.history.add(name, *columns, unit=series.unit)
         drawn = {source.name for source, _, _ in pieces}
         for source in having:
             named = result.drawn if source.name in drawn else result.not_drawn
             named.setdefault(source.name, []).append(name)
+    result.history.num_unread_bytes = sum(source.history.num_unread_bytes for source in sources)
     return result
 
 
-def _weight(chain: list[tuple[MetricSource, Series, int]]) -> float:
-    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl."""
-    count = sum(end for _, _, end in chain)
-    return count * 1.01 + 0.9 if chain[0][0].is_asked else count
+def _weight(pieces: list[tuple[MetricSource, Series, int]]) -> float:
+    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl.
+
+    Points that are counted go before those that have only an order.
+    """
+    (source, series, _), count = pieces[0], sum(end for _, _, end in pieces)
+    weight = count * 1.01 + 0.9 if source.is_asked else count
+    return weight * 1e-9 if series.unit == "row" else weight
 
 
-def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:
-    """Return the curves of a metric: of each, the sources with the number of points to the next one, newest first."""
-    writers: dict[str, list[list[tuple[MetricSource, Series]]]] = {}
-    for member in sorted(((source, source.history[name]) for source in having), key=lambda member: _time(member, 0)):
-        chains = writers.setdefault(member[0].writer, [])
-        # one that began before the last row of another was written does not continue it
-        chain = next((chain for chain in chains if _time(chain[-1], -1) <= _time(member, 0)), None)
-        if chain is None:
-            chains.append(chain := [])
-        chain.append(member)
-    return [_pieces(chain) for chains in writers.values() for chain in chains]
-
-
-def _pieces(chain: list[tuple[MetricSource, Series]]) -> list[tuple[MetricSource, Series, int]]:
+def _pieces(chain: Sequence[MetricSource], name: str) -> list[tuple[MetricSource, Series, int]]:
+    """Return the sources of a curve, the newest first, each with the number of points before the next one."""
     limit, found = MAX_STEP + 1, []
-    for source, series in reversed(chain):
+    for source, series in ((source, source.history[name]) for source in reversed(chain)):
         if end := int(series.steps.searchsorted(limit)):
             found.append((source, series, end))
             limit = int(series.steps[0])
     return found
-
-
-def _time(member: tuple[MetricSource, Series], row: int) -> float:
-    source, series = member
-    time = float(series.times[row])
-    return source.changed if math.isnan(time) else time

@@ -40,19 +40,7 @@ def test_colours_and_prefixes_of_loggers_are_folded(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "- loss: 0.5",
-        "| 3 | 0.5 |",
-        "> test 3",
-        "INFO 5",
-        "10 0.5",
-        "train 5",
-        "[1/10] loss 3",
-        "-0.5 1",
-        "loss: 1",
-        "1",
-    ],
+    "line", ["- loss: 0.5", "| 3 | 0.5 |", "> test 3", "10 0.5", "train 5", "[1/10] loss 3", "-0.5 1", "loss: 1", "1"]
 )
 def test_a_line_without_a_prefix_stays(line: str) -> None:
     assert folded(line) == line
