@@ -452,7 +452,7 @@ def curve_sources(run: Run) -> list[str]:
     notes, kinds = run._readers[1].notes(), line_kinds(run)
     drawn = [kind for kind in kinds if kind.curves]
     if kinds:
-        notes[0] += f"; {plural(len(kinds), 'kind')} of printed lines have numbers, {len(drawn)} drawn"
+        notes[0] += f"; {plural(len(kinds), 'kind')} of lines with numbers, {len(drawn)} drawn"
     for kind in drawn:
         counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
         read = _READ_BY.get(kind.source, kind.source)

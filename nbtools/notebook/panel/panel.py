@@ -472,7 +472,7 @@ class LivePlot(LiveView):
             self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
 
     def keep_curves(self, *patterns: str) -> str:
-        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab.
 
         They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
 
