@@ -43,7 +43,7 @@ from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
 from nbtools.rundir.rundir import RunDir, marks_of, newest_first, project_of
 from nbtools.rundir.tail import last_lines
-from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.program import Program
 
 _RECORDS_WITHIN_S = 1.0
@@ -400,6 +400,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "args": list(checked.args_in(run.path)),
         "num_epochs": checked.num_epochs,
         "default_folders": list(checked.default_folders),
+        "resume_guess": list(checked.resume_guess),
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),

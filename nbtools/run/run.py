@@ -25,7 +25,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, mapping_at, started_as, stop_signal, weights_in_words
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, started_as, stop_signal, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
@@ -260,11 +260,11 @@ class Run:
         if saved or not self._has_program_log:
             return [*saved]
         with self._reading:
-            found = self._foreign.look(*self._written_where_and_when)
+            found = self._foreign.look(*self._written_where_and_when, pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             own = self.own_history
-            return [*with_steps(found, own, self._printed, shift_of(self))]
+            return [*with_steps(found, own, shift_of(self))]
 
     @property
     def _has_program(self) -> bool:
@@ -318,7 +318,8 @@ class Run:
             how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
         if not saved:
-            parts.append("no checkpoint was saved")
+            shared = "; ".join(shared_outputs(self))
+            parts.append(f"no checkpoint was found ({shared})" if shared else "no checkpoint was saved")
         else:
             newest = saved[-1]
             is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
@@ -377,6 +378,7 @@ class Run:
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
             "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
+            "shared": shared_outputs(self),
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
@@ -432,7 +434,7 @@ def curve_sources(run: Run) -> list[str]:
     if not run._has_program_log or run.own_history is run._own:
         return []
     more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
-    return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
+    return [*run._found.notes(), *more]
 
 
 def shift_of(run: Run) -> int:
@@ -440,12 +442,28 @@ def shift_of(run: Run) -> int:
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
-def unclear_checkpoints(run: Run) -> str:
-    """Return why the checkpoints of a program are not listed; empty if they are, or if there are none."""
-    if run.checkpoints or not run._foreign.unclear:
+def pattern_of(run: Run) -> str:
+    """Return the pattern of the checkpoints of a program; empty without one, and for the run of another user, whose
+    pattern could have every folder of this machine read."""
+    return "" if foreign_owner(run.dir) else checkpoints_and_resume(run.info)[0]
+
+
+def shared_outputs(run: Run) -> list[str]:
+    """Return, a sentence each, folders whose checkpoints are not listed: another run may have written them."""
+    return [
+        f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them; give "
+        "each run a folder of its own"
+        for folder, other in (run._foreign.shared if run._has_program_log else {}).items()
+    ]
+
+
+def why_no_checkpoints(run: Run) -> str:
+    """Return why no checkpoint of a program is listed; empty if one is, and of a recipe."""
+    if run.checkpoints or not run._has_program_log:
         return ""
-    folder, other = next(iter(run._foreign.unclear.items()))
-    return f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them"
+    pattern = pattern_of(run)
+    usual = f"none of its files is named {pattern}" if pattern else "none of its files has a checkpoint's name"
+    return "; ".join(shared_outputs(run)) or usual
 
 
 def silent_s(run: Run) -> float | None:

@@ -49,6 +49,11 @@ class Program(Settings):
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
         "They replace the same argument among args.",
     )
+    checkpoints: str | None = setting(
+        None,
+        "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on. None for those "
+        "with usual names.",
+    )
     accelerate_config: str | None = setting(
         None,
         "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
@@ -83,6 +88,13 @@ class Program(Settings):
     def _is_a_path(cls, value: str | None) -> str | None:
         if value is not None and not may_be_path(value):
             raise ValueError("must be a path, of at most 255 bytes a part and 3072 in all")
+        return value
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _is_a_pattern(cls, value: str | None) -> str | None:
+        if value is not None and (not may_be_path(value) or "**" in value or value.strip("./*") == ""):
+            raise ValueError("must be a path with * for what differs, such as out/*.ckpt; for folders, out/*/last.pt")
         return value
 
     @field_validator("module")
@@ -206,7 +218,7 @@ class Program(Settings):
         args = list(self.args)
         copies: dict[str, Path] = {}
         for file, (path, values) in self.config_changes(Path.cwd()).items():
-            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_copy", str(path), *values]
+            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_file", str(path), *values]
             done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
             if done.returncode:
                 sys.exit(done.returncode)

@@ -195,6 +195,29 @@ def write_script(
     return path
 
 
+def change_program(path: Path, *, overwrite: bool = False, **changes: Any) -> bool:
+    """Write changed fields of its program into a launcher script; returns False if `path` is no launcher script.
+
+    Raises:
+        HandEditedError: the script was edited by hand and `overwrite` is not set, or is not one of its project.
+        ProjectError: it cannot be written.
+    """
+    try:
+        script = parse_script(path)
+    except ScriptError:
+        return False
+    if script.program is None:
+        return False
+    project, program = find_project(path.parent, missing_ok=True), script.program.replace(**changes)
+    if path.parent != project.scripts or path.is_symlink() or (script.hand_edited and not overwrite):
+        why = "was edited by hand" if script.hand_edited else f"is not a file of {project.scripts}"
+        values = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        raise HandEditedError(f"{path}: {why}, so it is not changed; write {values} into its Program(...)")
+    if program != script.program:
+        write_script(program, path.stem, script.launch, project=project, overwrite=True)
+    return True
+
+
 def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:
     """Return (field, value in a, value in b) for every field that differs; "(none)" stands for a missing field.
 

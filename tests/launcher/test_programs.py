@@ -27,6 +27,8 @@ from nbtools.run.state import RunState, waiting_for
 from nbtools.script.program import Program
 from nbtools.script.script import write_script
 
+from asking import asked
+
 WORKER = """
 import os, signal, sys, time
 def main(*args):
@@ -196,10 +198,13 @@ args = p.{parse}()
     ],
 )
 def test_arguments_that_argparse_will_refuse_are_reported_before_the_launch(
-    cpu_project: Project, args: str, parse: str, why: list[str]
+    cpu_project: Project, args: str, parse: str, why: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = cpu_project.root / "train.py"
     script.write_text(TRAIN.format(parse=parse))
+    monkeypatch.chdir(script.parent)
+    assert preflight(script, args=args.split(), gpus=()).warnings == ()  # a launch neither runs nor interprets it
+    asked(script)
     found = [finding for finding in preflight(script, args=args.split(), gpus=()).findings if finding.level == "warn"]
     assert [finding.sentence for finding in found] == [f"the program refuses its arguments: {each}" for each in why]
     ended = subprocess.run([sys.executable, script, *args.split()], capture_output=True, check=False)
