@@ -28,7 +28,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, started_as, weights_in_words
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, started_as, stop_signal, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
@@ -274,8 +274,7 @@ class Run:
         if saved or not self._has_program_log:
             return [*saved]
         with self._reading:
-            pattern, _ = checkpoints_and_resume(self.info)
-            found = self._foreign.look(*self._written_where_and_when, pattern)
+            found = self._foreign.look(*self._written_where_and_when, pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             own = self.own_history
@@ -298,12 +297,14 @@ class Run:
     # --- stop and wait ---
 
     def stop(self, timeout_s: float | None = None) -> str:
-        """Ask the run to save a checkpoint and end; kill the processes that remain after `timeout_s`.
+        """Ask the run to end; kill the processes that remain after `timeout_s`.
 
-        `timeout_s` is by default `shutdown_timeout_s` of the launch plus a margin.
+        A recipe saves a checkpoint first; a program gets the `stop_signal` of its `Program`. `timeout_s` is by default
+        `shutdown_timeout_s` of the launch plus a margin.
 
         Returns:
-            One sentence: the last step, the newest checkpoint, and the processes that ended or remain.
+            One sentence: the last step, the signal that a program got, the newest checkpoint, and the processes that
+            ended or remain.
 
         Raises:
             NbtoolsError: The run is on another machine or belongs to another user.
@@ -326,7 +327,7 @@ class Run:
         if state is RunState.STOPPED and not has_started(self.files) and not ending.left:
             return "cancelled while queued; it had not started"
         how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
-        how += f" at step {self.step}"
+        how += f" at step {self.step}" + (f" on {stop_signal(self.info).name}" if self.info.get("program") else "")
         if state is RunState.FAILED and (failure := self.failure) is not None:
             how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
@@ -472,6 +473,12 @@ def shift_of(run: Run) -> int:
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
+def pattern_of(run: Run) -> str:
+    """Return the pattern of the checkpoints of a program; empty without one, and for the run of another user, whose
+    pattern could have every folder of this machine read."""
+    return "" if foreign_owner(run.dir) else checkpoints_and_resume(run.info)[0]
+
+
 def shared_outputs(run: Run) -> list[str]:
     """Return, a sentence each, folders whose checkpoints are not listed: another run may have written them."""
     return [
@@ -485,7 +492,7 @@ def why_no_checkpoints(run: Run) -> str:
     """Return why no checkpoint of a program is listed; empty if one is, and of a recipe."""
     if run.checkpoints or not run._has_program_log:
         return ""
-    pattern, _ = checkpoints_and_resume(run.info)
+    pattern = pattern_of(run)
     usual = f"none of its files is named {pattern}" if pattern else "none of its files has a checkpoint's name"
     return "; ".join(shared_outputs(run)) or usual
 

@@ -14,7 +14,7 @@ from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptErr
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import checkpoints_and_resume, mapping_at, recorded_arguments
-from nbtools.run.run import Run, why_no_checkpoints
+from nbtools.run.run import Run, pattern_of, why_no_checkpoints
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
@@ -126,16 +126,14 @@ def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
 def known_words(run: Run) -> tuple[str, ...]:
     """Return the words that resume the program of a run, as the user or its launch says, else the guess at its launch;
     () if none."""
-    info = run.info
-    with contextlib.suppress(NbtoolsError):  # resuming it says that its secrets are not readable
-        info = secret_values.restored(run.files, info)
+    info = _restored(run)
     guess = info.get("resume_guess")
     return checkpoints_and_resume(info)[1] or (tuple(map(str, guess)) if isinstance(guess, list) else ())
 
 
 def said_in_words(run: Run) -> tuple[str, str, str]:
     """Return the pattern of the checkpoints of a program, the words that resume it, and where these come from."""
-    pattern, words = checkpoints_and_resume(run.info)[0], known_words(run)
+    pattern, words = pattern_of(run), known_words(run)
     guessed = [] if pattern else ["the files by the usual names of checkpoints"]
     guessed += ["the words by the name of an argument"] if words and [*words] == run.info.get("resume_guess") else []
     note = f"Guessed: {', '.join(guessed)}. " if guessed else ""
@@ -144,9 +142,7 @@ def said_in_words(run: Run) -> tuple[str, str, str]:
 
 def program_of(run: Run) -> Program:
     """Return the program of a run without its arguments, with absolute paths and in its recorded working directory."""
-    info, root = run.info, _project_of(run).root
-    with contextlib.suppress(NbtoolsError):  # resuming it says that its secrets are not readable
-        info = secret_values.restored(run.files, info)
+    info, root = _restored(run), _project_of(run).root
     recorded = mapping_at(info, "program") or {"script": str(info.get("script") or run.files.script)}
     paths = {name: recorded.get(name) for name in ("script", "accelerate_config")}
     values = {**recorded, **{name: path and str(root / expanded(str(path))) for name, path in paths.items()}}
@@ -157,9 +153,10 @@ def program_of(run: Run) -> Program:
 def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequence[str]]:
     """Return the program to start again and its arguments: the current launcher script of the run, if it has one."""
     path = Path(str(run.info.get("script")))
-    program = None
-    with contextlib.suppress(ScriptError):
+    try:
         program = parse_script(path).program
+    except ScriptError:
+        program = None
     if program is None:
         return program_of(run), args
     own = list(program.args)
@@ -189,6 +186,13 @@ def remember(run: Run, kind: str = "checkpoints", **said: Any) -> str:
     return where or f"remembered for {path.name}"
 
 
+def _restored(run: Run) -> dict[str, Any]:
+    """Return launch.json with its secrets, or without where they are not readable, as resuming it says."""
+    with contextlib.suppress(NbtoolsError):
+        return secret_values.restored(run.files, run.info)
+    return run.info
+
+
 def _project_of(run: Run) -> Project:
     root = run.info.get("root")
     return Project(Path(root)) if isinstance(root, str) else find_project(run.dir.parent, missing_ok=True)
@@ -198,14 +202,10 @@ def _saved(run: Run) -> list[ForeignCheckpoint]:
     return [one for one in run.checkpoints if isinstance(one, ForeignCheckpoint)]
 
 
-def _lineage(parent: Run) -> list[Run]:
-    return [parent, *(Run(path) for path, _ in ancestors(parent.dir, parent.info))]
-
-
 def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
     """Return the newest whole checkpoint of a run, else of the runs that it resumed, and a note per skipped one."""
     reasons: list[str] = []
-    for run in _lineage(parent):
+    for run in (parent, *(Run(path) for path, _ in ancestors(parent.dir, parent.info))):
         found, more = newest_whole(_saved(run))
         reasons += more
         if found is not None:
@@ -216,7 +216,8 @@ def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
 
 def _named(parent: Run, ref: ForeignCheckpoint | Path | str | int) -> ForeignCheckpoint:
     """Return a checkpoint by its step, its name, the last part of its path, or as any file or folder."""
-    saved = [one for run in _lineage(parent) for one in reversed(_saved(run))]
+    runs = (parent, *(Run(path) for path, _ in ancestors(parent.dir, parent.info)))
+    saved = [one for run in runs for one in reversed(_saved(run))]
     bases = (Path.cwd(), Path(str(parent.info.get("cwd") or "/")))
     paths = [Path(os.path.normpath(base / expanded(str(ref)))) for base in bases]
     matches = [one for one in saved if str(ref) in (one.name, one.path.name, str(one.step)) or one.path in paths]

@@ -57,8 +57,8 @@ class CheckpointList:
         rows = widgets.HBox([self._table, self._buttons], layout=widgets.Layout(width="100%"))
         wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
         self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
-        self._program = widgets.HBox([self.pattern, self.words, self._said_of_program], layout=wrapped)
-        self._program.layout.display = "none"
+        hidden = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0", display="none")
+        self._program = widgets.HBox([self.pattern, self.words, self._said_of_program], layout=hidden)
         shown = [rows, self._program, self._form, self.changing]
         self.widget = widgets.VBox(shown, layout=widgets.Layout(width="100%"))
         for control in (self.choice, self.changes):

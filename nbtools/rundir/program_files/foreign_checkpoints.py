@@ -27,26 +27,23 @@ _QUIET_S: Final = 2.0
 _MAX_FILES: Final = 2_000
 """Number of files that a pattern may name, or a checkpoint have."""
 
-_STEP: Final = re.compile(
-    r"(?:^|[^a-z])(?:(?:global_?)?(?:step|iter|iteration|update|it)s?[-_=.]?|checkpoint-(?=\d+$))(\d{1,15})(?!\d)", re.I
-)
+_COUNT: Final = r"[-_=.]?(\d{1,15})(?!\d)"
+_STEP: Final = re.compile(rf"(?i)(?:^|[^a-z])(?:(?:global_?)?(?:step|iter|iteration)s?|checkpoint(?=-\d+$)){_COUNT}")
 """A count of steps in a name: `epoch=3-step=400`, `iter_0000500`, the folder `checkpoint-500`."""
-_EPOCH: Final = re.compile(r"(?:^|[^a-z])(?:epoch|ep)s?[-_=.]?(\d{1,15})(?!\d)", re.I)
+_EPOCH: Final = re.compile(rf"(?i)(?:^|[^a-z])(?:epoch|ep)s?{_COUNT}")
 _FOLDER: Final = re.compile(
-    r"(?!tmp)(?:.*[-_.])?(?:checkpoint|ckpt|epoch|(?:global_?)?step|iter|iteration|update)s?[-_=.]?\d+", re.I
+    rf"(?i)(?!tmp)(?:.*[-_.])?(?:checkpoint|ckpt|epoch|step|global_?step|iter|iteration){_COUNT}"
 )
 _FILE: Final = re.compile(
-    r".*\.ckpt|.*(?:checkpoint|ckpt).*\.(?:pt|pth|tar|bin|safetensors|pkl)|(?:.*[^a-z])?(?:(?:snapshot|last|latest|best|"
-    r"final|model|weights|state|net)(?![a-z])|(?:step|iter|epoch|ep)?[-_=]?\d+(?![a-z\d])).*\.(?:pt|pth)(?:\.tar)?",
-    re.I,
+    r"(?i).*\.ckpt|.*(?:checkpoint|ckpt).*\.(?:pt|pth|tar|bin|safetensors|pkl)|(?:.*[^a-z])?(?:(?:snapshot|last|latest|best|"
+    r"final|model|weights|state|net)(?![a-z])|(?:step|iter|epoch|ep)?[-_=]?\d+(?![a-z\d])).*\.(?:pt|pth)(?:\.tar)?"
 )
 _NO_FILE: Final = re.compile(
-    r"\.|tmp|optimizer|scheduler|scaler|sampler|rng|random|tokenizer|data|cache|feature|embedding|model_optim|"
-    r".*rank[-_=.]?\d|(?:train|val|valid|test|dev)(?![a-z])",
-    re.I,
+    r"(?i)\.|tmp|optimizer|scheduler|scaler|sampler|rng|random|tokenizer|data|cache|feature|embedding|model_optim|"
+    r".*rank[-_=.]?\d|(?:train|val|valid|test|dev)(?![a-z])"
 )
 """Beginnings of the names of a checkpoint's parts, also those of one rank, and of tensors that are none."""
-_ASIDE: Final = re.compile(r"(?:.*[^a-z])?(?:best|final)(?![a-z]).*|\D*(?:model|weights)\.\D*", re.I)
+_ASIDE: Final = re.compile(r"(?i)(?:.*[^a-z])?(?:best|final)(?![a-z]).*|\D*(?:model|weights)\.\D*")
 """Names of weights alone, or of an earlier state: a resume from the newest checkpoint prefers other names."""
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".tar", ".distcp", ".msgpack", ".h5")
 _UNFINISHED: Final = (".tmp", ".partial", ".incomplete")
@@ -101,8 +98,6 @@ class ForeignCheckpoint:
                         raise CheckpointError(f"{path}: has changed since it was listed; list the checkpoints again")
                     if _is_cut_off(file, path.name, num_bytes):
                         raise CheckpointError(f"{path}: ends too early: it was not written to its end")
-            except FileNotFoundError:
-                raise CheckpointError(f"{path}: is missing") from None
             except OSError as error:
                 raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -119,7 +114,7 @@ class ForeignCheckpoints:
         """Folders whose checkpoints may be those of another run, whose name is the value, as of the last look."""
 
     def look(
-        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str
+        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str = ""
     ) -> list[ForeignCheckpoint]:
         """Return the checkpoints, oldest first; a checkpoint is included once its files no longer change.
 

@@ -245,7 +245,9 @@ def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resum
 
 
 def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: Path) -> None:
-    (work / "own.py").write_text("print('step 1 loss 1.0')\nopen('ckpt_1.pt', 'w').write('x')\n")
+    (work / "own.py").write_text(
+        "for i in range(1, 4): print(f'step {i} loss {9 - i}.5')\nopen('ckpt_1.pt', 'w').write('x')\n"
+    )
     run = finished(launch("own.py", torchrun=False))
     panel = LivePlot(run)
     try:
@@ -258,7 +260,7 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         tab.words.value = "--from {checkpoint}"
         eventually(lambda: not row.disabled and not panel._widgets.resume.disabled)
         assert known_words(run) == ("--from", "{checkpoint}")
-        assert f"Continues from ckpt_1.pt (about step 1), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
+        assert f"Continues from ckpt_1.pt (about step 3), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
         tab.pattern.value = "none/*.pt"
         tab_says = "No checkpoint has been found: none of its files is named none/*.pt"
         eventually(lambda: tab.look() or tab_says in tab._table.value)
@@ -417,7 +419,9 @@ def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, p
     assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
 
 
-def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: Path) -> None:
+def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that is launched without a launcher script."""
     (work / "own.py").write_text(
         "import pathlib, sys\nprint('words', *sys.argv[1:])\n"
@@ -435,6 +439,8 @@ def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: P
     assert later.info["program"]["resume"] == ["--from", "{checkpoint}"]
     with pytest.raises(ConfigError, match=r"checkpoints='\*\*/x': must be a path with \* for what differs"):
         remember(run, checkpoints="**/x")
+    monkeypatch.setattr("nbtools.run.run.foreign_owner", lambda _: "somebody")
+    assert [one.name for one in Run(later.dir).checkpoints] == ["last.ckpt"], "another user's pattern is not followed"
 
 
 # --- automatic restarts -----------------------------------------------------------------------------

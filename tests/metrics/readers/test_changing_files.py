@@ -38,7 +38,7 @@ CURVES = {
     "train/accuracy": "work/checkpoint-4/trainer_state.json",
     "train/learning_rate": "runs/b/ranks/x/attempt_0/1/stdout.log",
 }
-CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel"}
+CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel/global_step4"}
 Change = Callable[[Path], object]
 IN_PLACE: dict[str, Change] = {
     "empty": lambda path: os.truncate(path, 0),
@@ -183,8 +183,8 @@ def tree(tmp_path: Path) -> Path:
         work / "wandb/run-1/run-1.wandb": wandb_file(),
         work / "checkpoint-4/trainer_state.json": json.dumps(state),
         work / "checkpoint-4/model.safetensors": struct.pack("<Q", 2) + b"{}",
-        work / "parallel/latest": "global_step4",
         work / "parallel/global_step4/mp_rank_00_model_states.pt": "x",
+        work / "parallel/global_step4/zero_pp_rank_0.pt": "x",
         work / "last.pt": "x",
     }
     for path, content in files.items():

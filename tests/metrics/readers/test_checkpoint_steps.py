@@ -27,18 +27,18 @@ def placed(one: ForeignCheckpoint, own: History, shift: int = 0) -> str:
 def test_a_step_in_a_name_is_exact_and_every_other_one_is_about(tmp_path: Path) -> None:
     own = rows(0, 10, 20, 30)
     assert placed(saved("step_25.pt", 2.6, step=25), own) == "step 25"
-    assert placed(saved("last.pt", 2.6), own) == "about step 20", "of the last row before the file changed"
-    assert placed(saved("epoch_1.pt", 2.6, epoch=1), own) == "about step 20"
-    assert placed(saved("last.pt", -1), own) == "about step 0", "saved before the first row was seen"
+    for at_s, about in ((2.2, 20), (2.9, 30), (9.0, 30), (-1, 0)):
+        assert placed(saved("last.pt", at_s), own) == f"about step {about}", "of the row nearest in time"
+    assert placed(saved("epoch_1.pt", 2.2, epoch=1), own) == "about step 20"
     assert placed(saved("step_25.pt", 2.6, step=25), History()) == "step 25"
-    assert placed(saved("last.pt", 2.6), History()) == "step ?"
+    assert placed(saved("last.pt", 2.6), History()) == "step ?", "no row is known"
 
 
 def test_a_named_step_counts_from_the_first_run_on_or_from_the_resume_on() -> None:
     own = rows(10, 20, 30)
     for step in (25, 125):
         assert placed(saved(f"step_{step}.pt", 1.6, step=step), own, shift=100) == "step 125"
-    assert placed(saved("last.pt", 1.6), own, shift=100) == "about step 120"
+    assert placed(saved("last.pt", 1.2), own, shift=100) == "about step 120"
 
 
 def test_an_epoch_in_a_name_is_exact_where_the_curve_counts_epochs() -> None:
