@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,11 @@ _NUMBERS: Final = frozenset({float, int})
 _MAX_ATTEMPT: Final = 2**GENERATION_SHIFT - 1
 _MAX_NAME_CHARACTERS: Final = 256
 
+Unit = Literal["step", "sample", "epoch", "row"]
+"""The count that places the points of a curve; rows are those of a file without a counter, which have only an order."""
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+"""All units, the finest that all programs count first."""
+
 Column = npt.NDArray[Any]
 Batch = tuple[tuple[str, ...], list[Column], int]
 """Names of the metrics, columns as in `MetricTable`, and the number of rows that the writer reports as dropped."""
@@ -43,6 +48,8 @@ class Series:
     """Training samples so far; NaN where a row had none."""
     blocks: Blocks = field(default_factory=Blocks, repr=False)
     """Reductions of `values`, shared with later series of the metric that have more rows."""
+    unit: Unit = "step"
+    """The count in `steps`. Curves of different units have no common axis but time."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -60,8 +67,8 @@ class MetricTable:
     views of; any other change makes new arrays (`num_rewrites` counts them).
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, names: tuple[str, ...], unit: Unit = "step") -> None:
+        self.names, self.unit = names, unit
         self.num_rows = 0
         self.num_rewrites = 0
         self._columns: list[Column] = [np.empty(0, np.int64 if i < 2 else np.float64) for i in range(4 + len(names))]

@@ -18,7 +18,17 @@ import numpy.typing as npt
 
 from nbtools.errors import ConfigError, html_table
 from nbtools.metrics.block_reductions import Blocks
-from nbtools.metrics.columns import EPOCH_SHIFT, GENERATION_SHIFT, Batch, Column, MetricTable, Series, parse_rows
+from nbtools.metrics.columns import (
+    EPOCH_SHIFT,
+    GENERATION_SHIFT,
+    UNITS,
+    Batch,
+    Column,
+    MetricTable,
+    Series,
+    Unit,
+    parse_rows,
+)
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.rundir.tail import Tail, open_regular
 
@@ -34,7 +44,7 @@ class History(Mapping[str, Series]):
 
     Of two rows of a step the later one counts. A later attempt (an automatic restart), a resumed run and a file that
     starts over replace earlier rows from their first step on, so steps of a curve only increase. Damaged lines are
-    skipped and counted; values that are not numbers are ignored.
+    skipped and counted; values that are not numbers are ignored. A curve has one unit, that of its newest rows.
 
     Any number of threads may read while one extends it; with `follow`, several may extend it too.
     """
@@ -57,9 +67,9 @@ class History(Mapping[str, Series]):
         self._num_lines = 0
         self._base_generation = 0
         self._generation = 0
-        self._first_steps: dict[int, int] = {}
-        self._cutoffs: tuple[Column, Column] | None = None
-        self._tables: dict[tuple[str, ...], MetricTable] = {}
+        self._first_steps: dict[tuple[Unit, int], int] = {}
+        self._cutoffs: dict[Unit, tuple[Column, Column]] = {}
+        self._tables: dict[tuple[Unit, tuple[str, ...]], MetricTable] = {}
         self._homes: dict[str, list[MetricTable]] = {}
         self._merged: dict[str, tuple[list[tuple[int, int]], MetricTable]] = {}
         self._series: dict[str, tuple[MetricTable, int, int, Series]] = {}
@@ -103,7 +113,8 @@ class History(Mapping[str, Series]):
             columns = table.rows()
             is_longer = cached and cached[0] is table and cached[2] == table.num_rewrites
             blocks = cached[3].blocks if cached and is_longer else Blocks()
-            series = Series(columns[0], columns[4 + table.names.index(name)], columns[2], columns[3], blocks)
+            values = columns[4 + table.names.index(name)]
+            series = Series(columns[0], values, columns[2], columns[3], blocks, table.unit)
             self._series[name] = (table, table.num_rows, table.num_rewrites, series)
             return series
 
@@ -149,14 +160,24 @@ class History(Mapping[str, Series]):
             return max(last_rows, key=lambda row: row[:2], default=(0, 0, None))[2]
 
     @property
-    def last_step(self) -> int | None:
-        """Greatest step of all current rows; None without rows."""
+    def unit(self) -> Unit:
+        """The unit of `last_step`: steps if any curve counts them, else samples, else epochs."""
         with self._lock:
-            return max((table.newest(0)[0] for table in self._tables.values() if table.num_rows), default=None)
+            units = {homes[0].unit for name, homes in self._homes.items() if name in self}
+        return next((unit for unit in UNITS if unit in units), "step")
+
+    @property
+    def last_step(self) -> int | None:
+        """Greatest step of all current rows of the history's `unit`; None without rows."""
+        with self._lock:
+            unit = self.unit
+            tables = [homes for homes in self._homes.values() if homes[0].unit == unit]
+            return max((home.newest(0)[0] for homes in tables for home in homes if home.num_rows), default=None)
 
     def step_at(self, when: float) -> int | None:
         """Return the greatest step of the rows written up to a Unix time; None if there are none."""
-        found = (series.steps[series.times <= when] for series in self.values())
+        unit = self.unit
+        found = (series.steps[series.times <= when] for series in self.values() if series.unit == unit)
         return max((int(steps[-1]) for steps in found if len(steps)), default=None)
 
     def pace(self) -> tuple[float | None, float | None]:
@@ -191,10 +212,10 @@ class History(Mapping[str, Series]):
                     return self.version != version
                 self.extend(block, tail.generation)
 
-    def extend(self, block: bytes, generation: int = 0) -> None:
+    def extend(self, block: bytes, generation: int = 0, unit: Unit = "step") -> None:
         """Add lines; an incomplete last one is kept until its newline follows.
 
-        `generation` tells how often the file has started over.
+        `generation` tells how often the file has started over; `unit`, what the steps of these lines count.
         """
         with self._lock:
             generation = min(self._base_generation + generation, _MAX_GENERATION)
@@ -204,23 +225,31 @@ class History(Mapping[str, Series]):
             start, end = 0, block.rfind(b"\n") + 1
             while start < end:
                 stop = block.rfind(b"\n", start, min(start + _PIECE_BYTES, end)) + 1 or block.index(b"\n", start) + 1
-                self._extend(block[start : stop - 1])
+                self._extend(block[start : stop - 1], unit)
                 start = stop
             self._partial = block[end:]
 
     def add(
-        self, name: str, steps: npt.ArrayLike, values: npt.ArrayLike, times: npt.ArrayLike, generation: int = 0
+        self,
+        name: str,
+        steps: npt.ArrayLike,
+        values: npt.ArrayLike,
+        times: npt.ArrayLike,
+        generation: int = 0,
+        *,
+        unit: Unit = "step",
+        attempt: int = 1,
     ) -> None:
         """Add points of one metric, which replace earlier ones of the same steps; see `extend` for `generation`."""
         with self._lock:
             ordered = np.asarray(steps, np.int64)
-            epoch = (min(generation, _MAX_GENERATION) << GENERATION_SHIFT) + 1
+            epoch = (min(generation, _MAX_GENERATION) << GENERATION_SHIFT) + attempt
             priorities = (epoch << EPOCH_SHIFT) + np.arange(self._num_lines, self._num_lines + len(ordered))
             unknown = np.full(len(ordered), np.nan)
             columns = [ordered, priorities, np.asarray(times, float), unknown, np.asarray(values, float)]
             self.version += 1
             self._num_lines += len(ordered)
-            self._commit([((name,), columns, 0)] if len(ordered) else [])
+            self._commit([((name,), columns, 0)] if len(ordered) else [], unit)
 
     @classmethod
     def chained(cls, parts: Sequence[tuple["History", int]]) -> "History":
@@ -230,7 +259,7 @@ class History(Mapping[str, Series]):
         parts and can be extended: if the last part is empty, following the file of the resumed run reads its rows.
         """
         result, step, base = cls(), MAX_STEP, 0
-        staged: list[Batch] = []
+        staged: list[tuple[Batch, Unit]] = []
         last_steps = [step := min(step, own) for _, own in reversed(parts)][::-1]
         for (part, _), last_step in zip(parts, last_steps, strict=True):
             result._base_generation = base
@@ -242,27 +271,28 @@ class History(Mapping[str, Series]):
                 result.version += part.version + 1
                 result._num_lines = max(result._num_lines, part._num_lines)
             base = min(result._generation, _MAX_GENERATION - 1) + 1
-        result._commit(staged)
+        for unit in dict.fromkeys(unit for _, unit in staged):
+            result._commit([batch for batch, other in staged if other == unit], unit)
         return result
 
-    def _rows_until(self, step: int, base_generation: int) -> Iterator[Batch]:
+    def _rows_until(self, step: int, base_generation: int) -> Iterator[tuple[Batch, Unit]]:
         """Yield the rows up to `step` as a later generation."""
-        for names, table in self._tables.items():
+        for (unit, names), table in self._tables.items():
             rows = table.rows()
             chosen = rows[0] <= step
             if chosen.any():
                 rows = rows if chosen.all() else [column[chosen] for column in rows]
                 rows[1] = rows[1] + (base_generation << GENERATION_SHIFT << EPOCH_SHIFT)
-                yield names, rows, 0
+                yield (names, rows, 0), unit
 
-    def _extend(self, piece: bytes) -> None:
+    def _extend(self, piece: bytes, unit: Unit) -> None:
         batches, num_lines, num_skipped = parse_rows(piece, self._num_lines, self._generation << GENERATION_SHIFT)
         self.version += 1
         self._num_lines += num_lines
         self.num_skipped += num_skipped
-        self._commit(batches)
+        self._commit(batches, unit)
 
-    def _commit(self, batches: list[Batch]) -> None:
+    def _commit(self, batches: list[Batch], unit: Unit) -> None:
         changed = False
         for _, rows, num_dropped in batches:
             self.num_rows += len(rows[0])
@@ -271,49 +301,53 @@ class History(Mapping[str, Series]):
             firsts = np.full(len(epochs), MAX_STEP)
             np.minimum.at(firsts, index, rows[0])
             for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-                if first < self._first_steps.get(epoch, MAX_STEP + 1):
-                    self._first_steps[epoch] = first
-                    changed = len(self._first_steps) > 1
-        if changed:
-            known = np.array(sorted(self._first_steps))
-            firsts = np.array([self._first_steps[epoch] for epoch in known.tolist()])
+                if first < self._first_steps.get((unit, epoch), MAX_STEP + 1):
+                    self._first_steps[unit, epoch] = first
+                    changed = True
+        known = sorted(epoch for other, epoch in self._first_steps if other == unit) if changed else []
+        if len(known) > 1:
+            firsts = np.array([self._first_steps[unit, epoch] for epoch in known])
             later = np.append(np.minimum.accumulate(firsts[::-1])[::-1][1:], MAX_STEP)
-            self._cutoffs = known, later
+            self._cutoffs[unit] = np.array(known), later
             for table in self._tables.values():
-                table.keep(self._is_current(table.rows()))
+                if table.unit == unit:
+                    table.keep(self._is_current(table.rows(), unit))
         for names, rows, _ in batches:
-            if self._cutoffs is not None:
-                current = self._is_current(rows)
+            if unit in self._cutoffs:
+                current = self._is_current(rows, unit)
                 rows = [column[current] for column in rows]
-            self._add(names, rows)
+            self._add(names, rows, unit)
 
-    def _is_current(self, rows: list[Column]) -> npt.NDArray[np.bool_]:
+    def _is_current(self, rows: list[Column], unit: Unit) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows that no later attempt replaces; at its first step, only a new row replaces one."""
-        assert self._cutoffs is not None
-        epochs, cutoffs = self._cutoffs
+        epochs, cutoffs = self._cutoffs[unit]
         current: npt.NDArray[np.bool_] = rows[0] <= cutoffs[np.searchsorted(epochs, rows[1] >> EPOCH_SHIFT)]
         return current
 
-    def _add(self, names: tuple[str, ...], rows: list[Column]) -> None:
-        table = self._tables.get(names)
+    def _add(self, names: tuple[str, ...], rows: list[Column], unit: Unit) -> None:
+        table = self._tables.get((unit, names))
         if table is None:
             if len(names) > 1 and (len(self._tables) >= _MAX_TABLES or len(names) > _MAX_TABLES):
                 for i, name in enumerate(names, 4):  # many sets of keys: one table per metric bounds the memory
-                    self._add((name,), [*rows[:4], rows[i]])
+                    self._add((name,), [*rows[:4], rows[i]], unit)
                 return
             if len(names) == 1 and len(self._homes) >= _MAX_NAMES and names[0] not in self._homes:
                 return
-            table = self._tables[names] = MetricTable(names)
+            table = self._tables[unit, names] = MetricTable(names, unit)
             for name in names:
                 self._homes.setdefault(name, []).append(table)
+        for name in names:  # the tables of a metric have one unit
+            if self._homes[name][0].unit != unit:
+                self._homes[name] = [home for home in self._tables.values() if home.unit == unit and name in home.names]
+                self._merged.pop(name, None)
         if len(rows[0]):
             table.add(rows)
 
     def _merge(self, name: str, homes: list[MetricTable]) -> MetricTable:
         """Return one table with the rows of a metric from several tables; it grows with them."""
-        seen, merged = self._merged.get(name, ([], MetricTable((name,))))
+        seen, merged = self._merged.get(name, ([], MetricTable((name,), homes[0].unit)))
         if [rewrites for _, rewrites in seen] != [table.num_rewrites for table in homes[: len(seen)]]:
-            seen, merged = [], MetricTable((name,))
+            seen, merged = [], MetricTable((name,), homes[0].unit)
         starts = [num_rows for num_rows, _ in seen] + [0] * (len(homes) - len(seen))
         pieces = []
         for table, start in zip(homes, starts, strict=True):

@@ -44,9 +44,9 @@ def joined_runs(parts: Sequence[tuple[History, int]]) -> tuple[History, int]:
         if first is not None:
             drawn.append((part, shift, last))
         until = resumed_at
-    result = History()
+    result, units = History(), {name: series.unit for part, _ in parts for name, series in part.items()}
     for name, (steps, values, times) in rows.items():
-        result.add(name, steps, values, times)
+        result.add(name, steps, values, times, unit=units[name])
     result.version += sum(part.version for part, _ in parts)
     result.has_steps = all(part.has_steps for part, _ in parts if part)
     return result, shift

@@ -655,3 +655,50 @@ def test_a_chain_of_resumed_runs_is_joined_at_once_as_it_would_be_pair_by_pair()
     for name in ("a", "b"):
         np.testing.assert_array_equal(chained[name].steps, pairwise[name].steps)
         np.testing.assert_array_equal(chained[name].values, pairwise[name].values)
+
+
+def units(history: History) -> dict[str, str]:
+    return {name: series.unit for name, series in history.items()}
+
+
+def test_a_series_has_the_unit_of_its_rows():
+    history = history_of(row(20, loss=2.0))
+    history.add("eval/loss", [1, 2], [1.0, 0.5], [math.nan] * 2, unit="epoch")
+    history.extend(orjson.dumps({"step": 640, "eval/accuracy": 0.5}) + b"\n", unit="sample")
+    assert units(history) == {"train/loss": "step", "eval/loss": "epoch", "eval/accuracy": "sample"}
+    assert (history.unit, history.last_step) == ("step", 20)
+
+
+def test_last_step_counts_in_one_unit():
+    history = History()
+    history.add("eval/loss", [1, 2], [1.0, 0.5], [10.0, 20.0], unit="epoch")
+    assert (history.unit, history.last_step, history.step_at(15)) == ("epoch", 2, 1)
+    history.add("train/loss", [640, 1280], [1.0, 0.5], [5.0, 15.0], unit="sample")
+    assert (history.unit, history.last_step, history.step_at(30)) == ("sample", 1280, 1280)
+
+
+def test_a_restart_replaces_only_rows_of_the_same_unit():
+    history = history_of(row(100, loss=3.0), row(200, loss=2.0))
+    history.add("eval/loss", [1, 2], [1.0, 0.5], [math.nan] * 2, unit="epoch")
+    history.add("eval/loss", [2, 3], [0.6, 0.4], [math.nan] * 2, unit="epoch", attempt=2)
+    assert points(history) == [(100, 3.0), (200, 2.0)]
+    assert points(history, "eval/loss") == [(1, 1.0), (2, 0.6), (3, 0.4)]
+
+
+def test_a_curve_takes_the_unit_of_its_newest_rows():
+    history = history_of(row(1, loss=3.0, lr=0.1))
+    history.add("train/loss", [64], [2.0], [math.nan], unit="sample")
+    assert points(history) == [(64, 2.0)]
+    history.extend(row(2, loss=1.0, lr=0.1))
+    assert (points(history), units(history)) == ([(1, 3.0), (2, 1.0)], {"train/loss": "step", "train/lr": "step"})
+
+
+def test_chained_and_copied_histories_keep_units():
+    first, second = History(), History()
+    first.add("eval/loss", [1, 2, 3], [3.0, 2.0, 1.0], [math.nan] * 3, unit="epoch")
+    second.add("eval/loss", [3, 4], [0.9, 0.8], [math.nan] * 2, unit="epoch")
+    joined = History.chained([(first, 2), (second, MAX_STEP)])
+    assert (points(joined, "eval/loss"), units(joined)) == (
+        [(1, 3.0), (2, 2.0), (3, 0.9), (4, 0.8)],
+        {"eval/loss": "epoch"},
+    )

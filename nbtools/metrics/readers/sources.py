@@ -49,7 +49,7 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
         having = [source for source in sources if name in source.history]
         pieces = max(_chains(having, name), key=_weight)
         for _, series, end in reversed(pieces):
-            result.history.add(name, series.steps[:end], series.values[:end], series.times[:end])
+            result.history.add(name, series.steps[:end], series.values[:end], series.times[:end], unit=series.unit)
         drawn = {source.name for source, _, _ in pieces}
         for source in having:
             named = result.drawn if source.name in drawn else result.not_drawn

@@ -4,6 +4,10 @@ import functools
 import re
 from typing import Final
 
+from nbtools.metrics.curve_names import SPLITS, metric_of, of_split, parts_of, split_of, without_mean
+
+__all__ = ["SPLITS", "metric_of", "of_split", "parts_of", "split_of", "without_mean"]
+
 
 def words_of(text: str) -> frozenset[str]:
     """Return the words of a text as a set."""
@@ -46,12 +50,6 @@ IGNORED: Final = words_of(
     """cuda device rank local_rank pid gpu seed line port host node eta remaining version dtype dataloader size
     batch_size"""
 )
-SPLITS: Final = {
-    **dict.fromkeys(("train", "training", "learn", "entrenamiento"), "train"),
-    **dict.fromkeys(("val", "vali", "valid", "validation", "validate", "validating"), "eval"),
-    **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 _STATISTICS: Final = words_of("std stddev median variance percentile")
 _QUALIFIERS: Final = MEANS.union(
     SPLITS,
@@ -77,26 +75,11 @@ UNNAMED: Final = 5
 LEADING: Final = 6
 ROUNDED: Final = 8
 EPOCHS: Final = words_of("epoch ep epch epochs epoche epoca")
-_ALIASES: Final = {
-    **dict.fromkeys(("acc", "acc1", "acc@1"), "accuracy"),
-    **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),
-    **dict.fromkeys(("tok/s", "tokens/s", "tokens/sec", "tok/sec", "tok_per_s", "tok_per_sec"), "tokens_per_s"),
-    **dict.fromkeys(("tokens_per_sec", "tokens_per_second"), "tokens_per_s"),
-    **dict.fromkeys(("lr", "l.r"), "learning_rate"),
-    "ppl": "perplexity",
-    **{f"top-{k}": f"top{k}" for k in (1, 5)},
-    **dict.fromkeys(("verlust", "perte", "perdita"), "loss"),
-    **dict.fromkeys(("genauigkeit", "exactitud"), "accuracy"),
-    "lernrate": "learning_rate",
-}
 RATE: Final = "train/learning_rate"
-_ALWAYS_TRAIN: Final = words_of("learning_rate epoch mfu grad_norm tokens_per_s")
 _FILLERS: Final = words_of("is was at of now to value values on set")
 _PREPOSITIONS: Final = words_of("of for on in at to after over with")
 SOURCES: Final = (".py", ".cpp", ".cc", ".cu", ".c", ".h")
-_NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")  # the end of a numbered split: valid_1's auc
 _COUNT: Final = re.compile(r"@?\d{1,6}k?$")  # the number behind a measured word: loss2, fid50k, ndcg@10
-_CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
 
 @functools.lru_cache(4096)
@@ -139,23 +122,6 @@ def is_counter(name: str) -> bool:
     return name.lower() in COUNTERS or name.lower() in EPOCHS
 
 
-def split_of(words: list[str], split: str | None) -> str | None:
-    """Return the split that words such as `Validation:` give to what follows them."""
-    for word in words:
-        split = SPLITS.get(_NUMBERED.sub("", word.lower()), split)
-    return split
-
-
-@functools.lru_cache(4096)
-def parts_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name, in lower case."""
-    lowered = name.lower()
-    if lowered in _ALIASES:
-        return (lowered,)
-    spaced = name if name.isupper() else _CAPITAL.sub("_", name)
-    return tuple(token for token in re.split(r"[\s_/.:()\-]+", spaced.lower().replace("'s", "")) if token)
-
-
 @functools.lru_cache(4096)
 def is_measured(name: str) -> bool:
     """Whether a name is that of something that is measured."""
@@ -189,32 +155,3 @@ def is_count(name: str, is_whole: bool) -> bool:
     if not is_whole or not tokens or is_measured(name) or not (MEANS | _STATISTICS).isdisjoint(tokens):
         return False
     return _COUNTED.search(tokens[-1]) is not None
-
-
-@functools.lru_cache(4096)
-def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
-    """Return `split/name` for a name as it was printed; the number of a split (`valid_1`) only if `is_full`."""
-    tokens = parts_of(name)
-    known = next((token for token in tokens if token in SPLITS), None)
-    rest = [
-        token
-        for i, token in enumerate(tokens)
-        if token != known
-        and token not in tokens[i - 1 : i]  # loss[loss=1.2]
-        and (is_full or not (token.isdigit() and i and tokens[i - 1] == known))
-    ]
-    plain = _ALIASES.get("_".join(rest)) or "_".join(_ALIASES.get(token, token) for token in rest) or "value"
-    split = SPLITS[known] if known else "train" if plain in _ALWAYS_TRAIN else split or "train"
-    return f"{split}/{without_mean(plain) if split != 'train' else plain}"
-
-
-def without_mean(plain: str) -> str:
-    """Return a name without a leading `avg_`: an evaluation has one value, which is a mean."""
-    first, _, others = plain.partition("_")
-    return others if others and first in MEANS else plain
-
-
-def of_split(metric: str, split: str) -> str:
-    """Return a metric whose line named no split as one of `split`."""
-    head, _, plain = metric.partition("/")
-    return f"{split}/{without_mean(plain)}" if head == "train" and plain not in _ALWAYS_TRAIN else metric

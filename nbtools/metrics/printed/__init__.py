@@ -1,0 +1,1 @@
+"""Metrics of the lines that a program prints."""

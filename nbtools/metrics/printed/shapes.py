@@ -1,0 +1,86 @@
+"""The shape of a printed line: its text without what a logger puts before it, with `#` in the place of its numbers."""
+
+import re
+from typing import Final
+
+NUMBER: Final = (
+    r"(?:(?<![\d.])[-+])?(?:[1-9]\d{0,2}(?:,\d{3})++(?![\d,])(?:\.\d++)?+|\d{1,40}+(?:\.\d{0,40}+)?+|(?<!\d)\.\d{1,40}+)"
+    r"(?:[eE][-+]?\d{1,4}+)?+|(?<![\w.])[-+]?(?:nan|NaN|NAN|inf|Infinity)(?!\w)"
+)
+"""A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
+_CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?![\w:])"
+_DATE: Final = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
+    r"|[A-Z][a-z]{2}\s\d\d?)"
+)
+_WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?+|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
+_LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
+_PLACE: Final = r"[\w./-]{1,100}(?:\.py:\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
+_RANK: Final = r"(?:rank|RANK|Rank|default|trainer|GPU|gpu)[ _:]{0,2}\d{1,6}"
+_MARK: Final = re.compile(
+    rf"""(?: [\s|:>,]++ | -++(?=\s)
+    | \[?\(?{_WHEN}\)?(?:\s[\w.]{{1,60}})?+\](?::|(?=\s|\[|$))    # [01/01 10:00:00 d2.utils.events]:
+    | {_WHEN}(?=[\s|,\]]|$)
+    | \(\w{{1,60}}\spid=\d{{1,10}}(?:,\sip=[\d.]++)?\)
+    | [\[(]{_RANK}[\])]:?
+    | \[\d{{1,5}}(?:,\d{{1,5}})?\]<std(?:out|err)>:
+    | {_LEVEL}:[\w.]{{1,60}}:(?!:)
+    | [\[(]?{_LEVEL}[\])]?(?:\s*+\|\s*+[\w.]{{1,60}}\s*+\|(?=\s))?+(?![\w=])
+    | [\[(]?{_PLACE}[\])]?(?=[\s\]:|-]|$)
+    | \d{{2,10}}\s{_PLACE}\]                                      # absl: the thread, the file and the line
+    | \[[A-Za-z_][\w.]{{0,60}}\](?=\s?[-:|]?\s?\[?(?:{_LEVEL}|{_WHEN}))
+    | [A-Za-z_][\w.]{{0,60}}(?=\s*+[-|:]\s*+{_LEVEL}[\s:|\]-])
+    | \[{_PLACE}(?::\w++)?\]
+    )""",
+    re.VERBOSE,
+)
+_TRAILING_PLACE: Final = re.compile(r"\s\w{1,60}\.py:\d++$")
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
+_BAR: Final = r"(?<=%)\|[^|]*+\||\[[=>.#-]{5,}+\]|[━╸╺─█▏▎▍▌▋▊▉░]{3,}+(?:\s(?=[━╸╺─]))?+[━╸╺─█▏▎▍▌▋▊▉░]*+"
+_PART: Final = re.compile(
+    rf"(?P<bar>{_BAR})|(?P<time>(?<![\w.])(?:{_DATE}[T_ ])?+{_CLOCK}|(?<![\w.])\d{{4}}-\d\d-\d\d(?!\w))"
+    rf"|(?P<name>(?<=[A-Za-z_])\d++(?=\s?[:=]|[A-Za-z_]))|(?P<number>{NUMBER})"
+)
+_PREFIX_CHARACTERS: Final = 400
+
+
+def folded(line: str) -> str:
+    """Return a line without colours and a logger's prefix (time, level, place, rank); white space is one blank."""
+    text = " ".join((_ANSI.sub("", line) if "\x1b" in line else line).split())
+    start, head = 0, text[:_PREFIX_CHARACTERS]
+    while found := _MARK.match(head, start):
+        start = found.end()
+    while start and text[start - 1 : start] in "-|>,":  # a sign or a row of a table, unless a logger's mark is before
+        if text[:start].strip("-|>, ") != "":
+            break
+        start -= 1
+    rest = text[start:].strip() if text[:start].strip("-|>,: ") else text
+    return _TRAILING_PLACE.sub("", rest) or text
+
+
+def numbers_in(line: str) -> list[tuple[int, int, float]]:
+    """Return start, end and value of each number of a folded line. Digits of a name (`acc1:`), times are none."""
+    return [
+        (found.start(), found.end(), number_of(found[0]))
+        for found in _PART.finditer(line)
+        if found.lastgroup == "number"
+    ]
+
+
+def number_of(text: str) -> float:
+    """Return the value of a printed number."""
+    return float(text.replace(",", ""))
+
+
+def shape_of(line: str) -> str:
+    """Return a folded line with `#` for each number, time and bar."""
+    return _PART.sub(lambda found: found[0] if found.lastgroup == "name" else "#", line)
+
+
+def varying_parts(line: str) -> list[tuple[int, int, bool]]:
+    """Return start and end of what differs between lines of one shape, and whether each is a number."""
+    return [
+        (found.start(), found.end(), found.lastgroup == "number")
+        for found in _PART.finditer(line)
+        if found.lastgroup != "name"
+    ]
