@@ -1,0 +1,263 @@
+"""How many curves of a program are right at first sight, and after the clicks of a simulated user.
+
+    python tests/metrics/printed/measure.py [FOLDER OF PROGRAMS ...]
+
+A program is a folder with its sources and `expected.json`: the script; the `curves` that a researcher wants, each with
+words of its name, its splits, and the accepted pairs of axis and values; in `also`, curves that may be drawn; in
+`never`, in words, the numbers that are no curve. A click gives one number of one kind of line a role.
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.templates import program_files, templates_of
+
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
+
+PROGRAMS = Path(__file__).parent / "programs"
+SPLITS = {
+    "eval": ("val", "valid", "validation", "vali", "eval", "dev", "cv"),
+    "test": ("test",),
+    "train": ("train", "tr"),
+}
+
+
+@dataclass
+class Reading:
+    """What was drawn of a log, compared with what was expected; curves are numbered as in `expected.json`."""
+
+    right: dict[int, str] = field(default_factory=dict)
+    partly: dict[int, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Name of a drawn curve -> what is wrong with it."""
+    beside: dict[str, str] = field(default_factory=dict)
+    """Name of a drawn curve that is not wrong but not as wanted either -> why: by order, or under another name."""
+
+
+@dataclass
+class Measured:
+    """One program: at first sight, and after clicks."""
+
+    name: str
+    num_curves: int
+    first: Reading
+    after: Reading
+    clicks: dict[int, int]
+    """Number of a curve -> clicks that made it right."""
+    unread: list[str]
+    patterns: list[str]
+
+    def __str__(self) -> str:
+        total = sum(self.clicks.values())
+        lines = [
+            f"{self.name}: {len(self.first.right)}/{self.num_curves} at first sight, {len(self.after.right)}/"
+            f"{self.num_curves} after {total} clicks (at most {max(self.clicks.values(), default=0)} for one curve), "
+            f"{len(self.first.wrong)} wrong, then {len(self.after.wrong)}"
+        ]
+        for when, reading in (("first", self.first), ("after", self.after)):
+            for what, names in (("wrong", reading.wrong), ("beside", reading.beside)):
+                lines += [f"    {when} {what}: {name}: {why}" for name, why in names.items()]
+        lines += [f"    missing after clicks: {name}" for name in self.unread]
+        return "\n".join([*lines, *(f"    clicked: {text}" for text in self.patterns)])
+
+
+def run_program(folder: Path, scratch: Path) -> tuple[Path, Path]:
+    """Run a copy of a program; returns its script and what it printed."""
+    home, log = scratch / folder.name, scratch / f"{folder.name}.log"
+    shutil.copytree(folder, home, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    script = home / json.loads((home / "expected.json").read_text())["script"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    with log.open("wb") as file:
+        command = [sys.executable, script.name]
+        subprocess.run(command, cwd=home, env=environment, stdout=file, stderr=file, check=True, timeout=60)
+    return script, log
+
+
+def split_of(name: str) -> str:
+    words = "".join(c.lower() if c.isalnum() else " " for c in name).split()
+    return next((split for split, known in SPLITS.items() if any(word in known for word in words)), "")
+
+
+def _points(steps: Any, values: Any) -> dict[int, float]:
+    return dict(zip(map(int, steps), map(float, values), strict=True))  # of two rows of a step the later one counts
+
+
+def _equal(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) or (math.isnan(a) and math.isnan(b))
+
+
+def _is_part(drawn: dict[int, float], wanted: dict[int, float]) -> bool:
+    return all(step in wanted and _equal(value, wanted[step]) for step, value in drawn.items())
+
+
+def _fits(name: str, curve: dict[str, Any]) -> bool:
+    """Whether a name has a word of the curve."""
+    plain = "".join(c for c in name.lower() if c.isalnum())
+    return any(word in plain for word in curve["names"])
+
+
+def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
+    """Compare the curves of a log with the expected ones."""
+    reading = Reading()
+    for name, series in log.history.items():
+        points, unit = _points(series.steps, series.values), series.unit
+        candidates = [*enumerate(expected["curves"]), *((-1, curve) for curve in expected["also"])]
+        found, why, part = None, "", None
+        for number, curve in candidates:
+            for accept in curve["accept"]:
+                wanted = _points(accept["steps"], accept["values"])
+                values = list(wanted.values())
+                same = len(points) == len(values) and all(map(_equal, points.values(), values))
+                if not same and not (unit == accept["unit"] and _is_part(points, wanted)):
+                    continue
+                if not _fits(name, curve):
+                    why = why or f"under another name than {'/'.join(curve['names'])}"
+                elif split_of(name) not in curve["splits"]:
+                    why = why if why and not why.startswith("under") else f"split: wanted {curve['splits'][0]}"
+                elif same and unit == accept["unit"] and list(points) == list(wanted):
+                    found = number if found is None or found < 0 else found
+                    break
+                elif same and unit == "row":
+                    why = "by order"
+                elif unit == accept["unit"] and _is_part(points, wanted):
+                    part = number if part is None else part
+                else:
+                    why = f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
+        if found is not None:
+            reading.right.setdefault(found, name) if found >= 0 else None
+        elif part is not None:
+            reading.partly[part] = name
+        elif why.startswith(("by order", "under")):
+            reading.beside[name] = why
+        else:
+            values = list(points.values())
+            why = why or (
+                "a constant" if len(set(values)) == 1 else f"values {values[:6]} at {unit} {list(points)[:6]}"
+            )
+            reading.wrong[name] = why
+    return reading
+
+
+def _lines(log: Path) -> dict[str, list[str]]:
+    """Return the folded lines of each shape; numbers may be padded."""
+    shapes: dict[str, list[str]] = {}
+    for text in log.read_text(encoding="utf-8").replace("\r", "\n").split("\n"):
+        if (line := folded(text)) and numbers_in(line):
+            shapes.setdefault(shape_of(line).replace(" #", "#"), []).append(line)
+    return shapes
+
+
+def _slots(lines: list[str]) -> Iterator[tuple[int, list[float]]]:
+    columns = [[number[2] for number in numbers_in(line)] for line in lines]
+    for index in range(min(map(len, columns))):
+        yield index, [column[index] for column in columns]
+
+
+def _rising(lines: list[str]) -> list[int]:
+    """Return the indices of the numbers that may count."""
+    return [i for i, values in _slots(lines) if len(set(values)) > 1 and all(v == v // 1 for v in values)]
+
+
+def _counters(shapes: dict[str, list[str]], home: str) -> Iterator[tuple[str, dict[int, str], int]]:
+    """Yield shape, roles and clicks of what may count the rows of a shape: nothing new, its own numbers, a heading."""
+    yield home, {}, 0
+    own = _rising(shapes[home])
+    roles = ("step", "epoch", "sample")
+    yield from ((home, {i: role}, 1) for i in own for role in roles)
+    for shape, lines in shapes.items():
+        if shape != home:
+            yield from ((shape, {i: role}, 1) for i in _rising(lines) for role in roles)
+    yield from ((home, {i: "epoch", j: "step"}, 2) for i in own for j in own if i != j)
+
+
+def click(script: Path, log: Path, expected: dict[str, Any], templates: list[str], before: Reading) -> tuple[Any, ...]:
+    """Give numbers roles as a user would who sees which curves lack; returns reading, clicks per curve and patterns."""
+    shapes, patterns, clicks, curves = _lines(log), [], {}, expected["curves"]
+    reading = before
+    for shape, lines in shapes.items():
+        slots: dict[int, int] = {}  # number of a curve -> index of the number that shows it
+        for number, curve in enumerate(curves):
+            for index, values in _slots(lines):
+                accepted = [list(map(float, accept["values"])) for accept in curve["accept"]]
+                if any(len(a) == len(values) and all(map(_equal, a, values)) for a in accepted):
+                    slots.setdefault(number, index)
+        lacking = [number for number in slots if number not in reading.right]
+        if not lacking:
+            continue
+        names = {slots[n]: f"{curves[n]['splits'][0]}/{curves[n]['names'][0]}" for n in slots}
+        best, best_patterns, price = reading, patterns, 0
+        for where, roles, cost in _counters(shapes, shape):
+            if where == shape and set(roles) & set(names):
+                continue
+            texts = [Pattern.of(lines[0], {**names, **(roles if where == shape else {})}).text]
+            texts += [Pattern.of(shapes[where][0], roles).text] if where != shape else []
+            tried = compare(LogMetrics(log, patterns=[*patterns, *texts], templates=templates), expected)
+            if (len(tried.right), -len(tried.wrong)) > (len(best.right), -len(best.wrong)):
+                best, best_patterns, price = tried, [*patterns, *texts], cost
+            if all(n in best.right for n in lacking):
+                break
+        for position, number in enumerate(n for n in lacking if n in best.right):
+            clicks[number] = 1 + (price if position == 0 else 0)  # the counter of a line is clicked once
+        reading, patterns = best, best_patterns
+    return reading, clicks, patterns
+
+
+def measure(folder: Path, scratch: Path) -> Measured:
+    """Run a program and read what it printed."""
+    script, log = run_program(folder, scratch)
+    expected = json.loads((folder / "expected.json").read_text())
+    for curve in expected["curves"] + expected["also"]:
+        for accept in curve["accept"]:
+            accept["values"] = [float(value) for value in accept["values"]]
+    templates = templates_of(program_files(script, script.parent))
+    first = compare(LogMetrics(log, templates=templates), expected)
+    after, clicks, patterns = click(script, log, expected, templates, first)
+    names = [
+        f"{curve['splits'][0]}/{curve['names'][0]}"
+        for n, curve in enumerate(expected["curves"])
+        if n not in after.right
+    ]
+    return Measured(folder.name, len(expected["curves"]), first, after, clicks, names, patterns)
+
+
+def main() -> None:
+    found = []
+    for root in map(Path, sys.argv[1:] or [PROGRAMS]):
+        for expected in sorted(root.glob("*/expected.json")):
+            with tempfile.TemporaryDirectory() as scratch:
+                found.append(measure(expected.parent, Path(scratch)))
+                print(found[-1], flush=True)
+    print(summary(found))
+
+
+def summary(found: list[Measured]) -> str:
+    """Return the figures of several programs."""
+    done = [each for each in found if len(each.after.right) == each.num_curves]
+    figures = {
+        "programs": len(found),
+        "right at first sight": sum(len(each.first.right) == each.num_curves for each in found),
+        "right after clicks": len(done),
+        "at most three clicks for each curve": sum(max(each.clicks.values(), default=0) <= 3 for each in done),
+        "at most three clicks in all": sum(sum(each.clicks.values()) <= 3 for each in done),
+        "curves": sum(each.num_curves for each in found),
+        "curves right at first sight": sum(len(each.first.right) for each in found),
+        "curves right after clicks": sum(len(each.after.right) for each in found),
+        "wrong curves at first sight": sum(len(each.first.wrong) for each in found),
+        "wrong curves after clicks": sum(len(each.after.wrong) for each in found),
+    }
+    return "\n".join(f"{number:>4} {what}" for what, number in figures.items())
+
+
+if __name__ == "__main__":
+    main()
