@@ -42,7 +42,7 @@ class Reading:
     wrong: dict[str, str] = field(default_factory=dict)
     """Name of a drawn curve -> what is wrong with it."""
     beside: dict[str, str] = field(default_factory=dict)
-    """Name of a drawn curve that is not wrong but not as wanted either -> why: by order, or under another name."""
+    """Name of a drawn curve that is not wrong but not as wanted either -> why: by order, under another name, a counter."""
 
 
 @dataclass
@@ -117,8 +117,8 @@ def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
         for number, curve in candidates:
             for accept in curve["accept"]:
                 wanted = _points(accept["steps"], accept["values"])
-                values = list(wanted.values())
-                same = len(points) == len(values) and all(map(_equal, points.values(), values))
+                shown = list(wanted.values())
+                same = len(points) == len(shown) and all(map(_equal, points.values(), shown))
                 if not same and not (unit == accept["unit"] and _is_part(points, wanted)):
                     continue
                 if not _fits(name, curve):
@@ -134,6 +134,7 @@ def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
                     part = number if part is None else part
                 else:
                     why = f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
+        values = list(points.values())
         if found is not None:
             reading.right.setdefault(found, name) if found >= 0 else None
         elif part is not None:
