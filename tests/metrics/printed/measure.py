@@ -42,7 +42,7 @@ class Reading:
     wrong: dict[str, str] = field(default_factory=dict)
     """Name of a drawn curve -> what is wrong with it."""
     beside: dict[str, str] = field(default_factory=dict)
-    """Name of a drawn curve that is not wrong but not as wanted either -> why: by order, under another name, a counter."""
+    """Name of a drawn curve that is neither wrong nor as wanted -> why: by order, another name, a counter."""
 
 
 @dataclass
