@@ -107,46 +107,46 @@ def _fits(name: str, curve: dict[str, Any]) -> bool:
     return any(word in plain for word in curve["names"])
 
 
+def _verdict(name: str, series: Any, curve: dict[str, Any], accept: dict[str, Any]) -> tuple[int, str] | None:
+    """Return how a drawn curve is of an expected one; None if it has other values. 0: right, 1: partly, 2: beside."""
+    points, wanted = _points(series.steps, series.values), _points(accept["steps"], accept["values"])
+    shown, unit = list(wanted.values()), series.unit
+    is_whole = len(points) == len(shown) and all(map(_equal, points.values(), shown))
+    is_placed = unit == accept["unit"] and _is_part(points, wanted)
+    if not is_whole and not is_placed:
+        return None
+    if not is_placed and unit != "row":
+        return 3, f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
+    if split_of(name) not in curve["splits"]:
+        return 3, f"split: wanted {curve['splits'][0] or 'none'}"
+    if not _fits(name, curve):
+        return 2, f"under another name than {'/'.join(curve['names'])}"
+    return (2, "by order") if not is_placed else (0, "") if is_whole else (1, "")
+
+
 def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
     """Compare the curves of a log with the expected ones."""
     reading = Reading()
     for name, series in log.history.items():
-        points, unit = _points(series.steps, series.values), series.unit
-        candidates = [*enumerate(expected["curves"]), *((-1, curve) for curve in expected["also"])]
-        found, why, part = None, "", None
-        for number, curve in candidates:
+        found = (4, -1, "")
+        for number, curve in [*enumerate(expected["curves"]), *((-1, curve) for curve in expected["also"])]:
             for accept in curve["accept"]:
-                wanted = _points(accept["steps"], accept["values"])
-                shown = list(wanted.values())
-                same = len(points) == len(shown) and all(map(_equal, points.values(), shown))
-                if not same and not (unit == accept["unit"] and _is_part(points, wanted)):
-                    continue
-                if not _fits(name, curve):
-                    why = why or f"under another name than {'/'.join(curve['names'])}"
-                elif split_of(name) not in curve["splits"]:
-                    why = why if why and not why.startswith("under") else f"split: wanted {curve['splits'][0]}"
-                elif same and unit == accept["unit"] and list(points) == list(wanted):
-                    found = number if found is None or found < 0 else found
-                    break
-                elif same and unit == "row":
-                    why = "by order"
-                elif unit == accept["unit"] and _is_part(points, wanted):
-                    part = number if part is None else part
-                else:
-                    why = f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
-        values = list(points.values())
-        if found is not None:
-            reading.right.setdefault(found, name) if found >= 0 else None
-        elif part is not None:
-            reading.partly[part] = name
-        elif why.startswith(("by order", "under")):
+                verdict = _verdict(name, series, curve, accept)
+                if verdict and (verdict[0], number < 0) < (found[0], found[1] < 0):
+                    found = (verdict[0], number, verdict[1])
+        rank, number, why = found
+        values = [float(value) for value in series.values]
+        if rank == 0 and number >= 0:
+            reading.right.setdefault(number, name)
+        elif rank == 1:
+            reading.partly[number] = name
+        elif rank == 2:
             reading.beside[name] = why
-        else:
-            values = list(points.values())
-            why = why or (
-                "a constant" if len(set(values)) == 1 else f"values {values[:6]} at {unit} {list(points)[:6]}"
-            )
-            reading.wrong[name] = why
+        elif rank == 4 and name.rpartition("/")[2] in ("epoch", "step") and values == sorted(values):
+            reading.beside[name] = "a counter"
+        elif rank > 2:
+            constant = "a constant" if len(set(values)) == 1 else f"values {values[:6]}"
+            reading.wrong[name] = why or f"{constant} at {series.unit} {list(map(int, series.steps[:6]))}"
     return reading
 
 
