@@ -23,19 +23,19 @@ _MARK: Final = re.compile(
     | {_WHEN}(?=[\s|,\]]|$)
     | \(\w{{1,60}}\spid=\d{{1,10}}(?:,\sip=[\d.]++)?\)
     | [\[(]{_RANK}[\])]:?
-    | \[\d{{1,5}}(?:,\d{{1,5}})?\]<std(?:out|err)>:
+    | \[{_LEVEL}\|{_WHEN}\](?=\s) | \[\d{{1,5}}(?:,\d{{1,5}})?\]<std(?:out|err)>:
     | {_LEVEL}:[\w.]{{1,60}}:(?!:)
     | [\[(]?{_LEVEL}[\])]?(?:\s*+\|\s*+[\w.]{{1,60}}\s*+\|(?=\s))?+(?![\w=])
     | [\[(]?{_PLACE}[\])]?(?=[\s\]:|-]|$)
     | \d{{2,10}}\s{_PLACE}\]                                      # absl: the thread, the file and the line
     | \[[A-Za-z_][\w.]{{0,60}}\](?=\s?[-:|]?\s?\[?(?:{_LEVEL}|{_WHEN}))
     | [A-Za-z_][\w.]{{0,60}}(?=\s*+[-|:]\s*+{_LEVEL}[\s:|\]-])
-    | \[{_PLACE}(?::\w++)?\]
+    | \[{_PLACE}(?::\w++)?\] | [\w.]{{3,80}}:\d{{1,6}}\s>>(?=\s)
     )""",
     re.VERBOSE,
 )
 _TRAILING_PLACE: Final = re.compile(r"\s\w{1,60}\.py:\d++$")
-_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
+ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
 _BAR: Final = r"(?<=%)\|[^|]*+\||\[[=>.#-]{5,}+\]|[━╸╺─█▏▎▍▌▋▊▉░]{3,}+(?:\s(?=[━╸╺─]))?+[━╸╺─█▏▎▍▌▋▊▉░]*+"
 _PART: Final = re.compile(
     rf"(?P<bar>{_BAR})|(?P<time>(?<![\w.])(?:{_DATE}[T_ ])?+{_CLOCK}|(?<![\w.])\d{{4}}-\d\d-\d\d(?!\w))"
@@ -46,7 +46,7 @@ _PREFIX_CHARACTERS: Final = 400
 
 def folded(line: str) -> str:
     """Return a line without colours and a logger's prefix (time, level, place, rank); white space is one blank."""
-    text = " ".join((_ANSI.sub("", line) if "\x1b" in line else line).split())
+    text = " ".join((ANSI.sub("", line) if "\x1b" in line else line).split())
     start, head = 0, text[:_PREFIX_CHARACTERS]
     while found := _MARK.match(head, start):
         start = found.end()

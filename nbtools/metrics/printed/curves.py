@@ -1,0 +1,103 @@
+"""The curves of a log: columns of points, which are drawn as soon as it is certain that they are measured."""
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nbtools.metrics.columns import Unit
+from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.history import History
+from nbtools.metrics.printed.line_times import LineTimes
+
+
+@dataclass
+class Curve:
+    """The points of one metric that are not in the history yet."""
+
+    name: str
+    is_sure: bool
+    """Whether one row is enough to draw it."""
+    unit: Unit = "row"
+    is_drawn: bool = False
+    is_redrawn: bool = False
+    """Whether a bar shows it, which repeats a value until it is measured again."""
+    num_shown: int = 0
+    num_changes: int = 0
+    shown: float | None = None
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    attempts: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
+        """Add a point; what was numbered before anything counted is dropped."""
+        if unit != self.unit:
+            if self.is_drawn or (self.steps and unit == "row"):
+                return  # a curve has one unit
+            self.clear()
+            self.unit = unit
+        if self.is_redrawn:
+            self.num_shown += 1
+            if value == self.shown and 2 * self.num_changes < self.num_shown:
+                return
+            self.num_changes += value != self.shown
+            self.shown = value
+        self.steps.append(step)
+        self.values.append(value)
+        self.offsets.append(offset)
+        self.attempts.append(attempt)
+
+    def clear(self) -> None:
+        """Forget the points."""
+        self.steps, self.values, self.offsets, self.attempts = array("q"), array("d"), array("q"), array("q")
+
+    def is_measured(self) -> bool:
+        """Whether it is certain that the points are measurements: not a setting, and not what is printed once."""
+        values = np.frombuffer(self.values)
+        if not self.is_sure and len({*self.steps}) < (3 if self.unit == "row" else 2):
+            return False
+        is_constant = bool((values == values[0]).all())
+        return not is_constant or (self.is_sure and not float(values[0]).is_integer())
+
+
+class Curves:
+    """All curves of a log, by the statement that prints them and the name that it gives them."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[str, str], Curve] = {}
+        self._names: set[str] = set()
+
+    def named(self, statement: str, name: str, split: str | None, *, is_sure: bool, is_given: bool) -> Curve:
+        """Return the curve of a name in the lines of a statement; of other statements, the name is another curve.
+
+        `is_given` tells that the name is the user's own.
+        """
+        key = (statement, f"{split}/{name}")
+        curve = self._curves.get(key)
+        if curve is None:
+            own = name if is_given and "/" in name else metric_of(name, split)
+            head, _, plain = own.partition("/")
+            words = "_".join(statement.split()[:2]).strip("_:()[]")
+            names = (own, f"{head}/{'_'.join(name.split())}", f"{head}/{words}_{plain}")
+            numbered = (f"{own}_{i}" for i in range(2, 1000))
+            own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
+            self._names.add(own)
+            curve = self._curves[key] = Curve(own, is_sure)
+        curve.is_sure |= is_sure
+        return curve
+
+    def draw(self, history: History, times: LineTimes, generation: int) -> None:
+        """Move the points of all curves that are measured into the history."""
+        for curve in self._curves.values():
+            if not curve.steps or not (curve.is_drawn or curve.is_measured()):
+                continue
+            curve.is_drawn = True
+            attempts = np.frombuffer(curve.attempts, np.int64)
+            columns = np.frombuffer(curve.steps, np.int64), np.frombuffer(curve.values)
+            when = times.at(np.frombuffer(curve.offsets, np.int64))
+            for attempt in np.unique(attempts).tolist():
+                chosen = attempts == attempt
+                steps, values = (column[chosen] for column in columns)
+                history.add(curve.name, steps, values, when[chosen], generation, unit=curve.unit, attempt=attempt)
+            curve.clear()

@@ -1,0 +1,301 @@
+"""The forms in which libraries print metrics: `name: value`, dicts and JSON, bars, `[i/n]`; each exact or not read."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.shapes import varying_parts
+
+COUNTERS: Final = {
+    **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
+    **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps"), 1),
+    **dict.fromkeys(("iteration", "iter", "itr", "it", "update", "steps", "iters", "iterations", "updates"), 2),
+    **dict.fromkeys(("batch", "minibatch", "batches", "batch_idx"), 3),
+    "samples": 3,
+    **dict.fromkeys(("episode", "round"), 5),
+    **dict.fromkeys(("epoch", "epochs", "ep"), 9),
+}
+"""Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
+UNNAMED: Final = 4
+LEADING: Final = 6
+EPOCH: Final = 9
+_TOTALS: Final = frozenset("total max num number of per every n_ n next last best from for size limit log save".split())
+_STOPS: Final = frozenset(
+    """a after and at by for from in is of on over per than the to took was with best saved into current reached
+    since until about all training""".split()
+)
+_OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
+_WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
+_EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
+_UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
+_AFTER: Final = re.compile(
+    r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
+)
+_DECIMAL_COMMA: Final = re.compile(r",\d")
+_LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
+_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*\s?(?:[:=]|(?=[(\[]?[-+.]?\d))")
+"""The digits of a name, as in `Acc@1 71.5`."""
+_BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
+_RATE: Final = re.compile(r"\s?(?:s/it|it/s|[a-z]+/s|s/[a-z]+|/s)\b")
+_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
+_TRAINING: Final = re.compile(r"epoch|train|step|iter|\bE\d", re.IGNORECASE)
+_NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_MAX_NAME_WORDS: Final = 5
+_MAX_LOOSE_WORDS: Final = 9
+
+KNOWN_LINES: Final = tuple(
+    Pattern(f"Average {name} @[ IoU={iou} | area={area} | maxDets={most} ] = {{{metric}}}")
+    for name, iou, area, most, metric in (
+        ("Precision (AP)", "0.50:0.95", " all", "100", "eval/AP"),
+        ("Precision (AP)", "0.50", " all", "100", "eval/AP50"),
+        ("Precision (AP)", "0.75", " all", "100", "eval/AP75"),
+        *(("Precision (AP)", "0.50:0.95", f"{a:>6}", "100", f"eval/AP{a[0]}") for a in ("small", "medium", "large")),
+        *(("Recall (AR)", "0.50:0.95", " all", f"{most:>3}", f"eval/AR_{most}") for most in (1, 10, 100)),
+        *(("Recall (AR)", "0.50:0.95", f"{a:>6}", "100", f"eval/AR{a[0]}") for a in ("small", "medium", "large")),
+    )
+)
+"""Lines of libraries that no grammar reads: the summary of pycocotools."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A number of a folded line: what it is, and where it stands."""
+
+    name: str
+    start: int
+    end: int
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that counts: its name, its rank among counters, and the slots of its value and its total."""
+
+    name: str
+    rank: int
+    value: Slot
+    total: Slot | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a line says: its metrics, its counters, and what stands before them."""
+
+    values: tuple[Slot, ...]
+    counters: tuple[Counter, ...] = ()
+    source: str = "grammar"
+    head: str = ""
+    """The words before the first number: lines with other words are another statement."""
+    split: str | None = None
+    """The last split that its words name, for its counter."""
+    is_bar: bool = False
+    is_cell: bool = False
+    """Whether it is one line of a box, which ends with a border and is a row as a whole."""
+    rank: Slot | None = None
+
+
+def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pass over the numbers of a line
+    """Return what a folded line says; None if it is none of the forms."""
+    parts = varying_parts(line)
+    values: list[Slot] = []
+    counters: list[Counter] = []
+    rank: Slot | None = None
+    context: list[str] = []
+    head: list[str] | None = None
+    split: str | None = None
+    at, num_loose, listed, ratio = 0, 0, ("", 0), ""
+    before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
+    is_bar = _BAR.search(line) is not None
+    bar_at = line.find("%|") if is_bar else -1
+    is_after_unread = False
+    for i, (start, end, is_number) in enumerate(parts):
+        if is_number and _IN_NAME.match(line, max(start - 1, 0)):
+            continue
+        gap, text = line[at:start], line[start:end]
+        ending = parts[i + 1][0] if i + 1 < len(parts) else len(line)
+        follows = line[end:ending]
+        at = end
+        if not is_number:
+            before, listed = None, ("", 0)
+            num_loose += len(_WORD.findall(gap)) if not gap.strip().endswith((":", "=", "[", "<")) else 0
+            continue
+        is_whole = text.isdecimal()
+        slot = Slot("", start, end)
+        if before is not None and is_whole and gap.strip() in ("/", "of", "out of", "|of|"):
+            name, first, is_explicit = before
+            before = None
+            if rank_of(name) is None and name and is_explicit:
+                ratio = name
+            elif counters and counters[-1].value == first:
+                counters[-1] = Counter(counters[-1].name, counters[-1].rank, first, slot)
+            else:
+                counters.append(Counter("", UNNAMED, first, slot))
+            continue
+        before = None
+        opened = _OPEN.search(gap)
+        label = gap[: opened.start()] if opened else gap
+        if listed[0] and _LIST.fullmatch(gap) and values and not is_whole:
+            name, num = listed
+            values.append(Slot(f"{name}_{num}", start, end, values[-1].split))
+            listed = (name, num + 1)
+            continue
+        listed = ("", 0)
+        equals = _EQUALS.search(label)
+        is_explicit = equals is not None and bool(label[: equals.start()].strip())
+        label = label[: equals.start()] if equals is not None else label
+        label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
+        pieces = _CUT.split(label)
+        words = pieces[-1].replace("(", " ").replace(")", " ").split()
+        others = " ".join(pieces[:-1]).split()
+        split = split_of([word.strip("():") for word in others], split)
+        context += others
+        name = " ".join(words)
+        if gap.rstrip().endswith("(") and not is_explicit and values and not _WRAPPER.search(gap):
+            if ratio and follows.startswith("%"):
+                values.append(Slot(ratio, start, end, split))
+            ratio = ""
+            continue  # the mean in Loss 0.5 (0.4)
+        if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
+            continue
+        ranked = rank_of(name)
+        is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
+        is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
+        unit = found[0].strip() if (found := _AFTER.match(line, end)) else None
+        if ranked is None and name.lower() in ("rank", "local_rank", "gpu") and is_whole:
+            rank = slot
+        elif ranked is not None and (is_whole or ranked == EPOCH) and not (text.endswith(".") and is_explicit):
+            split = split_of([word.strip("():") for word in words], split)
+            counters.append(Counter(words[-1].lower().partition("(")[0] if words else "", ranked, slot))
+            before = (name, slot, is_explicit)
+        elif is_of_split and is_whole:
+            split = split_of(words[-1:], split)
+            counters.append(Counter("epoch", EPOCH, slot))
+        elif is_whole and re.match(r"\s?/\s?\d| of \d", line[end:]):
+            before = (name, slot, is_explicit)
+            split = split_of(words, split)
+            if not is_explicit or rank_of(name) is not None or split_of(words[-1:], None):
+                before = ("", slot, False)
+            context += words
+        elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
+            counters.append(Counter("", LEADING, slot))
+        elif (
+            start > bar_at
+            and not (is_after_unread and re.match(r" [^\W\d]", gap))
+            and not _DECIMAL_COMMA.match(line, end)
+            and _is_metric(words, text, unit, is_explicit=is_explicit)
+        ):
+            values.append(Slot(_with(name, values, context), start, end, split))
+            listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
+            context.append("")
+        else:
+            num_loose += len(words)
+            context += words
+            is_after_unread = True
+            continue
+        is_after_unread = False
+        if head is None and (values or counters):
+            head = [word for word in context if word]
+    num_loose += len(_WORD.findall(line[at:]))
+    counters = _meaning(counters, is_bar=is_bar)
+    if not values and not counters:
+        return None
+    label = line[: parts[0][0]]
+    if not values and is_bar and label.strip(" :[") and not _TRAINING.search(label):
+        return None
+    if num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
+        return None
+    if not values and (num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)) and not is_bar:
+        return None
+    head = head or []
+    if split_of([word.strip("():") for word in context[len(head) :]], None):
+        head = [*head, *context[len(head) :]]  # validation loss at iteration 100 on test set
+    if line.startswith("* ") and split is None:
+        split = "eval"
+    if _SAMPLES.search(line):
+        counters = [Counter("samples", c.rank, c.value, c.total) if c.rank == UNNAMED else c for c in counters]
+    kinds = "".join(sorted({counter.name[:2] for counter in counters}))
+    return Reading(
+        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split, is_bar, rank=rank
+    )
+
+
+def read_known(line: str) -> Reading | None:
+    """Return what one of the known lines says."""
+    if not line.startswith("Average "):
+        return None
+    return next((r for pattern in KNOWN_LINES if (r := of_pattern(pattern, line, "grammar"))), None)
+
+
+def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
+    """Return what a folded line says by a pattern; None if it does not match."""
+    spans = pattern.spans(line)
+    if spans is None:
+        return None
+    values, counters = [], []
+    for name, (start, end) in spans.items():
+        slot = Slot(name, start, end)
+        rank = COUNTERS.get(name.lower())
+        if rank is not None:
+            counters.append(Counter(name.lower(), rank, slot))
+        elif not name.lower().startswith(("total_", "time")) or "/" in name:
+            values.append(slot)
+    totals = {name[6:].rstrip("s"): Slot(name, *span) for name, span in spans.items() if name.startswith("total_")}
+    counters = [Counter(c.name, c.rank, c.value, totals.get(c.name.rstrip("s"))) for c in counters]
+    return Reading(tuple(values), tuple(counters), source, pattern.text)
+
+
+def rank_of(name: str) -> int | None:
+    """Return the rank of a counter's name; None if it counts nothing."""
+    words = name.lower().replace("#", "").split()
+    if not words or len(words) > 4:
+        return None
+    last = words[-1].partition("(")[0] or words[-1]
+    first, _, second = last.partition("/")
+    last = first if second.startswith(("max", "total", "num")) else last
+    if (rank := COUNTERS.get("_".join(words[-2:]))) is not None:
+        return rank
+    parts = re.split(r"[/_]", last)
+    rank = COUNTERS.get(
+        last, COUNTERS.get(parts[-1]) if len(parts) == 2 and parts[0] in ("train", "trainer", "training") else None
+    )
+    if rank is None or not _TOTALS.isdisjoint(words[:-1]):
+        return None
+    return rank
+
+
+def _is_metric(words: list[str], text: str, unit: str | None, *, is_explicit: bool) -> bool:
+    """Whether the words before a number name it as a measured value."""
+    if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
+        return False
+    if words[-1].lower() in ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed"):
+        return False
+    if is_explicit:
+        return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))
+    if unit not in (None, "%") or len(words) > 3 or not _STOPS.isdisjoint(word.lower() for word in words[-1:]):
+        return False
+    return not text.isdecimal() or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
+
+
+def _with(name: str, values: list[Slot], context: list[str]) -> str:
+    """Return a name, with the words before it if the line has it already: `Train: loss 0.5 | Val: loss 0.6`."""
+    if all(value.name != name for value in values):
+        return name
+    before = next((word for word in reversed(context) if word.strip("():")), "")
+    full = f"{before.strip('():')} {name}".strip()
+    taken = {value.name for value in values}
+    return full if full not in taken else next(n for i in range(1, 99) if (n := f"{full}_{i}") not in taken)
+
+
+def _meaning(counters: list[Counter], *, is_bar: bool) -> list[Counter]:
+    """Give counters without a name their meaning: of two, the first counts the epochs around the second."""
+    unnamed = [counter for counter in counters if counter.rank == UNNAMED]
+    if len(unnamed) == 2 and not is_bar and all(counter.rank != EPOCH for counter in counters):
+        first = unnamed[0]
+        counters = [Counter("epoch", EPOCH, c.value, c.total) if c is first else c for c in counters]
+    if any(counter.rank < LEADING for counter in counters):
+        counters = [counter for counter in counters if counter.rank != LEADING]
+    return counters

@@ -1,0 +1,266 @@
+"""Metrics from the log of a program that only prints them."""
+
+import contextlib
+import math
+import re
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from nbtools.errors import ConfigError
+from nbtools.metrics.columns import Unit
+from nbtools.metrics.history import History
+from nbtools.metrics.printed.curves import Curves
+from nbtools.metrics.printed.line_times import LineTimes
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.plans import LineKind, Plan, Plans
+from nbtools.metrics.printed.shapes import ANSI
+from nbtools.metrics.printed.steps import Steps
+from nbtools.rundir.tail import Tail
+
+EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter, and names before numbers
+_FIRST_LOOK_S: Final = 10.0
+"""Processor time for the existing log; what is left is read at the next looks."""
+_SHARE: Final = 0.04
+"""Share of a core for later output; beyond it, the rest waits for the next look."""
+_DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
+_AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ ]+\d{2,4}[-/]\d\d)")
+"""A bar behind which a line was printed: `[00:43<02:11, 5.27it/s]epoch 0: loss 0.5`."""
+_BREAK: Final = re.compile(rb"[\r\x08]")
+
+
+_Line = tuple[Plan, Sequence[float], int]
+
+
+class LogMetrics:
+    """The metrics in a growing log, as a history. May be used from several threads."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        times: str | Path | None = None,
+        *,
+        patterns: Iterable[str] = (),
+        templates: Iterable[str] = (),
+    ) -> None:
+        """Store the paths of the log and of the supervisor's record of its growth, which gives its lines a time.
+
+        Args:
+            path: The log.
+            times: The record of its growth.
+            patterns: Texts of patterns of the user; they come before everything else.
+            templates: Texts of patterns from the program's source; they read what no grammar reads.
+        """
+        self._bad: list[str] = []
+        self._patterns = [*self._compiled(patterns, "pattern"), *self._compiled(templates, "template")]
+        self._tail = Tail(path, carriage_returns=True)
+        self._times = LineTimes(times)
+        self._history = History()
+        self._lock = threading.Lock()
+        self._looked, self._credit_s = -math.inf, 0.0
+        self._error = ""
+        self._start_over(0)
+
+    def _compiled(self, texts: Iterable[str], source: str) -> list[tuple[Pattern, str]]:
+        found = []
+        for text in texts:
+            try:
+                found.append((Pattern(text), source))
+            except ConfigError as error:
+                self._bad.append(str(error))
+        return found
+
+    def _start_over(self, generation: int) -> None:
+        self._generation, self._attempt = generation, 1
+        self._curves, self._steps = Curves(), Steps()
+        self._plans = Plans(self._patterns, self._curves)
+        self._box: list[_Line] = []
+        self._waiting: list[_Line] = []
+        """Lines for which a bar was erased, which belong to its next drawing."""
+        self._is_erased = False
+        self._rank: float | None = None
+
+    @property
+    def history(self) -> History:
+        """The history of the log as far as it is read; what a look leaves is read at the next one."""
+        with self._lock:
+            now = time.monotonic()
+            self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
+            self._looked = now
+            while self._credit_s > 0 and (block := self._new_lines()):
+                began = time.thread_time()
+                if self._tail.generation != self._generation:
+                    self._curves.draw(self._history, self._times, self._generation)
+                    self._start_over(self._tail.generation)
+                self._times.read()
+                self._read(block, self._tail.position - len(block))
+                self._credit_s -= time.thread_time() - began
+            self._curves.draw(self._history, self._times, self._generation)
+            with contextlib.suppress(OSError):
+                left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
+                self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
+            self._history.has_steps = any(series.unit != "row" for series in self._history.values())
+            return self._history
+
+    @property
+    def note(self) -> str:
+        """Why the log or a pattern is not read; empty if they are."""
+        unused = [
+            f"pattern {pattern.text!r} matches no line"
+            for pattern, source in self._patterns
+            if source == "pattern" and self._tail.position and not self._is_used(pattern)
+        ]
+        return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
+
+    def _is_used(self, pattern: Pattern) -> bool:
+        return any(pattern.values(kind.example) is not None for kind in self.kinds)
+
+    @property
+    def kinds(self) -> list[LineKind]:
+        """The kinds of lines, the most frequent first."""
+        with self._lock:
+            return sorted(self._plans.kinds.values(), key=lambda kind: -kind.count)
+
+    @property
+    def counts(self) -> Unit:
+        """What the steps of the rows count; `row`: the log has no counter, so its rows have only an order and a time."""
+        return self._history.unit if self._history.has_steps else "row"
+
+    def total_steps(self, num_epochs: int | None = None) -> int | None:
+        """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
+        return self._steps.total_steps(num_epochs)
+
+    @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The epoch of step 0 and the number of steps in each; None if the log does not print both."""
+        return self._steps.epoch_steps
+
+    @property
+    def begins_at(self) -> int:
+        """The steps before the first row, of a training that was resumed in a later epoch."""
+        return self._steps.begins_at
+
+    def times_around(self, when: float) -> tuple[float, float]:
+        """Return the recorded times of the log's growth before and after a Unix time; infinite where there is none."""
+        with self._lock:
+            return self._times.around(when)
+
+    def _new_lines(self) -> bytes:
+        self._error = ""
+        try:
+            return self._tail.read()
+        except OSError as error:  # the next look reads them
+            self._error = str(error.strerror)
+            return b""
+
+    def _read(self, block: bytes, offset: int) -> None:
+        """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
+        raw = _BREAK.sub(b"\n", block)
+        if b"it/s" in raw or b"s/it" in raw:
+            raw = _AFTER_BAR.sub(rb"\1\n", raw)
+        sizes = np.fromiter(map(len, raw.split(b"\n")), np.int64)
+        text = raw.decode(errors="replace").replace("\0", " ")
+        if "\x1b" in text:
+            text = ANSI.sub("", text)
+        lines = text.split("\n")
+        keys = _DIGITS.sub("\0", text).split("\n")
+        ends = offset + np.cumsum(sizes + 1)
+        found: list[Plan | None] = []
+        known = self._plans.known()
+        groups: dict[int, Plan] = {}
+        for i, key in enumerate(keys):
+            plan = known.get(key) or self._plans.of(lines[i], key)
+            if plan.lines:
+                plan.lines.append(i)
+            else:
+                plan.lines = [i]
+                groups[id(plan)] = plan
+            if not plan.is_read:
+                found.append(None)
+                continue
+            found.append(plan)
+            if plan.header is not None:
+                self._plans.header = plan.header
+                known = self._plans.known()
+            if plan.split is not None or (plan.statement is not None and plan.statement.counter and self._plans.split):
+                self._plans.split = plan.split
+                known = self._plans.known()
+        rows: dict[int, list[float]] = {}
+        for plan in groups.values():
+            plan.kind.count += len(plan.lines)
+            if plan.expression is not None:
+                rows.update(zip(plan.lines, plan.numbers([lines[i] for i in plan.lines]), strict=True))
+            plan.lines = []
+        attempts = self._times.attempts(ends)
+        for i, each in enumerate(found):
+            if each is not None:
+                if attempts[i] > self._attempt:
+                    self._attempt = attempts[i]
+                    self._steps.rewind()
+                is_erased = lines[i - 1].isspace() if i else self._is_erased
+                self._take(each, rows.get(i, ()), int(ends[i]), is_erased=is_erased)
+        self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
+
+    def _take(self, plan: Plan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
+        """Place a line, or keep it: one of a box, whose counter may follow, or one for which a bar was erased."""
+        if plan.is_cell:
+            self._box.append((plan, numbers, end))
+            return
+        if self._box:
+            self._close_box()
+        statement = plan.statement
+        if statement is None:
+            return
+        groups = plan.groups
+        if "rank" in groups and self._is_of_another_rank(numbers[groups["rank"]], has_values=bool(plan.curves)):
+            return
+        has_step = "counter" in groups or ("epoch" in groups and not statement.has_fractions)
+        if not has_step and (is_erased or self._waiting):
+            self._waiting.append((plan, numbers, end))
+            return
+        waiting, self._waiting = self._waiting, []
+        for line in [] if statement.is_bar else waiting:
+            self._place(*line)
+        self._place(plan, numbers, end)
+        for line in waiting if statement.is_bar else []:
+            self._place(*line)
+
+    def _place(self, plan: Plan, numbers: Sequence[float], end: int) -> None:
+        assert plan.statement is not None
+        groups = plan.groups
+        place = self._steps.place(
+            plan.statement, *(numbers[groups[role]] if role in groups else None for role in _ROLES)
+        )
+        if place is not None:
+            unit, step = place
+            for group, curve in plan.curves:
+                curve.add(unit, step, numbers[group], end, self._attempt)
+
+    def _close_box(self) -> None:
+        """Place the lines of a box, which are one row."""
+        box, self._box = self._box, []
+        counted = [(plan, numbers) for plan, numbers, _ in box if plan.statement and plan.statement.counter]
+        best = min(counted, key=lambda each: not each[0].statement.is_whole_run, default=None)  # type: ignore[union-attr]
+        place = None
+        if best is not None and best[0].statement is not None:
+            best[0].statement.is_plain = False
+            place = self._steps.place(
+                best[0].statement, int(best[1][best[0].groups.get("counter", 0)]), None, None, None
+            )
+        for plan, numbers, end in box:
+            where = place or (self._steps.place(plan.statement, None, None, None, None) if plan.statement else None)
+            for group, curve in plan.curves if where else ():
+                curve.add(*where, numbers[group], end, self._attempt)  # type: ignore[misc]
+
+    def _is_of_another_rank(self, rank: float, *, has_values: bool) -> bool:
+        """Several ranks print into one log: the lowest that prints metrics is shown."""
+        if has_values and (self._rank is None or rank < self._rank):
+            self._rank = rank
+        return self._rank is not None and rank > self._rank
+
+
+_ROLES: Final = ("counter", "total", "epoch", "epochs")

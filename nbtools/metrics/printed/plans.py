@@ -1,0 +1,222 @@
+"""How the lines of each shape are read: a line is understood once, all others of its shape by a compiled expression."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.printed import tables
+from nbtools.metrics.printed.curves import Curve, Curves
+from nbtools.metrics.printed.grammars import EPOCH, LEADING, Counter, Reading, Slot, of_pattern, read, read_known
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.shapes import folded, shape_of
+from nbtools.metrics.printed.steps import Statement
+
+_MAX_LINE_CHARACTERS: Final = 4000
+_MAX_PLANS: Final = 4000
+_MAX_KINDS: Final = 1000
+_DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
+_RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
+_HEADING: Final = re.compile(r"[\W_]*(?:[^\W\d]+[\W_]*){1,5}")
+
+
+@dataclass
+class LineKind:
+    """The lines of one shape: those that one statement of the program prints."""
+
+    shape: str
+    example: str
+    """A folded line."""
+    count: int = 0
+    source: str = ""
+    """What reads them: "pattern", "template" or "grammar"; empty if nothing does."""
+    curves: tuple[str, ...] = ()
+    counter: str = ""
+    """The name of what counts their steps; empty if they stand at the last line with a counter."""
+
+
+@dataclass
+class Plan:
+    """How the lines of one shape are read: an expression with a group for each number that means something."""
+
+    kind: LineKind
+    statement: Statement | None = None
+    expression: re.Pattern[str] | None = None
+    has_commas: bool = False
+    groups: dict[str, int] = field(default_factory=dict)
+    """The groups of the `counter`, its `total`, the `epoch`, the number of `epochs` and the `rank`."""
+    curves: tuple[tuple[int, Curve], ...] = ()
+    header: tables.Header | None = None
+    is_border: bool = False
+    is_cell: bool = False
+    split: str | None = None
+    """The split that a heading gives to the lines without a counter that follow."""
+    lines: list[int] = field(default_factory=list)
+    """The lines of the current block."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its lines say anything."""
+        return self.expression is not None or self.header is not None or self.is_border or self.split is not None
+
+    def numbers(self, lines: Sequence[str]) -> list[list[float]]:
+        """Return the numbers of lines of its shape."""
+        assert self.expression is not None
+        found = self.expression.findall("\n".join(lines) + "\n")
+        if self.expression.groups == 1:
+            found = [(text,) for text in found]
+        if self.has_commas:
+            return [[float(text.replace(",", "")) for text in texts] for texts in found]
+        return [[*map(float, texts)] for texts in found]
+
+
+class Plans:
+    """The plans of all shapes of a log. Which lines are rows depends on the table header that was printed last."""
+
+    def __init__(self, patterns: Sequence[tuple[Pattern, str]], curves: Curves) -> None:
+        """Start without plans; `patterns` have their source, the first that matches reads a line."""
+        self.kinds: dict[str, LineKind] = {}
+        self.header: tables.Header | None = None
+        self.split: str | None = None
+        """The split of the last heading."""
+        self._patterns = patterns
+        self._curves = curves
+        self._plans: dict[tuple[tables.Header | None, str | None], dict[str, Plan]] = {}
+        self._statements: dict[str, Statement] = {}
+
+    def known(self) -> dict[str, Plan]:
+        """Return the plans, by the line with marks in the place of digits, that hold below the current heading."""
+        return self._plans.setdefault((self.header, self.split), {})
+
+    def of(self, line: str, key: str) -> Plan:
+        """Return the plan for a line, a new one if none of its shape was seen."""
+        plans = self.known()
+        if len(plans) >= _MAX_PLANS:
+            for old in [old for old, plan in plans.items() if not plan.is_read] or [*plans]:
+                del plans[old]
+        plan = plans[key] = self._plan(line)
+        return plan
+
+    def _plan(self, line: str) -> Plan:
+        text = folded(line[:_MAX_LINE_CHARACTERS])
+        shape = shape_of(text)
+        kind = self.kinds.get(shape) or LineKind(shape, text)
+        if len(self.kinds) < _MAX_KINDS and text:
+            self.kinds[shape] = kind
+        if len(line) > _MAX_LINE_CHARACTERS:
+            return Plan(kind)
+        if not any(map(str.isdigit, line)) and (own := self._of_words(kind, text, line)) is not None:
+            return own
+        reading = self._reading(text)
+        return Plan(kind) if reading is None else self._compiled(kind, reading, text, line)
+
+    def _of_words(self, kind: LineKind, text: str, line: str) -> Plan | None:
+        """Return the plan for a line without numbers: the header of a table, a rule, or the heading of a split."""
+        if (header := tables.header_of(text, line)) is not None:
+            return Plan(kind, header=header)
+        if tables.is_border(text):
+            return Plan(kind, is_border=True)
+        if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
+            return Plan(kind, split=split_of([found[1]], "train"))
+        words = re.findall(r"[^\W\d_]+", text)
+        if _HEADING.fullmatch(text) and len(words) <= 5 and (split := split_of(words, None)):
+            return Plan(kind, split=split)
+        return None
+
+    def _reading(self, text: str) -> Reading | None:
+        for pattern, source in self._patterns:
+            if source == "pattern" and (found := of_pattern(pattern, text, source)):
+                return found
+        reading = read_known(text) or tables.box_line_of(text)
+        if reading is None and self.header is not None:
+            reading = tables.row_of(text, self.header)
+        reading = reading or read(text)
+        if reading is not None and reading.values and reading.counters:
+            return reading
+        for pattern, source in self._patterns:
+            if source == "template" and (found := of_pattern(pattern, text, source)):
+                return found if reading is None or len(found.values) >= len(reading.values) else reading
+        return reading
+
+    def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> Plan:
+        position = _places(text, line)
+        counter = min(reading.counters, key=lambda each: each.rank, default=None)
+        epoch = next((each for each in reading.counters if each.rank == EPOCH), None)
+        if counter is epoch:
+            counter = None
+        roles: list[tuple[str, Slot]] = []
+        for role, each in (("counter", counter), ("epoch", epoch)):
+            if each is not None:
+                roles.append((role, each.value))
+                if each.total is not None:
+                    roles.append(("total" if role == "counter" else "epochs", each.total))
+        spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
+        spans += [(position(slot.start), position(slot.end - 1) + 1, "", slot) for slot in reading.values]
+        if reading.rank is not None:
+            spans.append((position(reading.rank.start), position(reading.rank.end - 1) + 1, "rank", reading.rank))
+        elif found := _RANK.search(line, 0, position(0)):
+            spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
+        spans.sort(key=lambda span: span[:2])
+        expression, at, is_sure = "", 0, reading.source == "pattern" or bool(reading.counters)
+        plan = Plan(kind, is_cell=reading.is_cell)
+        statement = self._statement(reading, counter, epoch, text)
+        curves = []
+        for group, (start, end, role, slot) in enumerate(spans):
+            if start < at:
+                return Plan(kind)
+            expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
+            plan.has_commas |= "," in line[start:end]
+            at = end
+            if role:
+                plan.groups[role] = group
+                continue
+            split = slot.split or reading.split or (None if reading.counters else self.split)
+            is_given = reading.source == "pattern"
+            curve = self._curves.named(reading.head, slot.name, split, is_sure=is_sure, is_given=is_given)
+            curve.is_redrawn |= reading.is_bar
+            curves.append((group, curve))
+        plan.curves, plan.statement = tuple(curves), statement
+        plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
+        if curves:
+            kind.source = reading.source
+            kind.curves = tuple(dict.fromkeys((*kind.curves, *(curve.name for _, curve in curves))))
+        kind.counter = statement.counter or ""
+        return plan
+
+    def _statement(self, reading: Reading, counter: Counter | None, epoch: Counter | None, text: str) -> Statement:
+        chosen = counter or epoch
+        key = f"{reading.head}|{chosen.name if chosen else ''}|{reading.split}|{bool(reading.values)}"
+        if (known := self._statements.get(key)) is not None:
+            return known
+        is_epoch = counter is None and epoch is not None
+        unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
+        name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
+        own = self._statements[key] = Statement(
+            name,
+            unit,  # type: ignore[arg-type]
+            is_evaluation=reading.split in ("eval", "test")
+            and all(s.split in ("eval", "test") for s in reading.values),
+            is_bar=reading.is_bar,
+            is_plain=not reading.values,
+            is_whole_run=chosen is not None and chosen.rank == 0,
+            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end],
+        )
+        return own
+
+
+def _any_digits(text: str) -> str:
+    return _DIGITS.sub(r"\\d+", re.escape(text))
+
+
+def _places(text: str, line: str):  # type: ignore[no-untyped-def]
+    """Return a function from a place in a folded line to that in the line itself."""
+    whole = " ".join(line.split())
+    start = max(whole.find(text), 0)
+    num_before = len(whole[:start].replace(" ", ""))
+    visible = [i for i, character in enumerate(line) if not character.isspace()]
+    counts, num = [], num_before
+    for character in text:
+        counts.append(num)
+        num += not character.isspace()
+    return lambda place: visible[counts[place]]

@@ -1,0 +1,154 @@
+"""The step of each printed row: a counter that falls starts over, and a line without one stands at the last line."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from nbtools.metrics.columns import Unit
+from nbtools.rundir.json_files import MAX_STEP
+
+ROW: Final = "row"
+Position = tuple[Unit, int]
+
+
+@dataclass
+class Loop:
+    """A counter with one name, over all lines that print it."""
+
+    base: int = 0
+    """What it counted before it last started over."""
+    first: int = 0
+    """Its lowest value."""
+    last: int = -1
+    interval: int = 0
+    total: int | None = None
+    epoch: float | None = None
+    num_falls: int = 0
+    has_rows: bool = False
+
+
+@dataclass
+class Statement:
+    """What counts in the lines of one statement of the program."""
+
+    counter: str | None
+    unit: Unit
+    is_evaluation: bool = False
+    is_bar: bool = False
+    is_plain: bool = True
+    """Whether its lines have no metrics."""
+    is_whole_run: bool = False
+    """Whether its counter counts the whole run, as `global_step`."""
+    has_fractions: bool = False
+    """Whether it prints epochs as 0.25."""
+    last: int = -1
+    num_falls: int = -1
+    num_rows: int = 0
+
+
+class Steps:
+    """Follows the counters of a log."""
+
+    def __init__(self) -> None:
+        self.loops: dict[str, Loop] = {}
+        self.position: Position | None = None
+        """Where a line without a counter stands."""
+        self.main: Loop | None = None
+        """The loop of the training."""
+        self.total: int | None = None
+        self.begins_at = 0
+        self.first_epoch: int | None = None
+        self._epochs = Loop()
+        self._epoch: float | None = None
+        self._num_epochs: int | None = None
+
+    def total_steps(self, num_epochs: int | None) -> int | None:
+        """Return the steps of the whole run as printed, or those of an epoch times the number of epochs."""
+        per_epoch = self.main.total if self.main is not None and self.main.total else 0
+        total = self.total or per_epoch * (num_epochs or self._num_epochs or 0)
+        is_step = self.position is not None and self.position[0] == "step"
+        return (total or None) if is_step and self.position and total >= self.position[1] else None
+
+    @property
+    def epoch_steps(self) -> tuple[int, int] | None:
+        """The epoch of step 0 and the number of steps in each; None if unknown."""
+        total = self.main.total if self.main is not None else None
+        return (self.first_epoch, total) if self.first_epoch is not None and total else None
+
+    def rewind(self) -> None:
+        """A new attempt begins: its counters start from its checkpoint or at zero."""
+        self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), None
+        self.position = (self.position[0], 0) if self.position else None
+
+    def place(
+        self, line: Statement, n: float | None, total: float | None, epoch: float | None, num_epochs: float | None
+    ) -> Position | None:
+        """Return unit and step of a row; None if it belongs nowhere, as the middle of an evaluation's loop."""
+        line.num_rows += 1
+        n, total = None if n is None else int(n), None if total is None else int(total)
+        if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
+            self._epoch = epoch
+            self._num_epochs = num_epochs or self._num_epochs
+            if self.first_epoch is None:
+                self.first_epoch = int(epoch)
+        if n is None:
+            if epoch is None or line.has_fractions:
+                return self.position or (ROW, line.num_rows)
+            return self._at_epoch(line, int(epoch))
+        if line.unit == "epoch":
+            return self._at_epoch(line, n)
+        name = line.counter or ""
+        loop = self.loops.get(name)
+        if loop is None:
+            loop = self.loops[name] = Loop()
+        is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
+        if self.main is not None and not line.is_whole_run and (line.is_evaluation or is_other):
+            if loop is self.main or line.is_evaluation:
+                return self.position if total is None or n >= total - 1 else None
+        return self._in_loop(line, loop, n, total)
+
+    def _at_epoch(self, line: Statement, epoch: int) -> Position:
+        loop = self._epochs
+        if epoch < line.last and line.num_falls == loop.num_falls:  # a further fold or stage
+            loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1
+            loop.last = -1
+        line.last, line.num_falls = epoch, loop.num_falls
+        loop.last = max(loop.last, epoch)
+        if not line.is_plain or self.main is None:
+            self.position = ("epoch", min(loop.base + epoch, MAX_STEP))
+        return "epoch", min(loop.base + epoch, MAX_STEP)
+
+    def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
+        if line.is_bar and not n and (line.is_plain or loop.last >= 0):
+            return None if line.is_plain else self.position  # it shows what was measured before
+        is_new = loop.last < 0
+        if is_new:
+            loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
+            if total and self._epoch is not None and not line.is_whole_run and self._epoch > 1 and n < total:
+                first = self._epoch - (1 if self._num_epochs else 0)
+                loop.base = int(first) * total  # it was resumed in a later epoch
+                self.begins_at = loop.base
+        elif not line.is_whole_run:
+            has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
+            is_later = self._epoch is not None and loop.epoch is not None and self._epoch > loop.epoch
+            loop.first = min(loop.first, n)
+            if has_fallen or (is_later and n <= loop.last and line.num_falls != loop.num_falls + 1 and line.last >= 0):
+                if total or loop.total:
+                    passed = int(self._epoch - loop.epoch) if is_later and self._epoch and loop.epoch is not None else 1
+                    loop.base += (total or loop.total or 0) * max(passed, 1)
+                else:
+                    loop.base += loop.last + max(loop.interval, n, 1) - n
+                loop.num_falls += 1
+                loop.last = n
+            loop.epoch = self._epoch
+        if n > loop.last:
+            loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
+        line.last, line.num_falls = n, loop.num_falls
+        loop.last, loop.total = max(n, loop.last), total or loop.total
+        if self.main is None or (not self.main.has_rows and not line.is_plain):
+            self.main = loop
+        loop.has_rows |= not line.is_plain
+        step = min(loop.base + n, MAX_STEP)
+        if total and not line.is_whole_run and loop is self.main:
+            self.total = total if self._epoch is None else self.total
+        self.position = (line.unit, step)
+        return self.position

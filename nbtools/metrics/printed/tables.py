@@ -1,0 +1,79 @@
+"""Tables that are printed row by row: a header and rows of numbers, and boxes with a name and a number in each line."""
+
+import re
+from typing import Final
+
+from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.printed.grammars import Counter, Reading, Slot, rank_of
+from nbtools.metrics.printed.shapes import NUMBER
+
+_EDGES: Final = re.compile(r"[|│┃║]")
+_CELL: Final = re.compile(r"[^\s|│┃║,;]+")
+_VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
+_NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
+_BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
+_BORDER: Final = re.compile(r"[-=+_|│┃║╭╮╰╯├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+_BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
+Header = tuple[str, ...]
+
+
+def is_border(line: str) -> bool:
+    """Whether a folded line is a rule of a table."""
+    return _BORDER.fullmatch(line) is not None
+
+
+def header_of(line: str, raw: str) -> Header | None:
+    """Return the names of the columns, if a line is the header of a table; `raw` has the white space of before."""
+    line = _BAR.sub("", line)
+    if _EDGES.search(line):
+        cells = [cell.strip() for cell in _EDGES.split(line) if cell.strip()]
+    elif line.count(",") > 1 and ", " not in line:
+        cells = line.strip("#").split(",")
+    else:
+        wide = [cell for cell in re.split(r"\s{2,}|\t", raw.strip(" #\t")) if cell]
+        cells = wide if len(wide) > 2 else line.strip("# ").split()
+    names = [re.sub(r"[^\w/.@%+-]+", "_", cell.strip("# ")).strip("_:") for cell in cells]
+    if not 3 <= len(names) <= 60 or not all(_NAME.match(name) for name in names) or len({*names}) < len(names):
+        return None
+    is_counted = any(rank_of(name) is not None for name in names[:3])
+    is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
+    return tuple(names) if is_counted or (is_wide and names[0].lower() in ("class", "category", "name")) else None
+
+
+def row_of(line: str, header: Header) -> Reading | None:
+    """Return what a folded line says, if it is a row of the table with this header."""
+    line = _BAR.sub("", line)
+    cells = [*_CELL.finditer(line)]
+    found = [_VALUE.fullmatch(cell[0]) for cell in cells]
+    label = ""
+    if found and found[0] is None and rank_of(header[0]) is None and len(found) >= len(header) > 2:
+        num_words = len(found) - len(header) + 1
+        label = "_".join(cell[0] for cell in cells[:num_words])
+        found = [None, *found[num_words:]]
+        cells = [cells[0], *cells[num_words:]]
+    if len(found) != len(header) or any(value is None for value in found[1:]) or (found[0] is None) != bool(label):
+        return None
+    values: list[Slot] = []
+    counters: list[Counter] = []
+    for name, cell, value in zip(header, cells, found, strict=True):
+        if value is None:
+            continue
+        slot = Slot(f"{label}_{name}".strip("_"), cell.start(), cell.start() + len(value[1]), "eval" if label else None)
+        rank = rank_of(name)
+        if rank is not None and not label:
+            total = Slot("", cell.start() + value.start(2), cell.start() + value.end(2)) if value[2] else None
+            counters.append(Counter(name.lower().strip("#"), rank, slot, total))
+        elif cell[0][-1:] not in "GMKTs":
+            values.append(slot)
+    return Reading(tuple(values), tuple(counters), "grammar", f"row {label}")
+
+
+def box_line_of(line: str) -> Reading | None:
+    """Return what a line `| name | 3 |` says."""
+    found = _BOX.fullmatch(line)
+    if found is None:
+        return None
+    rank = rank_of(found[1])
+    slot = Slot(found[1], *found.span(2), split_of(found[1].split("/")[:1], None))
+    counters = (Counter(found[1].lower(), rank, slot),) if rank is not None else ()
+    return Reading(() if counters else (slot,), counters, "grammar", "box", is_cell=True)
