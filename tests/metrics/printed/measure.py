@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.templates import program_files, templates_of
 
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
 
@@ -116,7 +116,7 @@ def _verdict(name: str, series: Any, curve: dict[str, Any], accept: dict[str, An
     if not is_whole and not is_placed:
         return None
     if not is_placed and unit != "row":
-        return 3, f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
+        return 4, f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
     if split_of(name) not in curve["splits"]:
         return 3, f"split: wanted {curve['splits'][0] or 'none'}"
     if not _fits(name, curve):
@@ -128,7 +128,7 @@ def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
     """Compare the curves of a log with the expected ones."""
     reading = Reading()
     for name, series in log.history.items():
-        found = (4, -1, "")
+        found = (5, -1, "")
         for number, curve in [*enumerate(expected["curves"]), *((-1, curve) for curve in expected["also"])]:
             for accept in curve["accept"]:
                 verdict = _verdict(name, series, curve, accept)
@@ -142,7 +142,7 @@ def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
             reading.partly[number] = name
         elif rank == 2:
             reading.beside[name] = why
-        elif rank == 4 and name.rpartition("/")[2] in ("epoch", "step") and values == sorted(values):
+        elif rank == 5 and name.rpartition("/")[2] in ("epoch", "step") and values == sorted(values):
             reading.beside[name] = "a counter"
         elif rank > 2:
             constant = "a constant" if len(set(values)) == 1 else f"values {values[:6]}"
@@ -173,43 +173,54 @@ def _rising(lines: list[str]) -> list[int]:
 def _counters(shapes: dict[str, list[str]], home: str) -> Iterator[tuple[str, dict[int, str], int]]:
     """Yield shape, roles and clicks of what may count the rows of a shape: nothing new, its own numbers, a heading."""
     yield home, {}, 0
-    own = _rising(shapes[home])
-    roles = ("step", "epoch", "sample")
-    yield from ((home, {i: role}, 1) for i in own for role in roles)
+    found = []
     for shape, lines in shapes.items():
-        if shape != home:
-            yield from ((shape, {i: role}, 1) for i in _rising(lines) for role in roles)
-    yield from ((home, {i: "epoch", j: "step"}, 2) for i in own for j in own if i != j)
+        own = _rising(lines)
+        found += [(shape, {i: role}, 1) for i in own for role in ("step", "epoch", "sample")]
+        found += [(shape, {i: "epoch", j: "step"}, 1 + (shape == home)) for i in own for j in own if i != j]
+    # numbers of the line itself come first, then lines that say the word
+    yield from sorted(
+        found, key=lambda each: (each[0] != home, not any(r in each[0].lower() for r in each[1].values()))
+    )
 
 
-def click(script: Path, log: Path, expected: dict[str, Any], templates: list[str], before: Reading) -> tuple[Any, ...]:
-    """Give numbers roles as a user would who sees which curves lack; returns reading, clicks per curve and patterns."""
-    shapes, patterns, clicks, curves = _lines(log), [], {}, expected["curves"]
-    reading = before
-    for shape, lines in shapes.items():
-        slots: dict[int, int] = {}  # number of a curve -> index of the number that shows it
+def _named(lines: list[str], curves: list[dict[str, Any]]) -> dict[int, int]:
+    """Return which number of a kind of line shows which curve."""
+    found: dict[int, int] = {}
+    for index, values in _slots(lines):
         for number, curve in enumerate(curves):
-            for index, values in _slots(lines):
-                accepted = [list(map(float, accept["values"])) for accept in curve["accept"]]
-                if any(len(a) == len(values) and all(map(_equal, a, values)) for a in accepted):
-                    slots.setdefault(number, index)
-        lacking = [number for number in slots if number not in reading.right]
-        if not lacking:
-            continue
-        names = {slots[n]: f"{curves[n]['splits'][0]}/{curves[n]['names'][0]}" for n in slots}
+            shown = [a["values"] for a in curve["accept"] if len(a["values"]) == len(values)]
+            if number not in found.values() and any(all(map(_equal, each, values)) for each in shown):
+                found.setdefault(index, number)
+    return found
+
+
+def click(log: Path, expected: dict[str, Any], templates: list[str], before: Reading) -> tuple[Any, ...]:
+    """Give numbers roles as a user would who sees which curves lack; returns reading, clicks per curve and patterns.
+
+    What a kind of line already draws stays in its pattern. The counter of a kind of line is clicked once.
+    """
+    shapes, patterns, clicks, curves = _lines(log), [], {}, expected["curves"]
+    titles = [f"{curve['splits'][0] or 'train'}/{curve['names'][0]}" for curve in curves]
+    titles = [title if titles.index(title) == n else f"{title}_{n}" for n, title in enumerate(titles)]
+    roles = {shape: _named(lines, curves) for shape, lines in shapes.items()}
+    names = {shape: {index: titles[number] for index, number in found.items()} for shape, found in roles.items()}
+    reading = before
+    for shape in shapes:
+        lacking = [number for number in roles[shape].values() if number not in reading.right]
         best, best_patterns, price = reading, patterns, 0
-        for where, roles, cost in _counters(shapes, shape):
-            if where == shape and set(roles) & set(names):
+        for where, counters, cost in _counters(shapes, shape) if lacking else ():
+            if set(counters) & set(names[where]):
                 continue
-            texts = [Pattern.of(lines[0], {**names, **(roles if where == shape else {})}).text]
-            texts += [Pattern.of(shapes[where][0], roles).text] if where != shape else []
+            added = {shape: names[shape], where: {**names[where], **counters}}
+            texts = [Pattern.of(shapes[each][0], named).text for each, named in added.items() if named]
             tried = compare(LogMetrics(log, patterns=[*patterns, *texts], templates=templates), expected)
             if (len(tried.right), -len(tried.wrong)) > (len(best.right), -len(best.wrong)):
                 best, best_patterns, price = tried, [*patterns, *texts], cost
             if all(n in best.right for n in lacking):
                 break
         for position, number in enumerate(n for n in lacking if n in best.right):
-            clicks[number] = 1 + (price if position == 0 else 0)  # the counter of a line is clicked once
+            clicks[number] = 1 + (price if position == 0 else 0)
         reading, patterns = best, best_patterns
     return reading, clicks, patterns
 
@@ -223,7 +234,7 @@ def measure(folder: Path, scratch: Path) -> Measured:
             accept["values"] = [float(value) for value in accept["values"]]
     templates = templates_of(program_files(script, script.parent))
     first = compare(LogMetrics(log, templates=templates), expected)
-    after, clicks, patterns = click(script, log, expected, templates, first)
+    after, clicks, patterns = click(log, expected, templates, first)
     names = [
         f"{curve['splits'][0]}/{curve['names'][0]}"
         for n, curve in enumerate(expected["curves"])
