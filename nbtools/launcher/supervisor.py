@@ -40,6 +40,7 @@ from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.program_files.files_before import FilesBefore
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, is_removed, marks_of
 
 SAMPLE_EVERY_S = 5.0
@@ -90,6 +91,7 @@ class Supervisor:
         self._log_start = 0
         self._num_swept = 0
         self._stamped = (-1, 0)
+        self._files_before = FilesBefore(run)
         self._started = time.monotonic()
         self._waited_s = 0.0
         """Time in the queue, which is no part of the run's duration."""
@@ -357,6 +359,8 @@ class Supervisor:
                     os.fchmod(log.fileno(), 0o600)
             self._log_start = log.tell()
             if not self.node and not has_recipe(self.run):
+                if self.attempt == 1:
+                    self._files_before.take()
                 self._stamp(time.monotonic())
             try:
                 self.agent = subprocess.Popen(
@@ -524,6 +528,7 @@ class Supervisor:
     def _stamp(self, now: float) -> None:
         """Append the size of the log and the time: a script that only prints gives its curves no other time."""
         self._next_stamp = now + max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
+        self._files_before.forget_rewritten()
         with contextlib.suppress(OSError):
             size = self._log.stat().st_size
             if (size, self.attempt) != self._stamped:

@@ -119,15 +119,31 @@ class History(Mapping[str, Series]):
             return series
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all metrics as columns of one length: `step`, then one per metric, with NaN where it has no value."""
+        """Return all metrics as columns of one length: `step`, then one per metric, with NaN where it has no value.
+
+        Where metrics count in different units, the column `unit` names that of each row.
+        """
+        found, places = self._table()
+        for name, (rows, values) in places.items():
+            found[name] = np.full(len(found["step"]), np.nan)
+            found[name][rows] = values
+        return found
+
+    def _table(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, tuple[npt.NDArray[np.int64], Column]]]:
+        """Return the columns that all metrics share, and the rows and values of each metric."""
         with self._lock:
             every = dict(self.items())
-        steps = np.unique(np.concatenate([np.empty(0, np.int64), *(series.steps for series in every.values())]))
-        found: dict[str, npt.NDArray[Any]] = {"step": steps}
-        for name, series in every.items():
-            found[name] = np.full(len(steps), np.nan)
-            found[name][np.searchsorted(steps, series.steps)] = series.values
-        return found
+        steps, units, places = [np.empty(0, np.int64)], list[str](), dict[str, tuple[npt.NDArray[np.int64], Column]]()
+        for unit in UNITS:
+            members = {name: series for name, series in every.items() if series.unit == unit}
+            own = np.unique(np.concatenate([steps[0][:0], *(series.steps for series in members.values())]))
+            for name, series in members.items():
+                places[name] = len(units) + np.searchsorted(own, series.steps), series.values
+            steps.append(own)
+            units += [unit] * len(own)
+        head: dict[str, npt.NDArray[Any]] = {"step": np.concatenate(steps)}
+        more = {"unit": np.array(units)} if len(set(units)) > 1 else {}
+        return head | more, {name: places[name] for name in every}
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row per step and a column per metric.
@@ -143,14 +159,16 @@ class History(Mapping[str, Series]):
 
     def to_csv(self, path: str | Path) -> None:
         """Write a row per step and a column per metric; a metric without a value at a step has an empty cell."""
-        columns = self.columns()
-        has_value = {name: np.isin(columns["step"], self[name].steps) for name in self}
+        head, places = self._table()
+        cells = [[""] * len(places) for _ in head["step"]]
+        for column, (rows, values) in enumerate(places.values()):
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                cells[row][column] = value
         with Path(path).expanduser().open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(columns)
-            for row, step in enumerate(columns["step"].tolist()):
-                values = (float(columns[name][row]) if known[row] else "" for name, known in has_value.items())
-                writer.writerow([step, *values])
+            writer.writerow([*head, *places])
+            shared = zip(*(column.tolist() for column in head.values()), strict=True)
+            writer.writerows([*first, *others] for first, others in zip(shared, cells, strict=True))
 
     def last(self, name: str) -> float | None:
         """Return the value of a metric at its last step; None if it has none."""
@@ -187,7 +205,8 @@ class History(Mapping[str, Series]):
         restart).
         """
         with self._lock:
-            most = {name: sum(table.num_rows for table in homes) for name, homes in self._homes.items()}
+            unit, every = self.unit, self._homes.items()
+            most = {name: sum(table.num_rows for table in homes) for name, homes in every if homes[0].unit == unit}
             series: Series | None = None
             for name in sorted(most, key=lambda name: -most[name]):  # a step in two tables counts once in the series
                 if most[name] <= (0 if series is None else len(series)):

@@ -17,7 +17,7 @@ import orjson
 
 from nbtools.errors import NbtoolsError
 from nbtools.failures.restarts import read_restarts
-from nbtools.metrics.columns import Series
+from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
 from nbtools.project import user_cache
 from nbtools.run.compare import Ends, ends_of
@@ -33,7 +33,7 @@ SMALL_BYTES: Final = 1 << 20
 """Size of a file that is read in about 15 ms; smaller files are not cached."""
 _MOST_CACHED_BYTES: Final = 256 << 20
 """Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _HEAD_BYTES: Final = 64 << 10
 _FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
 
@@ -57,6 +57,8 @@ class Sketch:
     """The step from which on no value is finite."""
     is_complete: bool = True
     """False if rows in the middle have not been read."""
+    unit: Unit = "step"
+    """The count in `steps`."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -81,7 +83,8 @@ class Sketch:
             mean = np.add.reduceat(np.where(finite, series.values, 0.0), first) / used
         low[used == 0] = high[used == 0] = np.nan
         steps = series.steps[middle].astype(float)
-        return cls(steps, series.times[middle], series.samples[middle], low, high, mean, counts, ends, diverged_at)
+        columns = steps, series.times[middle], series.samples[middle], low, high, mean, counts
+        return cls(*columns, ends, diverged_at, unit=series.unit)
 
 
 Curves = Mapping[str, Sketch]
@@ -186,7 +189,8 @@ def part_of(run: Run, first: int, last: int) -> Curves:
     history, found = _rows_between(run, first, last) or run.history, {}
     for name, series in history.items():
         part = slice(*np.searchsorted(series.steps, (first, last + 1)))
-        cut = Series(series.steps[part], series.values[part], series.times[part], series.samples[part])
+        columns = series.steps[part], series.values[part], series.times[part], series.samples[part]
+        cut = Series(*columns, unit=series.unit)
         if len(cut):
             found[name] = Sketch.of(cut, Ends(float(cut.values[-1]), int(cut.steps[-1])))
     return found
@@ -200,7 +204,7 @@ def refined(sketch: Sketch, part: Sketch) -> Sketch:
     for name in _FIELDS:
         own, finer = getattr(sketch, name), getattr(part, name)
         columns.append(np.concatenate((own[:start], finer, own[stop:])))
-    return _sketch(columns, sketch.ends, sketch.diverged_at, is_complete=sketch.is_complete)
+    return _sketch(columns, sketch.ends, sketch.diverged_at, is_complete=sketch.is_complete, unit=sketch.unit)
 
 
 def _rows_between(run: Run, first: int, last: int) -> History | None:
@@ -238,9 +242,9 @@ def _place(descriptor: int, step: int, seen: dict[int, int]) -> tuple[int, int]:
     return low, high
 
 
-def _sketch(columns: Sequence[Floats], ends: Ends, diverged_at: int | None, *, is_complete: bool = True) -> Sketch:
+def _sketch(columns: Sequence[Floats], ends: Ends, diverged_at: int | None, **more: Any) -> Sketch:
     steps, times, samples, low, high, mean, counts = columns
-    return Sketch(steps, times, samples, low, high, mean, counts, ends, diverged_at, is_complete)
+    return Sketch(steps, times, samples, low, high, mean, counts, ends, diverged_at, **more)
 
 
 def num_bytes(run: Run) -> int:
@@ -266,7 +270,7 @@ def _cache_file(run: Run, *, make: bool = False) -> Path:
 
 def _encoded(curves: Curves, stamp: Sequence[Any]) -> bytes:
     told = [
-        {"name": name, "n": len(one.steps), "diverged_at": one.diverged_at, "ends": asdict(one.ends)}
+        {"name": name, "n": len(one), "diverged_at": one.diverged_at, "ends": asdict(one.ends), "unit": one.unit}
         for name, one in curves.items()
     ]
     # orjson writes null for a value that is not finite.
@@ -282,7 +286,7 @@ def _decoded(header: Mapping[str, Any], data: bytes) -> dict[str, Sketch]:
         columns = np.frombuffer(data, np.float64, n * len(_FIELDS), at).reshape(len(_FIELDS), n)
         at += columns.nbytes
         ends = {**told["ends"], "last": np.nan if told["ends"]["last"] is None else told["ends"]["last"]}
-        found[told["name"]] = _sketch(list(columns), Ends(**ends), told["diverged_at"])
+        found[told["name"]] = _sketch(list(columns), Ends(**ends), told["diverged_at"], unit=told["unit"])
     return found
 
 

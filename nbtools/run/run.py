@@ -16,10 +16,11 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.printed.grammars import read
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.shapes import folded
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
-from nbtools.metrics.readers.printed.read_line import read_line
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
@@ -373,6 +374,7 @@ class Run:
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
+            "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
             "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
@@ -465,8 +467,8 @@ def remaining_s(run: Run) -> float | None:
 def _without_row(failure: Failure) -> Failure:
     """Return a failure whose message does not end with a row of the curves, as a program prints before `sys.exit`."""
     head, _, printed = failure.message.partition(": ")
-    row = read_line(printed) if head.startswith("exited with code") else None
-    if row is None or not row.is_row or (not row.counters and row.epoch is None):
+    row = read(folded(printed)) if head.startswith("exited with code") else None
+    if row is None or not row.values or not row.counters:
         return failure
     return replace(failure, message=f"{head} without a message (sys.exit?)")
 

@@ -68,6 +68,8 @@ class RunDir:
     """Output of the job outside torchrun: the preamble's, the supervisor's, and Slurm's own messages."""
     labels = _file("labels.json")
     """The name, tags and note that the owner gave the run: see `nbtools.rundir.names` (the owner's viewers)."""
+    files_before = _file("files_before.json")
+    """`files`: size and end of each file of rows that stood where a program writes (supervisor, at its start)."""
     script = _file("script.py")
     """The bytes that ran (launcher, once)."""
     source = _file("source.diff")

@@ -65,13 +65,20 @@ class Tail:
     def skip_to_end(self, num_bytes: int) -> None:
         """Continue with the lines that begin in the last `num_bytes` of the file; earlier ones are not read."""
         with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            start = max(0, status.st_size - num_bytes)
+            start = max(0, os.fstat(file.fileno()).st_size - num_bytes)
             data = os.pread(file.fileno(), num_bytes, start)
-            cut = data.find(b"\n") + 1 if start else 0
-            self._identity, self._offset = (status.st_dev, status.st_ino), start + cut
-            before = min(_NUM_FINGERPRINT_BYTES, self._offset)
-            self._before = os.pread(file.fileno(), before, self._offset - before)
+            self._skip_to(file.fileno(), start + (data.find(b"\n") + 1 if start else 0))
+
+    def skip_to(self, offset: int) -> None:
+        """Continue at an offset of the file; what is before it is not read."""
+        with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
+            self._skip_to(file.fileno(), offset)
+
+    def _skip_to(self, descriptor: int, offset: int) -> None:
+        status = os.fstat(descriptor)
+        self._identity, self._offset = (status.st_dev, status.st_ino), offset
+        before = min(_NUM_FINGERPRINT_BYTES, offset)
+        self._before = os.pread(descriptor, before, offset - before)
 
     def read(self) -> bytes:
         """Return new complete lines, about one block at most; b"" if there are none.

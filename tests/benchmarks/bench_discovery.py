@@ -18,9 +18,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.points import extend
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.rundir.program_files.foreign_checkpoints import checkpoints_of
 

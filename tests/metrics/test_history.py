@@ -693,6 +693,16 @@ def test_a_curve_takes_the_unit_of_its_newest_rows():
     assert (points(history), units(history)) == ([(1, 3.0), (2, 1.0)], {"train/loss": "step", "train/lr": "step"})
 
 
+def test_a_table_of_several_units_names_that_of_each_row(tmp_path: Path):
+    history = history_of(row(20, loss=2.0), row(40, loss=1.0))
+    history.add("eval/loss", [1], [math.nan], [math.nan], unit="epoch")
+    columns = history.columns()
+    assert (columns["step"].tolist(), columns["unit"].tolist()) == ([20, 40, 1], ["step", "step", "epoch"])
+    history.to_csv(tmp_path / "history.csv")
+    lines = (tmp_path / "history.csv").read_text().splitlines()
+    assert lines == ["step,unit,train/loss,eval/loss", "20,step,2.0,", "40,step,1.0,", "1,epoch,,nan"]
+
+
 def test_chained_and_copied_histories_keep_units():
     first, second = History(), History()
     first.add("eval/loss", [1, 2, 3], [3.0, 2.0, 1.0], [math.nan] * 3, unit="epoch")

@@ -26,7 +26,7 @@ from nbtools.cli.output import print_media_item, print_run, status_lines
 from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.notebook.panel.media_view import static_html
 from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
 from nbtools.notebook.plots.view import view_of

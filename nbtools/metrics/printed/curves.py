@@ -2,13 +2,16 @@
 
 from array import array
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
+
+_MAX_ROWS: Final = 1000
 
 
 @dataclass
@@ -16,8 +19,8 @@ class Curve:
     """The points of one metric that are not in the history yet."""
 
     name: str
-    is_sure: bool
-    """Whether one row is enough to draw it."""
+    is_given: bool
+    """Whether the user has named it, so that it is drawn at once."""
     unit: Unit = "row"
     is_drawn: bool = False
     is_redrawn: bool = False
@@ -33,10 +36,13 @@ class Curve:
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if unit != self.unit:
-            if self.is_drawn or (self.steps and unit == "row"):
+            if self.unit == "row" and len(self.steps) > 1:
+                unit, step = "row", self.steps[-1] + 1  # what counted later is another loop
+            elif self.is_drawn or (self.steps and unit == "row"):
                 return  # a curve has one unit
-            self.clear()
-            self.unit = unit
+            else:
+                self.clear()
+                self.unit = unit
         if self.is_redrawn:
             self.num_shown += 1
             if value == self.shown and 2 * self.num_changes < self.num_shown:
@@ -54,11 +60,14 @@ class Curve:
 
     def is_measured(self) -> bool:
         """Whether it is certain that the points are measurements: not a setting, and not what is printed once."""
+        if self.is_given:
+            return True
         values = np.frombuffer(self.values)
-        if not self.is_sure and len({*self.steps}) < (3 if self.unit == "row" else 2):
-            return False
-        is_constant = bool((values == values[0]).all())
-        return not is_constant or (self.is_sure and not float(values[0]).is_integer())
+        num_steps = len({*self.steps}) if len(self.steps) < _MAX_ROWS else _MAX_ROWS
+        is_constant = bool((values == values[0]).all()) or (
+            self.unit == "row" and all(map(float.is_integer, self.values))
+        )
+        return not is_constant and num_steps > (2 if self.unit == "row" else 1)
 
 
 class Curves:
@@ -68,12 +77,12 @@ class Curves:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._names: set[str] = set()
 
-    def named(self, statement: str, name: str, split: str | None, *, is_sure: bool, is_given: bool) -> Curve:
+    def named(self, statement: str, name: str, split: str | None, *, is_given: bool) -> Curve:
         """Return the curve of a name in the lines of a statement; of other statements, the name is another curve.
 
         `is_given` tells that the name is the user's own.
         """
-        key = (statement, f"{split}/{name}")
+        key = (statement, f"{split_of([*parts_of(name)], split)}/{name}")
         curve = self._curves.get(key)
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)
@@ -83,8 +92,7 @@ class Curves:
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)
-            curve = self._curves[key] = Curve(own, is_sure)
-        curve.is_sure |= is_sure
+            curve = self._curves[key] = Curve(own, is_given)
         return curve
 
     def draw(self, history: History, times: LineTimes, generation: int) -> None:

@@ -11,52 +11,56 @@ from nbtools.metrics.printed.shapes import varying_parts
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
     **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps"), 1),
-    **dict.fromkeys(("iteration", "iter", "itr", "it", "update", "steps", "iters", "iterations", "updates"), 2),
-    **dict.fromkeys(("batch", "minibatch", "batches", "batch_idx"), 3),
+    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
+    **dict.fromkeys(("batch", "minibatch", "batch_idx"), 3),
     "samples": 3,
     **dict.fromkeys(("episode", "round"), 5),
-    **dict.fromkeys(("epoch", "epochs", "ep"), 9),
+    **dict.fromkeys(("epoch", "ep"), 9),
 }
 """Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
 UNNAMED: Final = 4
 LEADING: Final = 6
 EPOCH: Final = 9
-_TOTALS: Final = frozenset("total max num number of per every n_ n next last best from for size limit log save".split())
+_TOTALS: Final = frozenset(["total", "max", "num", "number", "of", "per", "every", "n_", "n", "next", "last", "best", "from", "for", "size", "limit", "log", "save"])
 _STOPS: Final = frozenset(
-    """a after and at by for from in is of on over per than the to took was with best saved into current reached
-    since until about all training""".split()
+    ["a", "after", "and", "at", "by", "for", "from", "in", "is", "of", "on", "over", "per", "than", "the", "to", "took", "was", "with", "best", "saved", "into", "current", "reached", "since", "until", "about", "all", "training"]
 )
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
-_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")  # noqa: RUF001
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
+_GLUED: Final = re.compile(r"^[A-Za-zµ%][\w/%]*")
+"""The unit of the number before."""
+_OBJECT: Final = re.compile(r"[\w.]+\(\w+=|\(\w+\): |Average ")
+"""An object, such as `Namespace(lr=0.1)`, or a module of a model."""
+_LOOP: Final = re.compile(r"(\w+)\((\w+)\)$")
+_PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
+"""The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
 _DECIMAL_COMMA: Final = re.compile(r",\d")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
-_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*\s?(?:[:=]|(?=[(\[]?[-+.]?\d))")
+_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _RATE: Final = re.compile(r"\s?(?:s/it|it/s|[a-z]+/s|s/[a-z]+|/s)\b")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
-_TRAINING: Final = re.compile(r"epoch|train|step|iter|\bE\d", re.IGNORECASE)
+_TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
 KNOWN_LINES: Final = tuple(
-    Pattern(f"Average {name} @[ IoU={iou} | area={area} | maxDets={most} ] = {{{metric}}}")
-    for name, iou, area, most, metric in (
-        ("Precision (AP)", "0.50:0.95", " all", "100", "eval/AP"),
-        ("Precision (AP)", "0.50", " all", "100", "eval/AP50"),
-        ("Precision (AP)", "0.75", " all", "100", "eval/AP75"),
-        *(("Precision (AP)", "0.50:0.95", f"{a:>6}", "100", f"eval/AP{a[0]}") for a in ("small", "medium", "large")),
-        *(("Recall (AR)", "0.50:0.95", " all", f"{most:>3}", f"eval/AR_{most}") for most in (1, 10, 100)),
-        *(("Recall (AR)", "0.50:0.95", f"{a:>6}", "100", f"eval/AR{a[0]}") for a in ("small", "medium", "large")),
+    Pattern(
+        f"Average {name} @[ IoU={iou} | area={area} | maxDets={most:>3} ] = {{eval/{short}{iou[:4].replace(':', '')}_{area.strip()}_{most}}}"
     )
+    for name, short in (("Precision (AP)", "AP"), ("Recall (AR)", "AR"))
+    for iou in ("0.50:0.95", "0.50", "0.75")
+    for area in (" all", " small", "medium", " large")
+    for most in (1, 10, 100, 300, 1000)
 )
 """Lines of libraries that no grammar reads: the summary of pycocotools."""
 
@@ -98,8 +102,10 @@ class Reading:
     rank: Slot | None = None
 
 
-def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pass over the numbers of a line
+def read(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
+    if _OBJECT.match(line):
+        return None
     parts = varying_parts(line)
     values: list[Slot] = []
     counters: list[Counter] = []
@@ -112,10 +118,13 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
     is_bar = _BAR.search(line) is not None
     bar_at = line.find("%|") if is_bar else -1
     is_after_unread = False
+    if piped := _PIPED.match(line):
+        counters = [Counter("epoch", EPOCH, Slot("", *piped.span(1))), Counter("step", 1, Slot("", *piped.span(2)))]
+        at = piped.end()
     for i, (start, end, is_number) in enumerate(parts):
-        if is_number and _IN_NAME.match(line, max(start - 1, 0)):
+        if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
             continue
-        gap, text = line[at:start], line[start:end]
+        gap, text = _GLUED.sub(" ", line[at:start]) if at else line[:start], line[start:end]
         ending = parts[i + 1][0] if i + 1 < len(parts) else len(line)
         follows = line[end:ending]
         at = end
@@ -150,6 +159,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
         pieces = _CUT.split(label)
         words = pieces[-1].replace("(", " ").replace(")", " ").split()
+        if (loop := _LOOP.search(label)) is not None and split_of([loop[2]], None):
+            words, split = [loop[1]], split_of([loop[2]], None)  # Epoch(val) [1][10/20]
         others = " ".join(pieces[:-1]).split()
         split = split_of([word.strip("():") for word in others], split)
         context += others
@@ -157,6 +168,8 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         if gap.rstrip().endswith("(") and not is_explicit and values and not _WRAPPER.search(gap):
             if ratio and follows.startswith("%"):
                 values.append(Slot(ratio, start, end, split))
+            elif split in ("eval", "test") and all(c.rank == UNNAMED for c in counters) and follows[:1] == ")":
+                values[-1] = Slot(values[-1].name, start, end, split)  # of a loop, the mean is the result
             ratio = ""
             continue  # the mean in Loss 0.5 (0.4)
         if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
@@ -183,10 +196,12 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
         elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
             counters.append(Counter("", LEADING, slot))
         elif (
-            start > bar_at
+            (start > bar_at or not is_whole)
             and not (is_after_unread and re.match(r" [^\W\d]", gap))
             and not _DECIMAL_COMMA.match(line, end)
-            and _is_metric(words, text, unit, is_explicit=is_explicit)
+            and _is_metric(
+                words, text, unit, is_explicit=is_explicit or (gap.startswith(" | ") and follows[:2] in (" |", ""))
+            )
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
@@ -198,21 +213,22 @@ def read(line: str) -> Reading | None:  # noqa: C901, PLR0912, PLR0915 - one pas
             continue
         is_after_unread = False
         if head is None and (values or counters):
-            head = [word for word in context if word]
+            head = _WORD.findall(line[:bar_at]) if bar_at > 0 else [word for word in context if word]
     num_loose += len(_WORD.findall(line[at:]))
     counters = _meaning(counters, is_bar=is_bar)
     if not values and not counters:
         return None
     label = line[: parts[0][0]]
-    if not values and is_bar and label.strip(" :[") and not _TRAINING.search(label):
+    if not values and is_bar and not _TRAINING.fullmatch(line[: line.find("%|")] if "%|" in line else label):
         return None
     if num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
         return None
     if not values and (num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)) and not is_bar:
         return None
     head = head or []
-    if split_of([word.strip("():") for word in context[len(head) :]], None):
-        head = [*head, *context[len(head) :]]  # validation loss at iteration 100 on test set
+    context = [word for word in context if word]
+    if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
+        head = context  # validation loss at iteration 100 on test set
     if line.startswith("* ") and split is None:
         split = "eval"
     if _SAMPLES.search(line):
@@ -250,7 +266,7 @@ def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
 
 def rank_of(name: str) -> int | None:
     """Return the rank of a counter's name; None if it counts nothing."""
-    words = name.lower().replace("#", "").split()
+    words = name.lower().replace("#", "").strip("/").split()
     if not words or len(words) > 4:
         return None
     last = words[-1].partition("(")[0] or words[-1]

@@ -173,7 +173,9 @@ class LogMetrics:
         known = self._plans.known()
         groups: dict[int, Plan] = {}
         for i, key in enumerate(keys):
-            plan = known.get(key) or self._plans.of(lines[i], key)
+            plan = known.get(key)
+            if plan is None or plan.is_exact:
+                plan = self._plans.of(lines[i], key)
             if plan.lines:
                 plan.lines.append(i)
             else:

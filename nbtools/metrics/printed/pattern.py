@@ -47,6 +47,11 @@ class Pattern:
         found = self._expression.fullmatch(line)
         return None if found is None else dict(zip(self.names, map(number_of, found.groups()), strict=True))
 
+    @property
+    def has_digits(self) -> bool:
+        """Whether its literal text has digits, so that lines of one shape may be others."""
+        return any(not is_name and any(map(str.isdigit, text)) for is_name, text in _parts(self.text))
+
     def spans(self, line: str) -> dict[str, tuple[int, int]] | None:
         """Return where the numbers of a folded line stand; None if the line is another one."""
         found = self._expression.fullmatch(line)

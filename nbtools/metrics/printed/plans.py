@@ -8,7 +8,17 @@ from typing import Final
 from nbtools.metrics.curve_names import split_of
 from nbtools.metrics.printed import tables
 from nbtools.metrics.printed.curves import Curve, Curves
-from nbtools.metrics.printed.grammars import EPOCH, LEADING, Counter, Reading, Slot, of_pattern, read, read_known
+from nbtools.metrics.printed.grammars import (
+    EPOCH,
+    KNOWN_LINES,
+    LEADING,
+    Counter,
+    Reading,
+    Slot,
+    of_pattern,
+    read,
+    read_known,
+)
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, shape_of
 from nbtools.metrics.printed.steps import Statement
@@ -50,6 +60,8 @@ class Plan:
     header: tables.Header | None = None
     is_border: bool = False
     is_cell: bool = False
+    is_exact: bool = False
+    """Whether each of its lines has a plan of its own, by the digits of its text."""
     split: str | None = None
     """The split that a heading gives to the lines without a counter that follow."""
     lines: list[int] = field(default_factory=list)
@@ -81,6 +93,9 @@ class Plans:
         self.split: str | None = None
         """The split of the last heading."""
         self._patterns = patterns
+        self._exact = [
+            each for each in (*patterns, *((known, "grammar") for known in KNOWN_LINES)) if each[0].has_digits
+        ]
         self._curves = curves
         self._plans: dict[tuple[tables.Header | None, str | None], dict[str, Plan]] = {}
         self._statements: dict[str, Statement] = {}
@@ -92,10 +107,21 @@ class Plans:
     def of(self, line: str, key: str) -> Plan:
         """Return the plan for a line, a new one if none of its shape was seen."""
         plans = self.known()
+        if key in plans:  # the digits of its text matter: a pattern has some
+            key += "\n" + next((p.text for p, _ in self._exact if p.values(folded(line))), "")
+            if key in plans:
+                return plans[key]
         if len(plans) >= _MAX_PLANS:
             for old in [old for old, plan in plans.items() if not plan.is_read] or [*plans]:
                 del plans[old]
         plan = plans[key] = self._plan(line)
+        if (
+            plan.kind.source
+            and "\n" not in key
+            and (own := next((p for p, _ in self._exact if p.values(plan.kind.example)), None))
+        ):
+            plans[key] = Plan(plan.kind, is_exact=True)
+            plans[f"{key}\n{own.text}"] = plan
         return plan
 
     def _plan(self, line: str) -> Plan:
@@ -106,23 +132,23 @@ class Plans:
             self.kinds[shape] = kind
         if len(line) > _MAX_LINE_CHARACTERS:
             return Plan(kind)
-        if not any(map(str.isdigit, line)) and (own := self._of_words(kind, text, line)) is not None:
-            return own
+        if (header := tables.header_of(text, line)) is not None:
+            return Plan(kind, header=header)
+        if not any(map(str.isdigit, line)):
+            return self._of_words(kind, text)
         reading = self._reading(text)
         return Plan(kind) if reading is None else self._compiled(kind, reading, text, line)
 
-    def _of_words(self, kind: LineKind, text: str, line: str) -> Plan | None:
-        """Return the plan for a line without numbers: the header of a table, a rule, or the heading of a split."""
-        if (header := tables.header_of(text, line)) is not None:
-            return Plan(kind, header=header)
+    def _of_words(self, kind: LineKind, text: str) -> Plan:
+        """Return the plan for a line without numbers: a rule, or the heading of a split."""
         if tables.is_border(text):
             return Plan(kind, is_border=True)
         if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
-            return Plan(kind, split=split_of([found[1]], "train"))
+            return Plan(kind, split=split_of([found[1]], "train"), is_cell=True)
         words = re.findall(r"[^\W\d_]+", text)
         if _HEADING.fullmatch(text) and len(words) <= 5 and (split := split_of(words, None)):
             return Plan(kind, split=split)
-        return None
+        return Plan(kind)
 
     def _reading(self, text: str) -> Reading | None:
         for pattern, source in self._patterns:
@@ -157,8 +183,10 @@ class Plans:
             spans.append((position(reading.rank.start), position(reading.rank.end - 1) + 1, "rank", reading.rank))
         elif found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
+        if not spans:  # a pattern of the user that names neither a metric nor a counter
+            return Plan(kind)
         spans.sort(key=lambda span: span[:2])
-        expression, at, is_sure = "", 0, reading.source == "pattern" or bool(reading.counters)
+        expression, at = "", 0
         plan = Plan(kind, is_cell=reading.is_cell)
         statement = self._statement(reading, counter, epoch, text)
         curves = []
@@ -173,7 +201,7 @@ class Plans:
                 continue
             split = slot.split or reading.split or (None if reading.counters else self.split)
             is_given = reading.source == "pattern"
-            curve = self._curves.named(reading.head, slot.name, split, is_sure=is_sure, is_given=is_given)
+            curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.is_redrawn |= reading.is_bar
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement

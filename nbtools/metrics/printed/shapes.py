@@ -4,22 +4,24 @@ import re
 from typing import Final
 
 NUMBER: Final = (
-    r"(?:(?<![\d.])[-+])?(?:[1-9]\d{0,2}(?:,\d{3})++(?![\d,])(?:\.\d++)?+|\d{1,40}+(?:\.\d{0,40}+)?+|(?<!\d)\.\d{1,40}+)"
+    r"(?:(?<![\w.])[-+])?(?:[1-9]\d{0,2}(?:,\d{3})++(?![\d,])(?:\.\d++)?+|\d{1,40}+(?:\.\d{0,40}+)?+|(?<!\d)\.\d{1,40}+)"
     r"(?:[eE][-+]?\d{1,4}+)?+|(?<![\w.])[-+]?(?:nan|NaN|NAN|inf|Infinity)(?!\w)"
 )
 """A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
-_CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?![\w:])"
+_CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?:Z|[+-]\d\d:?\d\d)?+(?![\w:])"
 _DATE: Final = (
     r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
     r"|[A-Z][a-z]{2}\s\d\d?)"
 )
-_WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?+|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
+_WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
-_PLACE: Final = r"[\w./-]{1,100}(?:\.py:\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
+_PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
 _RANK: Final = r"(?:rank|RANK|Rank|default|trainer|GPU|gpu)[ _:]{0,2}\d{1,6}"
 _MARK: Final = re.compile(
     rf"""(?: [\s|:>,]++ | -++(?=\s)
-    | \[?\(?{_WHEN}\)?(?:\s[\w.]{{1,60}})?+\](?::|(?=\s|\[|$))    # [01/01 10:00:00 d2.utils.events]:
+    | \[[^\[\]]{{0,60}}?{_DATE}[T_ ]{_CLOCK}[^\[\]]{{0,60}}\](?::|(?=\s|\[|$))    # [01/01 10:00:00 d2.utils.events]:
+    | \[?\(?{_WHEN}\)?\](?::|(?=\s|\[|$))
+    | [A-Za-z_]\w*\.[\w.]{{1,80}}:\d{{1,5}}(?=\s-\s)
     | {_WHEN}(?=[\s|,\]]|$)
     | \(\w{{1,60}}\spid=\d{{1,10}}(?:,\sip=[\d.]++)?\)
     | [\[(]{_RANK}[\])]:?

@@ -101,9 +101,11 @@ class Steps:
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
-        if self.main is not None and not line.is_whole_run and (line.is_evaluation or is_other):
-            if loop is self.main or line.is_evaluation:
-                return self.position if total is None or n >= total - 1 else None
+        is_inner = line.is_evaluation or (is_other and loop is self.main)
+        if self.main is not None and not line.is_whole_run and is_inner:
+            if total is not None and n < total - 1:
+                return None
+            return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
@@ -113,7 +115,7 @@ class Steps:
             loop.last = -1
         line.last, line.num_falls = epoch, loop.num_falls
         loop.last = max(loop.last, epoch)
-        if not line.is_plain or self.main is None:
+        if self.main is None or not (line.is_plain or line.is_evaluation):
             self.position = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
@@ -140,6 +142,8 @@ class Steps:
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
+        if n < line.last and line.num_falls == loop.num_falls:
+            return None  # a row that is repeated: the best one
         if n > loop.last:
             loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
         line.last, line.num_falls = n, loop.num_falls

@@ -10,10 +10,13 @@ from nbtools.metrics.printed.shapes import NUMBER
 _EDGES: Final = re.compile(r"[|│┃║]")
 _CELL: Final = re.compile(r"[^\s|│┃║,;]+")
 _VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
+_CLOCK: Final = re.compile(r"\d+:\d\d(?::\d\d)?")
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
 _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
-_BORDER: Final = re.compile(r"[-=+_|│┃║╭╮╰╯├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+_BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
+_SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
+_LABELS: Final = ("class", "category", "name")
 Header = tuple[str, ...]
 
 
@@ -24,29 +27,36 @@ def is_border(line: str) -> bool:
 
 def header_of(line: str, raw: str) -> Header | None:
     """Return the names of the columns, if a line is the header of a table; `raw` has the white space of before."""
-    line = _BAR.sub("", line)
+    line, raw = _BAR.sub("", line), _BAR.sub("", raw)
+    if re.search(r"(?<![\w.@-])[-+]?\.?\d", line):
+        return None
     if _EDGES.search(line):
         cells = [cell.strip() for cell in _EDGES.split(line) if cell.strip()]
     elif line.count(",") > 1 and ", " not in line:
         cells = line.strip("#").split(",")
     else:
-        wide = [cell for cell in re.split(r"\s{2,}|\t", raw.strip(" #\t")) if cell]
-        cells = wide if len(wide) > 2 else line.strip("# ").split()
+        wide = [cell for cell in re.split(r"\s{2,}|\t", raw.strip()) if cell]
+        cells = wide if len(wide) > 2 else line.split()
     names = [re.sub(r"[^\w/.@%+-]+", "_", cell.strip("# ")).strip("_:") for cell in cells]
+    names = [_SHORT.get(cell.strip(), name) for cell, name in zip(cells, names, strict=True)]
     if not 3 <= len(names) <= 60 or not all(_NAME.match(name) for name in names) or len({*names}) < len(names):
         return None
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
-    return tuple(names) if is_counted or (is_wide and names[0].lower() in ("class", "category", "name")) else None
+    return (
+        tuple(names)
+        if is_counted or _EDGES.search(line) or (is_wide and names[0].lower() in ("class", "category", "name"))
+        else None
+    )
 
 
 def row_of(line: str, header: Header) -> Reading | None:
     """Return what a folded line says, if it is a row of the table with this header."""
     line = _BAR.sub("", line)
     cells = [*_CELL.finditer(line)]
-    found = [_VALUE.fullmatch(cell[0]) for cell in cells]
+    found = [_VALUE.fullmatch(cell[0]) or _CLOCK.fullmatch(cell[0]) for cell in cells]
     label = ""
-    if found and found[0] is None and rank_of(header[0]) is None and len(found) >= len(header) > 2:
+    if found and found[0] is None and header[0].lower() in _LABELS and len(found) >= len(header) > 2:
         num_words = len(found) - len(header) + 1
         label = "_".join(cell[0] for cell in cells[:num_words])
         found = [None, *found[num_words:]]
@@ -56,7 +66,7 @@ def row_of(line: str, header: Header) -> Reading | None:
     values: list[Slot] = []
     counters: list[Counter] = []
     for name, cell, value in zip(header, cells, found, strict=True):
-        if value is None:
+        if value is None or value.re is _CLOCK:
             continue
         slot = Slot(f"{label}_{name}".strip("_"), cell.start(), cell.start() + len(value[1]), "eval" if label else None)
         rank = rank_of(name)

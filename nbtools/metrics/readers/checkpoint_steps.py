@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 
 _LOG_TIMES_DIFFER_S: Final = 1.0

@@ -13,8 +13,8 @@ import orjson
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.rundir.json_files import finite, strict_number
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import Tail

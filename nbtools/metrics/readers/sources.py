@@ -5,18 +5,23 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.readers.counted_rows import CountedRows
+from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
+from nbtools.user_config import read_user_config, update_user_config
 
 _NUMBER: Final = re.compile(r"\d+")
+_CHOICES: Final = "counters"
 
 
 @dataclass(eq=False)
 class MetricSource:
-    """A file, or the log."""
+    """A file, or a log."""
 
     name: str
     writer: str
@@ -24,8 +29,60 @@ class MetricSource:
     changed: float
     """Unix time of its last change when it was found: that of rows without a time."""
     history: History = field(default_factory=History)
+    reader: Reader | LogMetrics | None = None
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
+    failure: str = ""
+
+    def poll(self, *, is_complete: bool) -> History:
+        """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
+        try:
+            if isinstance(self.reader, LogMetrics):
+                self.history = self.reader.history
+            elif self.reader is not None and not self.failure:
+                self.history = self.reader.poll(is_complete=is_complete)
+        except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
+            self.failure = f"{type(error).__name__}: {error}"
+        return self.history
+
+    @property
+    def note(self) -> str:
+        """Why rows are not read; "" if they are."""
+        return self.failure or (self.reader.note if self.reader is not None else "")
+
+    @property
+    def rows(self) -> CountedRows | None:
+        """The rows of a table, once one of them is placed."""
+        rows = self.reader.rows if isinstance(self.reader, Reader) else None
+        return rows if rows is not None and rows.has_counter else None
+
+    @property
+    def counter(self) -> str | None:
+        """The column that counts the rows; "" for their order, None where the format says what counts."""
+        return None if self.rows is None else self.rows.counter
+
+    @property
+    def counters(self) -> list[str]:
+        """The columns that may count."""
+        return [] if self.rows is None else [name for name, may_count in self.rows.counters.items() if may_count]
+
+
+def chosen_counters(run_dir: Path) -> dict[str, str]:
+    """Return the columns that the user chose as counters, by name of the file, for the runs of a project."""
+    chosen = read_user_config(_CHOICES).get(str(run_dir.parent.parent))
+    return {name: column for name, column in chosen.items() if isinstance(column, str)} if chosen else {}
+
+
+def choose_counter(run_dir: Path, name: str, column: str | None) -> None:
+    """Remember which column counts the rows of the files of a name; "" for their order, None for the usual choice."""
+
+    def change(choices: dict[str, Any]) -> None:
+        of_project = choices.setdefault(str(run_dir.parent.parent), {})
+        of_project.pop(name, None)
+        if column is not None:
+            of_project[name] = column
+
+    update_user_config(_CHOICES, change)
 
 
 @dataclass
@@ -54,13 +111,18 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
         for source in having:
             named = result.drawn if source.name in drawn else result.not_drawn
             named.setdefault(source.name, []).append(name)
+    result.history.num_unread_bytes = sum(source.history.num_unread_bytes for source in sources)
     return result
 
 
 def _weight(chain: list[tuple[MetricSource, Series, int]]) -> float:
-    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl."""
-    count = sum(end for _, _, end in chain)
-    return count * 1.01 + 0.9 if chain[0][0].is_asked else count
+    """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl.
+
+    Points that are counted go before those that have only an order.
+    """
+    (source, series, _), count = chain[0], sum(end for _, _, end in chain)
+    weight = count * 1.01 + 0.9 if source.is_asked else count
+    return weight * 1e-9 if series.unit == "row" else weight
 
 
 def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:

@@ -4,168 +4,155 @@ import codecs
 import contextlib
 import csv
 import json
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from nbtools.metrics.readers.column_roles import RowPoints, table_columns
+from nbtools.metrics.history import History
+from nbtools.metrics.readers.counted_rows import CountedRows, table_columns
 from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.reader import Reader
+from nbtools.rundir.json_files import whole
 from nbtools.rundir.tail import Tail, open_regular
 
+_NO_COUNTER: Final = "no column counts its rows"
 _MAX_STATE_BYTES: Final = 256 << 20
-_NO_COUNTER: Final = "no row has a counter, such as `step`, and a metric"
 _MAX_COLUMNS: Final = 1000
 _MAX_LINES_OF_ROW: Final = 100
 _HEAD_BYTES: Final = 16 << 10
-_MAX_ROWS_WITHOUT_STEPS: Final = 1_000
-_FIRST_LOOK_S: Final = 5.0
-"""CPU time for the rows that a file has at the first look."""
-_SHARE: Final = 0.04
-"""Share of a core for the rows of later looks; beyond it, only the end of each block is read."""
-_SAMPLE_BYTES: Final = 16 << 10
-_FEW: Final = 3
-"""Rows with an earlier step that need no remark: those of restarts."""
-
+_BLOCK_BYTES: Final = 256 << 10
 
 OlderFile = tuple[int, int, str]
 """A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
 
 
-class TableFile:
+class TableFile(Reader):
     """A CSV or JSONL file, and before it the files that its rotation has left.
 
-    Each of them is a generation, and so is a file that is written again; the points of `poll` are of one.
+    Each of them is a generation, and so is a file that is written again.
+
+    Args:
+        path: The file.
+        older: The files that its rotation has left.
+        chosen: The column that the user chose as the counter; "" for the order of the rows.
+        starts_at: Returns the offset in a file at which the rows of this run begin.
     """
 
-    def __init__(self, path: str | Path, older: Sequence[OlderFile] = (), generation: int = 0) -> None:
-        self.path = Path(path)
-        self.note = ""
-        self.older, self.generation = tuple(older), generation
+    def __init__(
+        self,
+        path: str | Path,
+        older: Sequence[OlderFile] = (),
+        chosen: str | None = None,
+        starts_at: Callable[[str], int] = lambda path: 0,
+    ) -> None:
+        super().__init__(path)
+        self.rows: CountedRows = CountedRows(chosen)
+        self.older, self._starts_at = tuple(older), starts_at
+        self._begin_first()
+
+    def _begin_first(self) -> None:
+        """Expect the first row of the oldest file."""
+        self.history, self._generation = History(), 0
         self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
-        self._tails = [*(Tail(path) for *_, path in self.older), Tail(path)]
+        paths = [*(path for _, _, path in self.older), str(self.path)]
+        self._tails = [Tail(path, block_bytes=_BLOCK_BYTES) for path in paths]
         self._part = len(self._tails), 0
-        self.held = b""
-        """The beginning of the next generation, for the next `poll`."""
-        self._credit_s, self._looked = 0.0, float("-inf")
         self._headers: dict[int, list[str]] = {}
-        """Number of cells -> names of the columns."""
-        self._delimiter = ","
-        self._is_foreign = False
+        self._delimiter, self._is_foreign = ",", False
         self._begin(is_rotated=False)
+        with contextlib.suppress(OSError):  # what stood there before the run is left out, but for its header
+            if start := self._starts_at(str(self._tails[0].path)):
+                with open_regular(self._tails[0].path) as file:
+                    if (head := file.readline(1 << 20))[:1] != b"{":
+                        self._read_lines(head.rstrip())
+                self._tails[0].skip_to(start)
 
     def _begin(self, *, is_rotated: bool) -> None:
         """Expect a header, or a row of the header before: a program may write that once."""
         if not is_rotated:
-            self.note, self._rows = "", RowPoints()
-            self._num_rows = self._num_headers = self._num_unread = 0
+            self.note = ""
+            self.rows.rewind()
         self._headers = {} if self._is_foreign else self._headers
         self._is_foreign, self._is_first = False, True
         self._begun: list[str] = []
         """Lines of a row of which a cell in quotes continues in the next line."""
-        self._is_quoted = False
 
-    @property
-    def seen(self) -> str:
-        """Remark on unusual rows; "" if there are none."""
-        rows, found = self._rows, [", ".join(Path(path).name for *_, path in self.older) + ": read before it"]
-        if rows.num_back >= _FEW or (self._num_headers and rows.num_same >= _FEW):
-            found.append(
-                f"{rows.num_back + rows.num_same:,} rows have the step of the row before, or an earlier one: the last "
-                "row of each step is drawn; where several programs write it at once, give each a file of its own"
-            )
-        return "; ".join(found if self.older else found[1:])
+    def read(self, points: Points, deadline: float) -> None:
+        """Read new rows until a thread's CPU time; if that is infinite, also a last line without a newline."""
+        is_complete = deadline == math.inf
+        while block := self._block(is_complete=is_complete):
+            part = len(self._tails), self._tails[0].generation
+            if part != self._part:
+                self._take()
+                self._generation += 1
+                self._begin(is_rotated=part[0] != self._part[0])
+                self._part = part
+            if self._is_foreign:  # a block for each look: it may be written again
+                break
+            self._read_lines(block[:-1])
+            self._is_foreign |= not self.rows.has_counter and len(block) > _HEAD_BYTES
+            if self.rows.begins_again:
+                self._begin_first()
+            if time.thread_time() > deadline:
+                break
+        if is_complete:
+            self._csv_line(None)
+        self._take()
+        if not self._is_foreign and (block or self.history.num_unread_bytes):
+            self.leave(self._tails[0].path.stat().st_size - self._tails[0].position)
 
-    def poll(self) -> Points:
-        """Return the points of new lines."""
-        points: Points = {}
-        now = time.monotonic()
-        self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
-        self._looked = now
-        with contextlib.suppress(OSError):  # the next look reads the rest
-            while block := self.held or self._block(points):
-                part = len(self._tails), self._tails[0].generation
-                self.held = block if points and part != self._part else b""
-                if self.held:
-                    break
-                if part != self._part:
-                    self.generation += 1
-                    self._begin(is_rotated=part[0] != self._part[0])
-                    self._part = part
-                if not self._is_foreign:
-                    block = block if self._credit_s > 0 else self._sampled(block)
-                    began = time.thread_time()
-                    self._read(block[:-1], points)
-                    self._credit_s -= time.thread_time() - began
-                if self._num_unread:
-                    self.note = f"{self._num_unread / 1e6:,.0f} MB of its rows: they are written too fast, or too many"
-                if self._is_foreign:  # a block for each look: it may be written again
-                    break
-        return points
-
-    def _block(self, points: Points) -> bytes:
-        while not (block := self._tails[0].read()) and len(self._tails) > 1:
-            self.rest(points)
+    def _block(self, *, is_complete: bool) -> bytes:
+        """Return the next lines; of a file to which nothing is added, the last one may have no newline."""
+        while not (block := self._tails[0].read()):
+            tail = self._tails[0]
+            if tail.partial and (is_complete or len(self._tails) > 1):
+                block, tail.partial = tail.partial + b"\n", b""
+                return block
+            if len(self._tails) == 1:
+                break
+            self._csv_line(None)
             del self._tails[0]
         return block
 
-    def _sampled(self, block: bytes) -> bytes:
-        if start := block.rfind(b"\n", 0, -_SAMPLE_BYTES) + 1:
-            self._num_unread, self._begun, self._is_quoted = self._num_unread + start, [], False
-        return block[start:]
+    def _take(self) -> None:
+        """Move the points into the history."""
+        self.extend(self.rows.points, self._generation, self.rows.unit)
+        self.rows.points = {}
 
-    def rest(self, points: Points | None = None) -> Points:
-        """Return the points of a last line without a newline, once nothing more is written; after others, if given."""
-        points, tail = {} if points is None else points, self._tails[0]
-        if tail.partial and not self._is_foreign:
-            line, tail.partial = tail.partial, b""
-            self._read(line, points)
-        self._end_begun(points)
-        return points
-
-    def _read(self, block: bytes, points: Points) -> None:
+    def _read_lines(self, block: bytes) -> None:
         for line in block.split(b"\n"):
             text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
             text = text.lstrip("\0")  # a hole, which a writer leaves that keeps its place when the file is cut
             if self._is_csv is None and text.strip():
                 self._is_csv = text.lstrip()[0] != "{"
-            if self._is_foreign:
+            if self._is_foreign or self.rows.begins_again:
                 return
-            if self._is_csv and (text.strip() or self._begun):
-                self._csv_line(text, points)
+            if self._is_csv:
+                self._csv_line(text)
             elif text.strip():
                 row = _parsed(text)
-                self._add(row if isinstance(row, dict) else {}, points)
+                self._add(row if isinstance(row, dict) else {})
 
-    def _add(self, row: dict[str, Any], points: Points) -> bool:
-        has_points = self._rows.add(row, points)
-        self._num_rows += 1
-        if not self._rows.has_steps:
-            self.note = _NO_COUNTER
-            self._is_foreign = self._num_rows >= _MAX_ROWS_WITHOUT_STEPS
-        elif self.note is _NO_COUNTER:
-            self.note = ""
-        return has_points
+    def _add(self, row: Mapping[str, Any]) -> bool:
+        is_placed = self.rows.add(row)
+        if self.rows.has_counter == self.note.startswith(_NO_COUNTER):
+            self.note = "" if self.rows.has_counter else f"{_NO_COUNTER} ({', '.join(row)[:100]})"
+        return is_placed
 
-    def _csv_line(self, line: str, points: Points) -> None:
-        self._begun.append(line)
-        self._is_quoted ^= line.count('"') % 2 == 1
-        if not self._is_quoted:
-            text, self._begun = "\n".join(self._begun), []
-            self._csv_row(text, points)
-        elif len(self._begun) == _MAX_LINES_OF_ROW:
-            self._end_begun(points)
+    def _csv_line(self, line: str | None) -> None:
+        """Read a line, with those before it of which a quote is still open; None for the end of the file."""
+        self._begun += [] if line is None or not (line.strip() or self._begun) else [line]
+        is_open = sum(each.count('"') for each in self._begun) % 2 == 1
+        if is_open and line is not None and len(self._begun) < _MAX_LINES_OF_ROW:
+            return
+        texts, self._begun = (self._begun if is_open else ["\n".join(self._begun)]), []
+        for text in filter(None, texts):
+            self._csv_row(text)
 
-    def _end_begun(self, points: Points) -> None:
-        """Read each line on its own after a quote that nothing closes."""
-        lines, self._begun, self._is_quoted = self._begun, [], False
-        for line in lines:
-            self._csv_row(line, points)
-
-    def _csv_row(self, text: str, points: Points) -> None:
+    def _csv_row(self, text: str) -> None:
         if not self._headers:
             self._delimiter = max(",;\t", key=text.count)
         try:
@@ -173,24 +160,18 @@ class TableFile:
         except csv.Error as error:
             self.note = f"a row: {error}"
             return
-        if not cells:
-            return
         names, header = [cell.strip() for cell in cells], self._headers.get(len(cells))
         is_first, self._is_first = self._is_first, False
-        if not self._headers or (is_first and table_columns(tuple(names)).are_metrics):
+        if not self._headers or (is_first and self._is_header(names)):
             self._headers = {len(names): names}
-            columns = table_columns(tuple(names))
-            self._is_foreign = not columns.are_metrics or len(cells) > _MAX_COLUMNS
-            if self._is_foreign:
-                self.note = "no column has the name of a metric" if columns.counters else "no column counts steps"
+            self._is_foreign = len(names) > _MAX_COLUMNS or not self._is_header(names)
+            self.note = f"{_NO_COUNTER} ({', '.join(names)[:100]})" if self._is_foreign else ""
             return
-        if header is not None:
-            if self._delimiter == ";":  # written where the comma is the decimal mark
-                cells = [cell.replace(",", ".") for cell in cells]
-            if self._add(dict(zip(header, cells, strict=True)), points):
-                return
-        if table_columns(tuple(names)).are_metrics:  # the header of another program, or of a restart
-            self._num_headers += 1
+        if self._delimiter == ";":  # written where the comma is the decimal mark
+            cells = [cell.replace(",", ".") for cell in cells]
+        if header is not None and self._add(dict(zip(header, cells, strict=True))):
+            return
+        if table_columns(tuple(names)).counters:  # the header of another program, or of a restart
             self._is_foreign = header is not None and header != names
             if self._is_foreign:
                 self.note = f"the rows below a second header of {len(names)} columns: write them into another file"
@@ -198,70 +179,54 @@ class TableFile:
         elif header is None:
             self.note = f"a row of {len(cells)} cells below a header of {len(next(iter(self._headers.values())))}"
 
+    def _is_header(self, names: Sequence[str]) -> bool:
+        columns = table_columns(tuple(names))
+        return bool(columns.counters) or columns.is_measured or self.rows.chosen in ("", *names)
 
-class TrainerState:
+
+class TrainerState(Reader):
     """The newest `trainer_state.json` of transformers' checkpoints, which has all rows up to it."""
 
-    generation = 0
+    _seen: tuple[int, int, int] | None = None
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.note = ""
-        self._seen: tuple[int, int, int] | None = None
-
-    def poll(self) -> Points:
-        """Return all points if the file has changed."""
-        points: Points = {}
-        with contextlib.suppress(OSError), open_regular(self.path) as file:
+    def read(self, points: Points, deadline: float) -> None:
+        """Read all rows if the file has changed."""
+        with open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             seen = status.st_mtime_ns, status.st_size, status.st_ino
             if seen == self._seen:
-                return points
+                return
             if status.st_size > _MAX_STATE_BYTES:
                 self.note = f"it has more than {_MAX_STATE_BYTES >> 20} MB"
-                return points
-            text = file.read().decode(errors="replace")
+                return
+            state = _parsed(file.read().decode(errors="replace"))
             self._seen, self.note = seen, "it is not JSON, or not written to its end"
-            if (state := _parsed(text)) is not None:
-                rows, self.note = RowPoints(), ""
-                for row in state.get("log_history", []) if isinstance(state, dict) else []:
+            if isinstance(state, dict):
+                rows, self.note = CountedRows(), ""
+                for row in state.get("log_history", []):
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
-                        rows.add(row, points)
-        return points
+                        rows.add(row)
+                rows.total = whole(state.get("max_steps"))
+                points |= rows.points
+                self.rows = rows
 
 
 def holds_rows(path: str | Path) -> bool | None:
-    """Whether a file begins with rows that have a counter, or with their header; None while it is too short to tell."""
+    """Whether a file begins with rows that have a counter; None while it is too short to tell."""
     try:
         with open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
-    *lines, rest = head.removeprefix(codecs.BOM_UTF8).decode(errors="replace").split("\n")
-    lines = [line for line in lines if line.strip()]
-    undecided = None if len(head) < _HEAD_BYTES else False
-    if (lines or [rest.lstrip()])[0][:1] == "{":
-        if None in (rows := [_parsed(line) for line in lines]):
-            return False
-        is_row = any(isinstance(row, dict) and table_columns(tuple(row)).are_metrics for row in rows)
-        return True if is_row else undecided
-    if not lines:
-        return undecided
-    names = _cells(lines[0])
-    if len(names) < 2 or len(names) > _MAX_COLUMNS or not table_columns(tuple(names)).are_metrics:
-        return False
-    return len(_cells(lines[1])) == len(names) if lines[1:] else undecided
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split(max(",;\t", key=line.count))]
+    reader = TableFile(path)
+    reader._read_lines(head[: head.rfind(b"\n") + 1])
+    if reader.rows.counter or reader._is_foreign:
+        return not reader._is_foreign
+    return None if len(head) < _HEAD_BYTES else False
 
 
 def _parsed(text: str) -> Any:
     """Return the value of a JSON text, also of one with NaN, which Python's json writes; None if it is none."""
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(text)
-        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None

@@ -7,114 +7,74 @@ The file is a LevelDB log: a header of 7 bytes, then blocks of 32 KiB with recor
 
 import contextlib
 import os
-import time
+import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
+from nbtools.metrics.curve_names import metric_of
 from nbtools.metrics.readers.points import Points, add_point
-from nbtools.metrics.readers.printed.metric_words import metric_of
-from nbtools.metrics.readers.tensorboard import LOOK_S, skip_field, unread, varint
+from nbtools.metrics.readers.protobuf import fields
+from nbtools.metrics.readers.reader import RecordReader
 from nbtools.rundir.json_files import MAX_STEP
-from nbtools.rundir.tail import open_regular
 
 _BLOCK_BYTES: Final = 32 << 10
 _MAX_RECORD_BYTES: Final = 64 << 20
 _HEADER: Final = b":W&B\xe1\xbe\x00"
-_NON_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_NON_FINITE: Final = {f'"{name}"'.encode(): float(name) for name in ("NaN", "Infinity", "-Infinity")}
 
 
-class WandbFile:
-    """One file; a torn last record is held back until the rest of it is written."""
+class WandbFile(RecordReader):
+    """One file."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.note = self._damage = ""
-        self._offset, self._inode, self.generation = len(_HEADER), 0, 0
-        self._started: bytearray | None = None
+    _started: bytearray | None = None
+    """The parts of a record that does not end in its block."""
 
-    def poll(self) -> Points:
-        """Return the values that were logged since the last call."""
-        points: Points = {}
-        with contextlib.suppress(OSError), open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            if self._inode not in (0, status.st_ino) or status.st_size < self._offset > len(_HEADER):
-                self.generation, self._offset = self.generation + 1, len(_HEADER)
-                self._damage, self._started = "", None
-            self._inode = status.st_ino
-            header = os.pread(file.fileno(), len(_HEADER), 0)
-            if header == _HEADER:
-                self.note = self._damage
-                for record in self._records(file.fileno(), time.thread_time() + LOOK_S):
-                    _take(record, points)
-            elif len(header) == len(_HEADER):
+    def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
+        """Read records from `_offset` on."""
+        if not self._offset:
+            header = os.pread(descriptor, len(_HEADER), 0)
+            if len(header) == len(_HEADER) and header != _HEADER:
                 self.note = f"its version is not known: {header!r}"
-        return points
+            if header != _HEADER:
+                return
+            self._offset, self._started = len(_HEADER), None
+        for record in self._records(descriptor, deadline):
+            with contextlib.suppress(IndexError, ValueError, struct.error):
+                for _, history in (field for field in _parts(record) if field[0] == 2):
+                    _add_row([[*_parts(item)] for number, item in _parts(history) if number == 1], points)
 
     def _records(self, descriptor: int, deadline: float) -> Iterator[bytes]:
         while True:
-            if time.thread_time() > deadline:
-                self.note = unread(os.fstat(descriptor).st_size - self._offset)
-                return
             left = _BLOCK_BYTES - self._offset % _BLOCK_BYTES
-            if left < 7:
-                self._offset += left
-                continue
-            block = os.pread(descriptor, left, self._offset)
-            at = 0
+            block, at = os.pread(descriptor, left, self._offset), 0
             while at + 7 <= len(block):
-                size, kind = int.from_bytes(block[at + 4 : at + 6], "little"), block[at + 6]
-                end = at + 7 + size
-                if end > len(block) or kind == 0:
+                size, kind = struct.unpack_from("<HB", block, at + 4)
+                if at + 7 + size > len(block) or kind == 0:
                     break
-                data = block[at + 7 : end]
-                at = end
-                if kind == 1:
-                    yield data
-                elif kind == 2:
-                    self._started = bytearray(data)
-                elif kind in (3, 4) and self._started is not None:
-                    self._started += data
+                self._started = bytearray() if kind in (1, 2) else self._started
+                if self._started is not None:
+                    self._started += block[at + 7 : at + 7 + size]
                     if len(self._started) > _MAX_RECORD_BYTES:
-                        self.note = self._damage = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB"
-                        self._started = None
-                    elif kind == 4:
+                        self._skipped, self._started = f"a record of more than {_MAX_RECORD_BYTES >> 20} MB", None
+                    elif kind in (1, 4):
                         yield bytes(self._started)
-                        self._started = None
-            self._offset += at
-            if left - at >= 7 or not at:
-                return  # the rest is not written yet
+                at += 7 + size
+            is_end = len(block) < left or left - at >= 7  # the rest is not written yet
+            self._offset += at if is_end else left
+            if is_end or self.is_late(descriptor, deadline):
+                return
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields of a protobuf message that hold bytes."""
-    at = 0
-    while at < len(data):
-        key, behind = varint(data, at)
-        if key & 7 == 2:
-            size, behind = varint(data, behind)
-            at = behind + size
-            yield key >> 3, data[behind:at]
-        else:
-            at = skip_field(data, at + 1, data[at])
+def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a message that hold bytes."""
+    for number, value, stop in fields(data, 0, len(data)):
+        if stop:
+            yield number, data[int(value) : stop]
 
 
-def _take(record: bytes, points: Points) -> None:
-    with contextlib.suppress(IndexError, ValueError):
-        for number, history in _fields(record):
-            if number == 2:
-                row: dict[str, Any] = {}
-                for kind, item in _fields(history):
-                    if kind == 1:
-                        parts = list(_fields(item))
-                        key = "/".join(part.decode(errors="replace") for n, part in parts if n in (1, 2))
-                        row[key] = next((part for n, part in parts if n == 16), b"null")
-                _add_row(row, points)
-
-
-def _add_row(row: dict[str, bytes], points: Points) -> None:
+def _add_row(items: list[list[tuple[int, bytes]]], points: Points) -> None:
+    keys = (b"/".join(part for number, part in item if number in (1, 2)).decode(errors="replace") for item in items)
+    row = dict(zip(keys, (dict(item).get(16, b"") for item in items), strict=True))
     step, time = _number(row.pop("_step", b"")), _number(row.pop("_timestamp", b""))
     if step is None or not 0 <= step <= MAX_STEP:
         return
@@ -124,12 +84,6 @@ def _add_row(row: dict[str, bytes], points: Points) -> None:
 
 
 def _number(text: bytes) -> float | None:
-    if len(text) > 40:
-        return None
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        value = text.decode(errors="replace")
-    if isinstance(value, str):
-        return _NON_FINITE.get(value)
-    return float(value) if type(value) in (int, float) else None
+    with contextlib.suppress(ValueError):
+        return _NON_FINITE.get(text) or (float(text) if len(text) <= 40 else None)
+    return None

@@ -11,7 +11,7 @@ from nbtools.notebook.plots.charts import DASHES, Badge, Chart, Charts, Size, ch
 from nbtools.notebook.plots.decimation import Floats
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, RunFigure, line_of, plain, text_at
 from nbtools.notebook.plots.metric_names import grouped, kind_of, matches
-from nbtools.notebook.plots.view import KINDS, Limits, X, full_limits, has_places, pause_at
+from nbtools.notebook.plots.view import KINDS, Limits, X, common_unit, full_limits, pause_at, places_of_all
 from nbtools.run.compare import Comparison
 from nbtools.run.curves import Curves
 
@@ -67,9 +67,15 @@ def overlay(
     is_shown = {key: area for (key, *_), area in zip([c for c in charts if c[3]], areas, strict=False)}
     drawn = {name for key, name, _, _ in charts if key in is_shown} or {charts[0][1]}
     shown_first = next((name for key, name, _, _ in charts if key in is_shown), "")
-    sketches = [one[name] for one in curves for name in drawn & set(one)]
-    kinds = [kind for kind in KINDS if has_places(kind, sketches)]
-    kind = options.x if options.x in kinds else "step"
+    sketches = {f"{name} of {n}": one[name] for n, one in enumerate(curves, 1) for name in drawn & set(one)}
+    unit, note, left_out = common_unit(sketches, has := places_of_all(sketches))
+    curves = [
+        {name: sketch for name, sketch in one.items() if f"{name} of {n}" not in left_out}
+        for n, one in enumerate(curves, 1)
+    ]
+    charts = [(key, name, [i for i in members if name in curves[i]], is_open) for key, name, members, is_open in charts]
+    kinds = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
+    kind = options.x if options.x in kinds else "step" if has["step"] else "relative"
     places = [_places(one, drawn, kind, steps) for one, steps in zip(curves, _resumes(comparison), strict=True)]
     columns_x = [x for one in places for x in one.values()]
     full = full_limits(min(float(x[0]) for x in columns_x), max(float(x[-1]) for x in columns_x))
@@ -103,7 +109,8 @@ def overlay(
             from_zero = name.rpartition("/")[2].startswith(_FROM_ZERO) or name.endswith("_per_s")
             placed = chart_of(every, limits, kind, is_shown[key], from_zero=from_zero)
             found[key] = replace(placed, series=chart.series)
-    return Charts(kind, limits, full, options.span is not None, list(found.values()), kinds=kinds)
+    shared: dict[str, Any] = {"kinds": kinds, "unit": unit, "note": note}
+    return Charts(kind, limits, full, options.span is not None, list(found.values()), **shared)
 
 
 def coarse_parts(

@@ -514,10 +514,10 @@ class Canvas {
   }
   showBar(hasCharts) {
     const { x, filter } = this.spec, shown = x.kinds ?? KINDS;
-    this.bar.hidden = !hasCharts && !filter;
-    this.kinds.hidden = shown.length < 2;
+    Object.assign(this.bar, { hidden: !hasCharts && !filter }), (this.kinds.hidden = shown.length < 2);
     for (const kind of this.kinds.children) {
-      Object.assign(kind, { hidden: !shown.includes(kind.value), ariaPressed: String(kind.value === x.kind) });
+      const name = kind.value, textContent = (name === "step" && x.step) || name;
+      Object.assign(kind, { textContent, hidden: !shown.includes(name), ariaPressed: String(name === x.kind) });
     }
     if (document.activeElement !== this.filter) this.filter.value = filter;
     this.showChip();

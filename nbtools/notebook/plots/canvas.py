@@ -57,10 +57,11 @@ def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
     """Return the description of charts as JSON, and the columns of their curves as bytes; see `PackedColumns`."""
     columns = PackedColumns()
     x: dict[str, Any] = {"kind": charts.x, "label": charts.x_label, "unit": _UNITS.get(charts.x, "count")}
+    x["step"] = charts.unit
     x["ahead"] = time.localtime(charts.limits[1]).tm_gmtoff if charts.x == "time" else 0
     x |= {"kinds": charts.kinds, "limits": charts.limits, "full": charts.full, "is_zoomed": charts.is_zoomed}
     every = [_chart(chart, columns) for chart in charts.charts]
-    return {"x": x, "charts": every, "message": charts.message}, columns.content
+    return {"x": x, "charts": every, "message": charts.message or charts.note}, columns.content
 
 
 class PackedColumns:

@@ -169,10 +169,14 @@ class Charts:
     """Text shown instead of charts."""
     kinds: Sequence[X] = KINDS
     """Kinds of x axis that the data allows."""
+    unit: str = "step"
+    """The count on an axis of steps."""
+    note: str = ""
+    """Sentence on curves of different units."""
 
     @property
     def x_label(self) -> str:
-        return "relative time" if self.x == "relative" else self.x
+        return {"relative": "relative time", "step": self.unit}.get(self.x, self.x)
 
     @property
     def shown(self) -> list[Chart]:
@@ -219,11 +223,17 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
     every = [name for part in parts if part.key in shown for name in part.names]
     with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
         axis = Axis(view, every or [name for _, names in groups for name in names])
+        parts = [
+            part._replace(names=[name for name in part.names if name in axis.series] or part.names) for part in parts
+        ]
+        shown = {part.key: shown[part.key] for part in parts if part.key in shown and part.names[0] in axis.series}
         charts = [
             _chart(part, view, axis, shown[part.key]) if part.key in shown else Chart(part.key, part.title, part.names)
             for part in parts
         ]
-    return Charts(axis.kind, (axis.left, axis.right), axis.full, axis.is_zoomed, charts, kinds=axis.kinds)
+    limits = axis.left, axis.right
+    shared: dict[str, Any] = {"kinds": axis.kinds, "unit": axis.unit, "note": axis.note}
+    return Charts(axis.kind, limits, axis.full, axis.is_zoomed, charts, **shared)
 
 
 class _Part(NamedTuple):

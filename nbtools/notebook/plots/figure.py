@@ -247,7 +247,9 @@ class Panel:
         self.message.set_text("")
         self.title.set_text(plain(chart.title, 34))
         left, right = charts.limits
-        self.set_axes(charts.limits, chart.y, chart.x_ticks, chart.y_ticks, charts.x_label)
+        self.set_axes(
+            charts.limits, chart.y, chart.x_ticks, chart.y_ticks, "; ".join(filter(None, (charts.x_label, charts.note)))
+        )
         scaled = log10 if chart.is_log else np.asarray
         drawn: list[Trace | Level] = [*chart.series, *chart.levels]
         self.make_lines(len(drawn))

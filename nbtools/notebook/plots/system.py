@@ -71,7 +71,9 @@ class SystemReader:
             if inside.any():
                 known = (np.interp(times[inside], clock, column[near]) for column in (main.steps, main.samples))
                 steps, samples = known
-                placed[name] = Series(steps.astype(np.int64), np.array(values)[inside], times[inside], samples)
+                placed[name] = Series(
+                    steps.astype(np.int64), np.array(values)[inside], times[inside], samples, unit=main.unit
+                )
         return placed
 
 

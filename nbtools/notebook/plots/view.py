@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.failures.restarts import read_restarts, step_of
-from nbtools.metrics.columns import Series
+from nbtools.metrics.columns import UNITS, Series, Unit
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
 from nbtools.run.checkpoints import Checkpoint
@@ -23,6 +23,7 @@ X = Literal["step", "samples", "time", "relative"]
 KINDS: tuple[X, ...] = ("step", "samples", "time", "relative")
 Limits = tuple[float, float]
 _MAX_FILTER = 200
+_NUM_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,21 @@ class Axis:
 
     def __init__(self, view: View, names: Sequence[str]) -> None:
         # Taken once: the history may grow in another thread while this picture is made.
-        self.series = every = {name: (view.system if name in view.system else view.history)[name] for name in names}
-        main = max(every, key=lambda name: (name not in view.system, len(every[name].steps)))
-        has = {kind: has_places(kind, every.values()) for kind in ("step", "samples", "time")}
-        has["step"] = not isinstance(view.history, History) or view.history.has_steps or not has["time"]
+        every = {name: (view.system if name in view.system else view.history)[name] for name in names}
+        has = places_of_all(every)
+        if isinstance(view.history, History) and not view.history.has_steps:
+            has["step"] = not has["time"]
+        self.unit, self.note, left_out = common_unit(every, has)
+        self.series = every = {name: series for name, series in every.items() if name not in left_out}
+        rank = {name: (name not in view.system, -UNITS.index(one.unit), len(one)) for name, one in every.items()}
+        main = max(every, key=lambda name: rank[name])
         self.kinds: Sequence[X] = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
         self.kind: X = view.x if view.x in self.kinds else "step" if has["step"] else "relative"
         start = min(float(series.times[0]) for series in every.values()) if self.kind == "relative" else 0.0
-        pause = _pause(every[main], view.resumed_at) if self.kind == "relative" else 0.0
-        self.positions = {name: self._place(series, start, pause, view.resumed_at) for name, series in every.items()}
+        self.positions = {name: self._place(series, start) for name, series in every.items()}
+        if self.kind == "relative" and view.resumed_at is not None:
+            self._close_pause(every, main, view.resumed_at)
+        self.positions = {name: np.maximum.accumulate(x) for name, x in self.positions.items()}  # a clock was set back
         self._steps, self._main = every[main].steps, self.positions[main]
         left = min(float(x[0]) for x in self.positions.values())
         right = max(float(x[-1]) for x in self.positions.values())
@@ -167,15 +174,19 @@ class Axis:
         self.left, self.right = view.span or self.full
         self.right = max(self.right, self.left + 1e-6 * (right - left))
 
-    def _place(self, series: Series | Sketch, start: float, pause: float, resumed_at: int | None) -> NDArray[Any]:
+    def _place(self, series: Series | Sketch, start: float) -> NDArray[Any]:
         if self.kind == "step":
             return series.steps
-        if self.kind == "samples":
-            return np.maximum.accumulate(series.samples)
-        times = series.times - start
-        if pause and resumed_at is not None:
-            times = np.where(series.steps > resumed_at, times - pause, times)
-        return np.maximum.accumulate(times)  # keeps the curve from folding after the clock was set back
+        return series.samples if self.kind == "samples" else series.times - start
+
+    def _close_pause(self, every: Mapping[str, Series | Sketch], main: str, resumed_at: int) -> None:
+        """Leave out the pause between the last row before a resume and the first after it."""
+        index = int(np.searchsorted(every[main].steps, resumed_at, "right"))
+        if pause := pause_at(every[main].times, index):
+            last = every[main].times[index - 1]
+            for name, one in every.items():
+                is_after = one.steps > resumed_at if one.unit == every[main].unit else one.times > last
+                self.positions[name] = self.positions[name] - np.where(is_after, pause, 0.0)
 
     def of_step(self, step: int) -> float:
         """Return the position of a step, extrapolated at the average pace after the last row."""
@@ -202,6 +213,32 @@ def full_limits(left: float, right: float) -> Limits:
     return (left, right) if right > left else (left - 1.0, left + 1.0)
 
 
+def places_of_all(every: Mapping[str, Series | Sketch]) -> dict[str, bool]:
+    """Return for each kind of axis whether all curves have positions on it; those of different units have no step."""
+    has = {kind: has_places(kind, every.values()) for kind in ("samples", "time")}
+    units = {one.unit for one in every.values()}
+    return has | {"step": len(units) < 2 and (units != {"row"} or not has["time"])}
+
+
+def common_unit(every: Mapping[str, Series | Sketch], has: dict[str, bool]) -> tuple[Unit, str, set[str]]:
+    """Return the unit of an axis of steps, a sentence where curves have others, and those that cannot be drawn.
+
+    Curves of several units are drawn by time; without times only those of the first unit are, by their steps, which
+    changes `has`.
+    """
+    names: dict[Unit, list[str]] = {unit: [n for n, one in every.items() if one.unit == unit] for unit in UNITS}
+    first, *others = [unit for unit in UNITS if names[unit]]
+    if not others:
+        return first, "Rows have no counter: they are drawn by order" * (first == "row"), set()
+    several = {unit: ", ".join(names[unit][:_NUM_NAMED]) + " …" * (len(names[unit]) > _NUM_NAMED) for unit in UNITS}
+    counted = "; ".join(f"{several[unit]}: {unit}s" for unit in (first, *others))
+    if has["time"]:
+        return first, f"Curves of different units have only time in common ({counted})", set()
+    has["step"] = True
+    left_out = {name for unit in others for name in names[unit]}
+    return first, f"Curves of different units need times to be drawn together ({counted}): only {first}s are", left_out
+
+
 def has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
     """Whether all points of all curves have a position on an axis of this kind."""
     if kind == "step":
@@ -209,12 +246,6 @@ def has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
     columns = (series.samples if kind == "samples" else series.times for series in every)
     found = {(column.__array_interface__["data"][0], len(column)): column for column in columns}  # often the same one
     return all(np.isfinite(column[-1]) and all_finite(column) for column in found.values())
-
-
-def _pause(series: Series | Sketch, resumed_at: int | None) -> float:
-    """Return the seconds between the last row before a resume and the first after it, less the usual distance."""
-    index = 0 if resumed_at is None else int(np.searchsorted(series.steps, resumed_at, "right"))
-    return pause_at(series.times, index)
 
 
 def pause_at(times: NDArray[Any], index: int) -> float:

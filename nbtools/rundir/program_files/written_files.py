@@ -88,6 +88,15 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
     return Places(named, working, left_out, since, until, run_dir.stat().st_uid)
 
 
+def folders_of(run_dir: Path) -> list[Path]:
+    """Return the folders to which a program may write: those that its arguments name, and its working directory."""
+    launch = launch_of(run_dir)
+    cwd, args = launch.get("cwd"), launch.get("args")
+    if not isinstance(cwd, str) or cwd[:1] != "/":
+        return []
+    return [*_existing_folders(cwd, args if isinstance(args, list) else [], launch), Path(cwd)]
+
+
 def walk(root: Path, cut: list[Path] | None = None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
     """Yield each folder, the names of its sub-folders, and its other entries, up to the limits on entries.
 

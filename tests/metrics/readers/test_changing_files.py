@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from nbtools.metrics.history import History
-from nbtools.metrics.readers import tensorboard, wandb_offline
+from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.readers import reader as reading
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
@@ -305,13 +305,13 @@ def test_a_hole_larger_than_a_disk_holds_up_no_reader(tmp_path: Path) -> None:
     for steps in ([1], [1, 2]):
         history.follow(tail)
         assert [*history["train/loss"].steps] == [*log.history["train/loss"].steps] == steps
-        assert table.poll()["train/loss"][0] == steps[-1:]
+        assert [*table.poll()["train/loss"].steps] == steps
         with path.open("ab") as file:
             file.write(b'\n{"step": 2, "time": 1.0, "train/loss": 2.0}\n')
     os.truncate(path, 0)
     os.truncate(path, 1 << 40)
     events = EventFile(path)
-    assert (events.poll(), events.note) == ({}, "zeros from byte 0 on, where a record should begin")
+    assert (len(events.poll()), events.note) == (0, "zeros from byte 0 on, where a record should begin")
 
 
 @pytest.mark.promise("safety-bounded")
@@ -319,7 +319,6 @@ def test_a_hole_larger_than_a_disk_holds_up_no_reader(tmp_path: Path) -> None:
 def test_too_many_records_for_one_look_are_told_and_read_at_the_next(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = tensorboard if kind == "events" else wandb_offline
     reader: Any = EventFile(tmp_path / "file") if kind == "events" else WandbFile(tmp_path / "file")
     if kind == "events":
         event = b"\x09" + struct.pack("<d", 1.0)
@@ -327,9 +326,9 @@ def test_too_many_records_for_one_look_are_told_and_read_at_the_next(
     else:
         block = b"\0\0\0\0\0\0\1" * 4681 + b"\0"
         (tmp_path / "file").write_bytes((b":W&B\xe1\xbe\x00" + block[7:]) + block * 20)
-    monkeypatch.setattr(module, "LOOK_S", -1.0)
+    monkeypatch.setattr(reading, "_LOOK_S", -1.0)
     reader.poll()
     assert "MB of it are not read yet" in reader.note
-    monkeypatch.setattr(module, "LOOK_S", 600.0)
+    monkeypatch.setattr(reading, "_LOOK_S", 600.0)
     reader.poll()
     assert reader.note == ""

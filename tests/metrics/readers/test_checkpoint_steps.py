@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.checkpoint_steps import with_steps
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoint_at
 
 START = 1_700_000_000.0

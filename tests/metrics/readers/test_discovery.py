@@ -14,10 +14,11 @@ import pytest
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.points import Points, Reader
-from nbtools.metrics.readers.printed.log import LogMetrics
+from nbtools.metrics.readers.points import Points
+from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
@@ -88,24 +89,26 @@ def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("wandb/offline-run-*/run-*.wandb"))
 
 
+def points_of(history: History) -> Points:
+    return {name: (one.steps.tolist(), one.values.tolist(), one.times.tolist()) for name, one in history.items()}
+
+
 def in_pieces(make: Callable[[Path], Reader], source: Path, path: Path, num_pieces: int) -> Points:
     """Read a file that grows by pieces, with a look after each."""
-    data, reader, found = source.read_bytes(), make(path), {}
+    data, reader = source.read_bytes(), make(path)
     size = -(-len(data) // num_pieces)
     for start in range(0, len(data), size):
         with path.open("ab") as file:
             file.write(data[start : start + size])
-        for name, columns in reader.poll().items():
-            for mine, new in zip(found.setdefault(name, ([], [], [])), columns, strict=True):
-                mine.extend(new)
-    return found
+        reader.poll()
+    return points_of(reader.history)
 
 
 # --- TensorBoard --------------------------------------------------------------------------------
 
 
 def test_scalars_of_an_event_file_are_those_of_tensorboards_own_reader(events: Path) -> None:
-    points = EventFile(events).poll()
+    points = points_of(EventFile(events).poll())
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -123,7 +126,7 @@ def test_scalars_of_an_event_file_are_those_of_tensorboards_own_reader(events: P
 
 def test_an_event_file_reads_the_same_while_it_grows(events: Path, tmp_path: Path) -> None:
     grown = in_pieces(EventFile, events, tmp_path / "events", 97)
-    assert repr(grown) == repr(EventFile(events).poll())
+    assert repr(grown) == repr(points_of(EventFile(events).poll()))
 
 
 def test_a_damaged_event_file_is_left_with_a_reason(events: Path, tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_a_damaged_event_file_is_left_with_a_reason(events: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path, tmp_path: Path) -> None:
-    points = WandbFile(wandb_file).poll()
+    points = points_of(WandbFile(wandb_file).poll())
     steps, values, times = points["train/loss"]
     assert (steps, values) == ([10 * i for i in range(300)], [1 / (i + 1) for i in range(300)])
     assert points["train/nested_accuracy"][1] == [i / 4 for i in range(300)]
@@ -151,7 +154,7 @@ def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path
     assert repr(in_pieces(WandbFile, wandb_file, tmp_path / "run-x.wandb", 97)) == repr(points)
     (tmp_path / "run-y.wandb").write_bytes(b":W&B\xe1\xbe\x01" + wandb_file.read_bytes()[7:])
     other = WandbFile(tmp_path / "run-y.wandb")
-    assert other.poll() == {}
+    assert not other.poll()
     assert other.note.startswith("its version is not known")
 
 
@@ -161,7 +164,7 @@ def test_a_large_record_costs_linear_time_and_one_beyond_the_limit_is_skipped(tm
     child(LARGE, tmp_path)
     reader = WandbFile(next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")))
     began = time.thread_time()
-    points = reader.poll()
+    points = points_of(reader.poll())
     assert time.thread_time() - began < 2.0
     assert points["train/loss"][:2] == ([0, 1, 2, 4], [1.0, 1 / 2, 1 / 3, 1 / 5])
     assert reader.note == "a record of more than 64 MB"
@@ -204,7 +207,7 @@ def test_a_csv_of_epochs_with_padded_columns_is_read(tmp_path: Path) -> None:
     """As results.csv of Ultralytics."""
     path = tmp_path / "results.csv"
     path.write_text("      epoch,   train/box_loss,  metrics/mAP50(B),     val/box_loss\n  1,  1.2,  0.5,  1.3\n")
-    assert {name: columns[:2] for name, columns in TableFile(path).poll().items()} == {
+    assert {name: columns[:2] for name, columns in points_of(TableFile(path).poll()).items()} == {
         "train/box_loss": ([1], [1.2]),
         "train/metrics_map50_b": ([1], [0.5]),
         "eval/box_loss": ([1], [1.3]),
@@ -215,17 +218,17 @@ def test_a_table_that_counts_nothing_is_left_with_a_reason(tmp_path: Path) -> No
     path = tmp_path / "data.csv"
     path.write_text("text,label\nhello,1\n")
     reader = TableFile(path)
-    assert reader.poll() == {}
-    assert reader.note == "no column counts steps"
+    assert not reader.poll()
+    assert reader.note == "no column counts its rows (text, label)"
 
 
 def test_the_state_of_transformers_trainer_has_its_rows(tmp_path: Path) -> None:
     state = Path(__file__).with_name("hf_trainer_state.json")
-    points = TrainerState(state).poll()
+    points = points_of(TrainerState(state).poll())
     assert points["train/loss"][0] == list(range(5, 61, 5))
     assert points["eval/loss"][0] == [20, 40, 60]
     (tmp_path / "trainer_state.json").write_bytes(state.read_bytes()[:3000])
-    assert TrainerState(tmp_path / "trainer_state.json").poll() == {}
+    assert not TrainerState(tmp_path / "trainer_state.json").poll()
 
 
 # --- discovery ----------------------------------------------------------------------------------
@@ -264,7 +267,10 @@ def test_files_below_the_working_directory_and_in_named_folders_are_found(tmp_pa
     (tmp_path / "elsewhere/results.csv").write_text("step,val_loss\n5,1.5\n")
     history, notes = found(tmp_path, ("--output_dir", str(tmp_path / "elsewhere")))
     assert (history["train/loss"].steps.tolist(), history["eval/loss"].steps.tolist()) == ([1], [5])
-    assert notes == [f"{tmp_path / 'elsewhere/results.csv'}: eval/loss", f"{cwd / 'a/b/log.jsonl'}: train/loss"]
+    assert notes == [
+        f"{tmp_path / 'elsewhere/results.csv'}: eval/loss; counter: step",
+        f"{cwd / 'a/b/log.jsonl'}: train/loss; counter: step",
+    ]
 
 
 ROWS = {
@@ -510,7 +516,7 @@ def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
     assert run.log() == f"{run.dir} {run.files.tensorboard}"
     assert run.history["train/loss"].values.tolist() == [3.0, 2.0, 1.0]
-    assert curve_sources(run) == [f"{run.files.tensorboard / 'log.jsonl'}: train/loss"]
+    assert curve_sources(run) == [f"{run.files.tensorboard / 'log.jsonl'}: train/loss; counter: step"]
 
 
 SAME = """
@@ -547,7 +553,7 @@ def test_one_metric_in_several_sources_under_several_names_is_one_curve(
     assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
     assert len(run.history["eval/loss"]) == 20
     line, others = curve_sources(run)
-    source, _, names = line.rpartition(": ")
-    assert source == str(work / "log.csv") and set(names.split(", ")) == set(run.history)
+    names = line.removeprefix(f"{work / 'log.csv'}: ").removesuffix("; counter: step")
+    assert set(names.split(", ")) == set(run.history)
     assert others.startswith(f"also found, but not drawn: {next((work / 'tb').iterdir())} (train/loss, ")
     assert ", printed lines (train/loss, " in others

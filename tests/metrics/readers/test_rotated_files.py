@@ -1,7 +1,6 @@
 """Tables that are rotated or written again while they are read, and that two programs write at once."""
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.printed.log import LogMetrics
 
 WRITER = """
 import csv, os, sys
@@ -149,7 +148,7 @@ def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, has_header: 
         write("rows 70 71")
         assert reader.steps(has_ended=True) == late.steps(has_ended=True) == [*range(71)]
     earlier = ", ".join(f"{name}.{number}" for number in (4, 3, 2, 1))
-    assert remarks(reader) == remarks(late) == [f"{path}: {earlier}: read before it"]
+    assert remarks(reader) == remarks(late) == [f"{path}: after {earlier}"]
 
 
 def test_a_rotated_table_without_a_new_one_is_read(folder: Path) -> None:
@@ -210,28 +209,15 @@ def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(folder: Path) -> N
         assert Reader(folder).look()["train/loss"].steps.tolist() == [*range(102)]
 
 
-def test_rows_of_two_programs_in_one_table_are_drawn_once_and_said(folder: Path) -> None:
+def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(folder: Path) -> None:
     reader, path = Reader(folder), folder / "metrics.csv"
     with writers(2, path) as (one, other):
         for start in range(0, 50, 10):
             one(f"rows {start} {start + 10}")
             other(f"rows {start} {start + 10}")
-            assert reader.steps() == [*range(start + 10)]
-    assert list(reader.look()) == ["train/loss"]
-    assert remarks(reader) == [
-        f"{path}: 5 rows have the step of the row before, or an earlier one: the last row of each step is drawn; where "
-        "several programs write it at once, give each a file of its own"
-    ]
-
-
-def test_two_programs_in_step_are_said_too(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
-    with writers(2, path) as pair:
-        for step in range(8):
-            for write in pair:
-                write(f"rows {step} {step + 1}")
-    assert reader.steps() == [*range(8)]
-    assert "8 rows have the step of the row before" in remarks(reader)[0]
+            assert len(reader.look()["train/loss"]) == 2 * start + 20
+    assert reader.look()["train/loss"].unit == "row"
+    assert reader.found.notes() == [f"{path}: train/loss; counter: none, rows by order"]
 
 
 def test_restarts_that_append_are_usual(folder: Path) -> None:
@@ -267,17 +253,6 @@ def test_rows_that_two_headers_fit_are_not_read(folder: Path) -> None:
     assert remarks(reader) == [
         f"{path}: not read: the rows below a second header of 2 columns: write them into another file"
     ]
-
-
-def test_rows_of_jsonl_that_two_programs_write_are_said(folder: Path) -> None:
-    with (folder / "log.jsonl").open("w") as file:
-        for start in range(0, 50, 10):
-            for _ in range(2):
-                rows = [{"step": step, "loss": 1 / (step + 1)} for step in range(start, start + 10)]
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-    reader = Reader(folder)
-    assert reader.steps() == [*range(50)]
-    assert "5 rows have the step of the row before" in remarks(reader)[0]
 
 
 @pytest.mark.slow

@@ -19,10 +19,9 @@ from nbtools.failures.stop_conditions import StopConditions
 from nbtools.launcher.launch import launch
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.points import Points
 from nbtools.metrics.readers.print_rows import new_rows
-from nbtools.metrics.readers.printed.log import LogMetrics
 from nbtools.metrics.readers.sources import MetricSource, joined_sources
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.writer import MetricWriter
@@ -78,8 +77,8 @@ def test_the_files_of_restarts_are_one_curve(cwd: Path, found: Found) -> None:
     assert runs_of(history["train/loss"]) == [(0, 79, 1.0), (80, 199, 3.0)]
     logs = cwd / "logs"
     assert set(notes) == {
-        f"{logs / 'version_9/metrics.csv'}: train/loss",
-        f"{logs / 'version_11/metrics.csv'}: train/loss",
+        f"{logs / 'version_9/metrics.csv'}: train/loss; counter: step",
+        f"{logs / 'version_11/metrics.csv'}: train/loss; counter: step",
         f"also found, but not drawn: {logs / 'version_10/metrics.csv'} (train/loss)",
     }
 
@@ -95,7 +94,7 @@ def test_of_folds_the_last_is_drawn_and_the_others_are_named(cwd: Path, found: F
         write(cwd / f"fold{fold}/log.csv", range(10), float(fold), age_s=40 - fold)
     history, notes = found()
     assert runs_of(history["train/loss"]) == [(0, 9, 11.0)]
-    assert notes[0] == f"{cwd / 'fold11/log.csv'}: train/loss"
+    assert notes[0] == f"{cwd / 'fold11/log.csv'}: train/loss; counter: step"
     assert notes[1].startswith("also found, but not drawn: ") and notes[1].endswith(" and 3 more")
     assert notes[1].count("log.csv (train/loss)") == 8
 
@@ -145,7 +144,7 @@ def test_a_run_that_restarted_has_one_curve_beside_a_file_of_long_texts(
     assert run.wait(timeout_s=100) is RunState.SUCCEEDED
     assert runs_of(run.history["train/loss"]) == [(0, 99, 0.0), (100, 199, 1.0)]
     assert run.id in cli("runs").stdout
-    assert f"{work / 'predictions.csv'}: not read: no column counts steps" in cli("show", run.id).stdout
+    assert f"{work / 'predictions.csv'}: not read: no column counts its rows (id, text)" in cli("show", run.id).stdout
 
 
 EVENTS = """
@@ -227,7 +226,7 @@ def test_a_row_in_metrics_jsonl_hides_no_curve_of_other_sources(project: Project
     assert curve_sources(fresh)[:3] == [
         f"{files.metrics}: train/num_samples",
         "printed lines: train/loss",
-        f"{cwd / 'log.csv'}: eval/loss",
+        f"{cwd / 'log.csv'}: eval/loss; counter: step",
     ]
     assert curve_sources(fresh)[3] == f"also found, but not drawn: {files.metrics} (train/loss)"
     conditions = StopConditions(files, {"nan": True})
@@ -285,17 +284,17 @@ def test_no_file_of_another_program_breaks_reading_a_run(
     (cwd / "damaged.csv").write_text('step,loss\n1,"0.5\n')
     poll = TableFile.poll
 
-    def fail(reader: TableFile) -> Points:
+    def fail(reader: TableFile, *, is_complete: bool = False) -> History:
         if reader.path.name == "damaged.csv":
             raise OverflowError("of its reader")
-        return poll(reader)
+        return poll(reader, is_complete=is_complete)
 
     monkeypatch.setattr(TableFile, "poll", fail)
     for _ in range(2):
         history, notes = found()
         assert history["train/loss"].steps.tolist() == list(range(10))
         assert f"{cwd / 'damaged.csv'}: not read: OverflowError: of its reader" in notes
-        assert f"{cwd / 'predictions.csv'}: not read: no column counts steps" in notes
+        assert f"{cwd / 'predictions.csv'}: not read: no column counts its rows (id, text)" in notes
 
 
 def test_of_many_files_the_newest_are_read_and_the_others_are_counted(cwd: Path, found: Found) -> None:

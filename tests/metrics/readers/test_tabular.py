@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nbtools.metrics.history import History
+from nbtools.metrics.readers import reader as reading
 from nbtools.metrics.readers import tabular
-from nbtools.metrics.readers.points import extend
 from nbtools.metrics.readers.tabular import TableFile, TrainerState
 
 HERE = Path(__file__).parent
@@ -33,9 +33,11 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> Path:
 
 def curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """Return the steps and values of each metric in a file."""
-    history, reader = History(), TableFile(path)
-    extend(history, reader.poll())
-    extend(history, reader.rest())
+    return points_of(TableFile(path).poll(is_complete=True))
+
+
+def points_of(history: History) -> dict[str, tuple[list[int], list[float]]]:
+    """Return the steps and values of each metric."""
     return {name: (series.steps.tolist(), series.values.tolist()) for name, series in history.items()}
 
 
@@ -52,11 +54,11 @@ def usual_limit() -> Iterator[None]:
 
 def test_a_table_with_a_very_long_cell_is_left_with_a_reason(tmp_path: Path, usual_limit: None) -> None:
     reader = TableFile(write_csv(tmp_path / "predictions.csv", [("id", "text"), (1, "x" * 140_000), (2, "y")]))
-    assert reader.poll() == {}
-    assert reader.note == "no column counts steps"
+    assert not reader.poll()
+    assert reader.note == "no column counts its rows (id, text)"
     rows = [("step", "loss", "text"), (1, 0.5, "x" * 140_000), (2, 0.4, "y")]
     reader = TableFile(write_csv(tmp_path / "metrics.csv", rows))
-    assert reader.poll()["train/loss"][:2] == ([2], [0.4])
+    assert points_of(reader.poll())["train/loss"] == ([2], [0.4])
     assert reader.note == "a row: field larger than field limit (131072)"
 
 
@@ -70,12 +72,12 @@ def test_a_quote_that_nothing_closes_loses_no_other_row(tmp_path: Path, num_rows
 def test_a_text_of_several_lines_stays_in_its_row_while_the_file_grows(tmp_path: Path) -> None:
     rows = [(step, f'a sample\nof "step" {step},\n\nin lines', 1 / step) for step in range(1, 50)]
     source = write_csv(tmp_path / "source", [("step", "text", "reward"), *rows]).read_bytes()
-    reader, history = TableFile(tmp_path / "log.csv"), History()
+    reader = TableFile(tmp_path / "log.csv")
     for start in range(0, len(source), 37):
         with (tmp_path / "log.csv").open("ab") as file:
             file.write(source[start : start + 37])
-        extend(history, reader.poll())
-    assert history["train/reward"].values.tolist() == [1 / step for step in range(1, 50)]
+        reader.poll()
+    assert reader.history["train/reward"].values.tolist() == [1 / step for step in range(1, 50)]
     assert reader.note == ""
 
 
@@ -100,10 +102,10 @@ TrainerState(epoch=2.0, global_step=8, max_steps=8, log_history=rows).save_to_js
 def test_the_state_of_transformers_with_a_nan_is_read(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", STATE, tmp_path / "trainer_state.json"], check=True, timeout=200)
     reader = TrainerState(tmp_path / "trainer_state.json")
-    points = reader.poll()
-    assert points["train/loss"][0] == points["train/grad_norm"][0] == list(range(1, 9))
-    assert math.isnan(points["train/grad_norm"][1][-1])
-    assert reader.note == ""
+    read = points_of(reader.poll())
+    assert read["train/loss"][0] == read["train/grad_norm"][0] == list(range(1, 9))
+    assert math.isnan(read["train/grad_norm"][1][-1])
+    assert (reader.note, reader.rows.total) == ("", 8)
 
 
 def test_a_state_that_cannot_be_parsed_is_read_once_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +115,11 @@ def test_a_state_that_cannot_be_parsed_is_read_once_and_named(tmp_path: Path, mo
     path, text = tmp_path / "trainer_state.json", (HERE / "hf_trainer_state.json").read_text()
     path.write_text(text[:3000])
     reader = TrainerState(path)
-    assert [reader.poll() for _ in range(3)] == [{}] * 3
+    assert [len(reader.poll()) for _ in range(3)] == [0] * 3
     assert parsed == [3000]
     assert reader.note == "it is not JSON, or not written to its end"
     path.write_text(text)
-    assert reader.poll()["train/loss"][0] == list(range(5, 61, 5))
+    assert points_of(reader.poll())["train/loss"][0] == list(range(5, 61, 5))
     assert reader.note == ""
 
 
@@ -134,9 +136,7 @@ def test_a_counter_that_starts_over_in_each_epoch_continues(tmp_path: Path, coun
     assert steps == [99, 198, 297]
 
 
-def test_batches_without_an_epoch_and_steps_of_episodes_continue(tmp_path: Path) -> None:
-    rows = [(batch, 1.0) for _ in range(3) for batch in range(1, 11)]
-    assert curves(write_csv(tmp_path / "log.csv", [("batch", "loss"), *rows]))["train/loss"][0] == list(range(1, 31))
+def test_steps_of_episodes_continue(tmp_path: Path) -> None:
     rows = [(episode, step, 1.0) for episode in range(3) for step in range(5)]
     path = write_csv(tmp_path / "log.csv", [("episode", "step", "reward"), *rows])
     assert curves(path)["train/reward"][0] == list(range(15))
@@ -165,6 +165,57 @@ def test_a_row_of_an_epoch_belongs_to_its_last_step(tmp_path: Path) -> None:
     assert curves(write_jsonl(tmp_path / "log.jsonl", rows))["eval/loss"][0] == [100, 200, 300]
 
 
+def test_a_total_counts_nothing_and_is_the_number_of_steps(tmp_path: Path) -> None:
+    """As LLaMA-Factory's trainer_log.jsonl."""
+    rows = [{"current_steps": n, "total_steps": 200, "loss": 1.0, "epoch": n / 100} for n in range(10, 60, 10)]
+    reader = TableFile(write_jsonl(tmp_path / "trainer_log.jsonl", rows))
+    assert points_of(reader.poll()) == {"train/loss": ([10, 20, 30, 40, 50], [1.0] * 5)}
+    assert (reader.rows.counter, reader.rows.total) == ("current_steps", 200)
+
+
+def test_a_metric_of_a_step_is_a_curve_and_no_counter(tmp_path: Path) -> None:
+    """As Lightning's CSVLogger, whose columns are sorted by name."""
+    rows = [("epoch", "loss_epoch", "loss_step", "step", "val_loss"), *((0, "", 2.0 - s, s, "") for s in (9, 19))]
+    found = curves(write_csv(tmp_path / "metrics.csv", [*rows, (0, "", "", 19, 4.0), (0, 5.0, "", 19, "")]))
+    assert found == {
+        "train/loss_step": ([9, 19], [-7.0, -17.0]),
+        "eval/loss": ([19], [4.0]),
+        "train/loss_epoch": ([19], [5.0]),
+    }
+
+
+@pytest.mark.parametrize("names", [("batch", "loss"), ("step", "loss"), ("epoch", "loss")])
+def test_rows_whose_counter_starts_over_without_a_restart_have_only_an_order(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    rows = [(3 if names[0] == "epoch" else batch, 1.0) for _ in range(3) for batch in range(1, 11)]
+    reader = TableFile(write_csv(tmp_path / "log.csv", [names, *rows]))
+    series = reader.poll()["train/loss"]
+    assert (series.steps.tolist(), series.unit, reader.rows.counter) == ([*range(30)], "row", "")
+
+
+def test_a_counter_falls_at_a_restart(tmp_path: Path) -> None:
+    rows = [(step, float(attempt)) for attempt in range(2) for step in range(5 - attempt)]
+    reader = TableFile(write_csv(tmp_path / "log.csv", [("step", "loss"), *rows]))
+    reader.rows.restarts = 1
+    assert points_of(reader.poll())["train/loss"] == ([0, 1, 2, 3, 4], [1.0] * 4 + [0.0])
+
+
+def test_rows_of_numbers_without_a_counter_have_an_order(tmp_path: Path) -> None:
+    reader = TableFile(write_csv(tmp_path / "log.csv", [("loss", "lr"), (3.0, 0.1), (2.0, 0.1)]))
+    series = reader.poll()["train/loss"]
+    assert (series.steps.tolist(), series.values.tolist(), series.unit) == ([0, 1], [3.0, 2.0], "row")
+    assert not TableFile(write_csv(tmp_path / "texts.csv", [("text", "loss"), ("a", 0.1), ("b", 0.1)])).poll()
+
+
+def test_the_user_chooses_a_counter_or_the_order(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [("step", "tokens", "loss"), (1, 64, 3.0), (2, 128, 2.0)])
+    assert points_of(TableFile(path, chosen="tokens").poll())["train/loss"] == ([64, 128], [3.0, 2.0])
+    reader = TableFile(path, chosen="")
+    assert points_of(reader.poll())["train/loss"] == ([0, 1], [3.0, 2.0])
+    assert [name for name, may_count in reader.rows.counters.items() if may_count] == ["step", "tokens", "loss"]
+
+
 # --- layouts ------------------------------------------------------------------------------------
 
 
@@ -190,7 +241,7 @@ def test_a_metric_of_any_name_beside_a_step_is_read_from_lightnings_logger(tmp_p
 def test_lightnings_logger_writes_its_file_again_once_it_has_a_new_column(tmp_path: Path) -> None:
     from lightning.pytorch.loggers import CSVLogger
 
-    logger, history = CSVLogger(tmp_path), History()
+    logger = CSVLogger(tmp_path)
     reader = TableFile(Path(logger.log_dir) / "metrics.csv")
     headers = []
     for step in range(30):
@@ -200,15 +251,13 @@ def test_lightnings_logger_writes_its_file_again_once_it_has_a_new_column(tmp_pa
                 logger.log_metrics({"val_loss": 0.5, "epoch": step // 10}, step)
             logger.save()
             headers.append(reader.path.read_text().splitlines()[0])
-            extend(history, reader.poll())
+            history = reader.poll()
     assert "val_loss" in headers[1] and "val_loss" not in headers[0]
     assert history["train/loss"].values.tolist() == [1 / (step + 1) for step in range(30)]
     assert history["eval/loss"].steps.tolist() == [19, 29]
 
 
-@pytest.mark.parametrize(
-    "counter", ["_step", "total_steps", "env_steps", "global step", "Step", "train/global_step", "time/total_timesteps"]
-)
+@pytest.mark.parametrize("counter", ["_step", "current_steps", "env_steps", "global step", "Step", "train/global_step"])
 def test_steps_are_counted_under_many_names(tmp_path: Path, counter: str) -> None:
     found = curves(write_csv(tmp_path / "log.csv", [(counter, "loss"), (10, 0.5), (20, 0.4)]))
     assert found == {"train/loss": ([10, 20], [0.5, 0.4])}
@@ -216,7 +265,8 @@ def test_steps_are_counted_under_many_names(tmp_path: Path, counter: str) -> Non
 
 def test_a_setting_counts_no_steps(tmp_path: Path) -> None:
     reader = TableFile(write_csv(tmp_path / "grid.csv", [("max_steps", "loss"), (100, 0.5)]))
-    assert (reader.poll(), reader.note) == ({}, "no column counts steps")
+    assert points_of(reader.poll()) == {"train/loss": ([0], [0.5])}
+    assert (reader.history["train/loss"].unit, reader.rows.total) == ("row", None)
 
 
 def test_a_mark_of_byte_order_blank_lines_and_other_separators_are_read(tmp_path: Path) -> None:
@@ -230,11 +280,6 @@ def test_a_mark_of_byte_order_blank_lines_and_other_separators_are_read(tmp_path
     assert curves(write_csv(tmp_path / "log.csv", plain, delimiter="\t")) == wanted
     (tmp_path / "log.jsonl").write_text('\n{"step": 1, "loss": 0.5}\n\n{"step": 2, "loss": 0.25}\n', "utf-8-sig")
     assert curves(tmp_path / "log.jsonl") == wanted
-
-
-def test_thousands_are_grouped_by_commas(tmp_path: Path) -> None:
-    rows = [("step", "loss"), ("500", 0.5), ("1,000", 0.4), ("1,234,567", "1,024.5")]
-    assert curves(write_csv(tmp_path / "log.csv", rows))["train/loss"] == ([500, 1000, 1234567], [0.5, 0.4, 1024.5])
 
 
 def test_jsonl_with_a_step_needs_no_name_of_a_metric(tmp_path: Path) -> None:
@@ -254,15 +299,15 @@ def test_a_last_line_without_its_end_is_read_once_nothing_follows(tmp_path: Path
     for name, text in (("log.csv", "step,loss\n1,0.5\n2,0.25"), ("log.jsonl", '{"step": 2, "loss": 0.25}')):
         (tmp_path / name).write_text(text)
         reader = TableFile(tmp_path / name)
-        assert reader.poll().get("train/loss", ([],))[0] == [1] * (name == "log.csv")
-        assert reader.rest()["train/loss"][:2] == ([2], [0.25])
-        assert reader.rest() == {}
+        assert len(reader.poll().get("train/loss", ())) == (name == "log.csv")
+        for _ in range(2):
+            assert points_of(reader.poll(is_complete=True))["train/loss"][0][-1] == 2
 
 
 def test_jsonl_without_a_counter_is_left_with_a_reason(tmp_path: Path) -> None:
     reader = TableFile(write_jsonl(tmp_path / "log.jsonl", [{"prompt": "x", "completion": "y"}] * 3))
-    assert reader.poll() == {}
-    assert reader.note == "no row has a counter, such as `step`, and a metric"
+    assert not reader.poll()
+    assert reader.note == "no column counts its rows (prompt, completion)"
 
 
 def test_a_large_file_without_a_counter_is_given_up_after_some_rows(
@@ -271,24 +316,28 @@ def test_a_large_file_without_a_counter_is_given_up_after_some_rows(
     parsed: list[str] = []
     parse = tabular._parsed
     monkeypatch.setattr(tabular, "_parsed", lambda text: (parsed.append(text), parse(text))[1])
-    reader = TableFile(write_jsonl(tmp_path / "samples.jsonl", [{"prompt": "x", "loss": 1.0}] * 5_000))
-    assert reader.poll() == reader.poll() == {}
-    assert reader.note == "no row has a counter, such as `step`, and a metric"
-    assert len(parsed) == 1_000
+    reader = TableFile(write_jsonl(tmp_path / "samples.jsonl", [{"prompt": "x" * 90, "loss": 1.0}] * 5_000))
+    assert not reader.poll() and not reader.poll()
+    assert reader.note == "no column counts its rows (prompt, loss)"
+    assert len(parsed) < 5_000
     with reader.path.open("a") as file:
         file.write('{"step": 1, "loss": 0.5}\n')
-    assert reader.poll() == {}
+    assert not reader.poll()
 
 
-def test_of_a_file_that_takes_too_long_the_ends_of_blocks_are_read(
+def test_a_file_that_takes_too_long_for_one_look_is_read_on_at_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"step": step, "loss": 0.5, "text": "x" * 1_000} for step in range(10_000)]
     reader = TableFile(write_jsonl(tmp_path / "log.jsonl", rows))
-    monkeypatch.setattr(tabular, "_FIRST_LOOK_S", 1e-3)
-    steps = reader.poll()["train/loss"][0]
-    assert steps[0] == 0 and steps[-1] == 9_999 and 4_000 < len(steps) < 5_000
-    assert reader.note == "6 MB of its rows: they are written too fast, or too many"
+    monkeypatch.setattr(reading, "_LOOK_S", -1.0)
+    steps = points_of(reader.poll())["train/loss"][0]
+    assert steps == [*range(len(steps))] and len(steps) < 5_000
+    assert reader.note.endswith(" MB of it are not read yet") and reader.history.num_unread_bytes > 5e6
+    while reader.note:
+        reader.poll()
+    assert points_of(reader.history)["train/loss"][0] == [*range(10_000)]
+    assert len(TableFile(reader.path).poll(is_complete=True)["train/loss"]) == 10_000
 
 
 def test_a_state_beyond_the_limit_is_left_with_a_reason(tmp_path: Path) -> None:
@@ -296,4 +345,4 @@ def test_a_state_beyond_the_limit_is_left_with_a_reason(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, (256 << 20) + 1)
     reader = TrainerState(path)
-    assert (reader.poll(), reader.note) == ({}, "it has more than 256 MB")
+    assert (len(reader.poll()), reader.note) == (0, "it has more than 256 MB")

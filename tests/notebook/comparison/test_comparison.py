@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +116,15 @@ def test_an_axis_that_one_run_lacks_falls_back_to_steps(make: MakeRun) -> None:
     a, b = make("a", {}), make("b", {})
     b.files.metrics.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
     assert charts_of_runs(compare_runs(a, b), x="samples").x == "step"
+
+
+def test_runs_that_count_in_different_units_are_compared_by_time(make: MakeRun) -> None:
+    runs = make("a", {}), make("b", {})
+    curves = [curves_of(run.history) for run in runs]
+    curves[1] = {name: replace(sketch, unit="epoch") for name, sketch in curves[1].items()}
+    found = overlay(compare_runs(*runs), curves, Options(), lambda number: [SIZE] * number)
+    assert (found.x, "step" in found.kinds) == ("relative", False)
+    assert found.note.startswith("Curves of different units have only time in common (")
 
 
 def test_the_time_since_the_start_leaves_out_the_pause_before_a_resume(project: Project, make: MakeRun) -> None:

@@ -89,6 +89,37 @@ def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
     assert (drawn.x, drawn.limits) == ("relative", (0.0, 4.0)) and "step" not in drawn.kinds
 
 
+def test_curves_of_different_units_have_no_axis_but_time_and_it_is_said() -> None:
+    made = history({"step": i, "time": 1e9 + i, "train/loss": 1.0} for i in range(80))
+    made.add("eval/loss", [1280, 2560], [1.0, 0.5], [1e9 + 20, 1e9 + 40], unit="sample")
+    drawn = charts(View(made, checkpoints=[(40, None)]))
+    assert (drawn.x, list(drawn.kinds), drawn.limits) == ("relative", ["time", "relative"], (0.0, 79.0))
+    assert drawn.note.endswith("have only time in common (train/loss: steps; eval/loss: samples)")
+    (chart,) = drawn.shown
+    assert {trace.name: float(trace.x[-1]) for trace in chart.series} == {"train/loss": 79.0, "eval/loss": 40.0}
+    assert [mark.x for mark in chart.marks] == [40.0]
+
+
+def test_without_times_curves_of_other_units_are_not_drawn_beside_steps() -> None:
+    made = history({"step": i, "train/loss": 1.0} for i in range(80))
+    for name in ("eval/loss", "eval/accuracy"):
+        made.add(name, [1, 2], [1.0, 0.5], [float("nan")] * 2, unit="epoch")
+    drawn = charts(View(made))
+    assert (drawn.x, drawn.limits, [trace.name for trace in drawn.shown[0].series]) == (
+        "step",
+        (0.0, 79.0),
+        ["train/loss"],
+    )
+    assert drawn.note.endswith("(train/loss: steps; eval/loss, eval/accuracy: epochs): only steps are")
+
+
+def test_an_axis_of_epochs_is_named_so() -> None:
+    made = History()
+    made.add("eval/loss", [1, 2], [1.0, 0.5], [1.0, 2.0], unit="epoch")
+    drawn = charts(View(made))
+    assert (drawn.x, drawn.x_label, drawn.note) == ("step", "epoch", "")
+
+
 @pytest.mark.parametrize("names", PREFIXES.values(), ids=PREFIXES.keys())
 def test_each_of_many_metrics_is_in_one_chart_that_labels_it(names: list[str]) -> None:
     made = history({"step": i, "time": i, "train/grad_norm": 1.0, **dict.fromkeys(names, 0.5 + i)} for i in (1, 2))

@@ -1,0 +1,258 @@
+"""Templates from a program's source: the texts that it prints or logs, as patterns with the names of its variables."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from nbtools.errors import ConfigError
+from nbtools.metrics.curve_names import SPLITS, parts_of
+from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.printed.pattern import ANY, Pattern
+
+_MAX_FILES: Final = 100
+_MAX_BYTES: Final = 1 << 20
+_MAX_TEMPLATES: Final = 500
+_CALLS: Final = re.compile(
+    r"print\w*|\w*_print|\w*log\w*|info|debug|warning|write|echo|set_description(?:_str)?|set_postfix_str"
+)
+_FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
+_FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
+_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2})['\"]?\s*[:=(\[#]*\s*$")
+_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "j", "k", "t"})
+_WRAPPERS: Final = frozenset(
+    {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
+)
+_FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
+"""Words in the name of a function, and the split of what it prints."""
+_NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
+Part = str | tuple[ast.expr, bool]
+"""A literal text, or an expression with whether its format is that of a number."""
+
+
+def program_files(script: Path, root: Path) -> list[Path]:
+    """Return a script and the modules of its project that its import statements name; at most 100 files."""
+    found, waiting = dict[Path, None](), [script.resolve()]
+    places = [script.resolve().parent, root.resolve()]
+    while waiting and len(found) < _MAX_FILES:
+        path = waiting.pop(0)
+        if path in found or (tree := _tree(path)) is None:
+            continue
+        found[path] = None
+        for base, name in _imports(tree, path, places):
+            stem = base.joinpath(*name.split("."))
+            for each in (stem.with_suffix(".py"), stem / "__init__.py"):
+                if each.is_file() and any(each.resolve().is_relative_to(place) for place in places):
+                    waiting.append(each.resolve())
+    return [*found]
+
+
+def templates_of(files: Sequence[Path]) -> list[str]:
+    """Return the texts of patterns of what the sources print or log; sources that do not parse have none."""
+    found = dict[str, None]()
+    for path in files:
+        if (tree := _tree(path)) is not None:
+            for function, call in _calls(tree):
+                for line in _lines(_printed(call, function)):
+                    for text in _texts(line, function):
+                        found[text] = None
+    return [*found][:_MAX_TEMPLATES]
+
+
+def _tree(path: Path) -> ast.Module | None:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _imports(tree: ast.Module, path: Path, places: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    for node in ast.walk(tree):
+        names: list[str] = []
+        bases = places
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            bases = [path.parents[node.level - 1]] if 0 < node.level <= len(path.parents) else places
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        yield from ((base, name) for base in bases for name in names if name)
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Call]]:
+    """Yield the calls that print or log, each with the function that it is in."""
+    waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    while waiting:
+        function, node = waiting.pop()
+        if isinstance(node, ast.Call) and node.args:
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if _CALLS.fullmatch(name):
+                yield function, node
+        inner = node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        waiting += [(inner, child) for child in ast.iter_child_nodes(node)]
+
+
+def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
+    """Return the parts of the text that a call prints."""
+    first, *others = call.args
+    is_print = isinstance(call.func, ast.Name)
+    if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
+        formatted = ast.Tuple(others, ast.Load())
+        return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
+    sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
+    parts: list[Part] = []
+    for i, argument in enumerate(call.args):
+        parts += ([str(sep)] if i else []) + _parts(argument, function)
+    return parts
+
+
+def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        parts: list[Part] = []
+        for value in node.values:
+            if isinstance(value, ast.FormattedValue):
+                spec = ast.unparse(value.format_spec).strip("f'\"") if value.format_spec else ""
+                parts.append((value.value, bool(_NUMERIC.match(spec))))
+            else:
+                parts += _parts(value, function)
+        return parts
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        sides = _parts(node.left, function, depth), _parts(node.right, function, depth)
+        if any(isinstance(part, str) for side in sides for part in side):
+            return [*sides[0], *sides[1]]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+        given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+        return _filled(_FORMATS, "".join(map(str, _parts(node.left, function))), given, {})
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "format":
+        assert isinstance(node.func, ast.Attribute)
+        if _is_text(text := node.func.value):
+            named = {keyword.arg or "": keyword.value for keyword in node.keywords}
+            return _filled(_FIELDS, "".join(map(str, _parts(text, function))), node.args, named)
+    if isinstance(node, ast.Name) and depth < 3 and (text := _assigned(node.id, function)) is not None:
+        return _parts(text, function, depth + 1)
+    return [(node, False)]
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _assigned(name: str, function: ast.AST) -> ast.expr | None:
+    """Return the text that a name has got in a function, if it is put together of others."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            is_format = isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "format"
+            is_filled = isinstance(node.value, ast.BinOp) and _is_text(node.value.left)
+            if isinstance(node.value, ast.JoinedStr) or is_format or is_filled:
+                return node.value
+    return None
+
+
+def _filled(fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[Part]:
+    """Return the parts of a text with `%d` or `{}` fields and their arguments."""
+    parts: list[Part] = []
+    at, number = 0, 0
+    for found in fields.finditer(text):
+        parts.append(text[at : found.start()])
+        at = found.end()
+        if found[0] in ("%%", "{{", "}}"):
+            parts.append(found[0][0])
+            continue
+        key, spec = found[1], found[2] or ""
+        index = int(key) if key and key.isdecimal() else number
+        number += 1
+        value = named.get(key or "") or (given[index] if index < len(given) else ast.Name(key or ANY, ast.Load()))
+        parts.append((value, bool(_NUMERIC.match(spec)) and spec[-1:] not in "rsac"))
+    return [*parts, text[at:]]
+
+
+def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Yield the parts of each line of a text."""
+    line: list[Part] = []
+    for part in parts:
+        if isinstance(part, str):
+            first, *others = re.split(r"[\r\n]+", part)
+            line.append(first)
+            for other in others:
+                yield line
+                line = [other]
+        else:
+            line.append(part)
+    yield line
+
+
+def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
+    """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
+    literal = "".join(part for part in line if isinstance(part, str))
+    if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120:
+        return
+    for is_strict in (False, True):
+        text, names, before = "", set[str](), ""
+        for part in line:
+            if isinstance(part, str):
+                text += part.replace("{", "{{").replace("}", "}}")
+                continue
+            expression, is_number = part
+            name = ANY if is_strict and not is_number else _name(expression, text, before, function)
+            if text.endswith("}") and not text.endswith("}}"):
+                text, name = text[: text.rindex("{")] + "{_}", ""
+            name = ANY if name in names else name
+            text += f"{{{name}}}" if name else ""
+            names |= {name} - {ANY, ""}
+            before = name
+        try:
+            pattern = Pattern(text)
+        except ConfigError:
+            continue
+        if any(COUNTERS.get(name) is None for name in pattern.names):
+            yield pattern.text
+
+
+def _name(node: ast.expr, text: str, before: str, function: ast.AST) -> str:
+    """Return the name of a printed value: what counts, the words before it, else the variable without its wrappers."""
+    variable = _variable(node)
+    if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
+        return f"total_{before}"
+    last = variable.lower().rpartition("/")[2]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last in COUNTERS or last in _INDEXES):
+        return ANY  # a share of the epoch
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and "len(" in ast.unparse(node):
+        return "samples"
+    label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
+    words = "_".join(label.lower().split())
+    for each in (words, words.rpartition("_")[2], last):
+        if each in COUNTERS:
+            return each
+    if last in _INDEXES:
+        return "batch"
+    name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
+    split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)
+    is_split = any(part in SPLITS for part in parts_of(name))
+    return f"{split}/{name}" if split and not is_split and name != ANY else name
+
+
+def _variable(node: ast.expr) -> str:
+    """Return the name of the variable in an expression: `loss.item()` is loss, `100 * correct / total` correct."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.BinOp):
+        return _variable(node.left) or _variable(node.right)
+    if isinstance(node, ast.Attribute):
+        return _variable(node.value) if node.attr in _WRAPPERS else node.attr
+    if isinstance(node, ast.Subscript):
+        inner = node.slice
+        return (
+            str(inner.value)
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+            else _variable(node.value)
+        )
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and (node.func.attr in _WRAPPERS or not node.args):
+            return _variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr
+        return _variable(node.args[0]) if node.args else ""
+    return _variable(node.operand) if isinstance(node, ast.UnaryOp) else ""

@@ -1,0 +1,159 @@
+"""Rows of a file as points: one column counts them, the others with numbers are curves."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
+
+from nbtools.metrics.columns import Unit
+from nbtools.metrics.curve_names import metric_of, parts_of
+from nbtools.metrics.readers.points import Points, add_point
+from nbtools.rundir.json_files import MAX_STEP
+
+COUNTERS: Final[Mapping[str, Unit]] = {
+    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "iteration", "iter", "timesteps"), "step"),
+    **dict.fromkeys(("time/total_timesteps", "env_steps", "batch", "episode", "round"), "step"),
+    **dict.fromkeys(("consumed_samples", "num_samples"), "sample"),
+    "epoch": "epoch",
+}
+"""Names of columns that count rows, the best first; also as the last part of a path: `train/global_step`."""
+_RANKS: Final = {name: rank for rank, name in enumerate(COUNTERS)}
+_BY_ORDER, _UNCOUNTED = len(_RANKS), len(_RANKS) + 1
+_UNITS: Final[Sequence[Unit]] = [*COUNTERS.values(), "row"]
+_TOTALS: Final = ("total_steps", "max_steps")
+_NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs"})
+_TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
+_MEASURED: Final = frozenset({"loss", "accuracy", "acc", "perplexity", "reward", "return", "error"})
+"""Rows without a counter have an order if a column has one of these words, and all are numbers."""
+_MOST_COLUMNS: Final = 1000
+_FEW: Final = 3
+"""Rows with the step of the row before, more than others, from which their counter is taken for none."""
+
+
+class TableColumns(NamedTuple):
+    """The meaning of the columns of a table, or of the keys of a row."""
+
+    counters: tuple[tuple[int, str], ...]
+    """Rank and name, the best first."""
+    curves: tuple[tuple[str, str], ...]
+    """Name and curve of all others, but for times and totals."""
+    times: tuple[str, ...]
+    totals: tuple[str, ...]
+    is_measured: bool
+
+
+@functools.lru_cache(1024)
+def table_columns(names: tuple[str, ...]) -> TableColumns:
+    """Return what columns of these names are."""
+    plain = {name: name.lower().strip().replace(" ", "_").removeprefix("_") for name in names}
+    ranks = ((_RANKS.get(words, _RANKS.get(words.rpartition("/")[2])), name) for name, words in plain.items())
+    counters = sorted((rank, name) for rank, name in ranks if rank is not None)
+    times = tuple(name for name in _TIMES if name in names)
+    left_out = {*times, *(name for _, name in counters)} | {name for name in names if plain[name] in _NO_CURVES}
+    curves = tuple((name, metric_of(name, None)) for name in names if name not in left_out and len(name) <= 200)
+    is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name, _ in curves)
+    return TableColumns(tuple(counters), curves, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
+
+
+class CountedRows:
+    """Places the rows of one file, in their order.
+
+    The best counter of the file counts them. When a better one appears, or one turns out to be none, the rows must be
+    added once more (`begins_again`). A counter that falls as the epoch rises starts over in each epoch; one that falls
+    to its beginning otherwise tells of a restart. A row with an epoch alone belongs to the last step of that epoch.
+
+    Args:
+        chosen: The column that the user chose as the counter; "" for the order of the rows.
+    """
+
+    def __init__(self, chosen: str | None = None) -> None:
+        self.chosen, self.restarts = chosen, 0
+        self.counter, self.unit = "", "row"  # type: tuple[str, Unit]
+        self.total: int | None = None
+        self.counters: dict[str, bool] = {}
+        """Column -> whether it may count: it has whole numbers."""
+        self._rank, self._excluded = _UNCOUNTED, set[str]()
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Expect the first row again."""
+        self.begins_again, self.points = False, Points()
+        self._count, self._first, self._base, self._outer, self._num_falls, self._num_same = -1, MAX_STEP, 0, -1, 0, 0
+        self._step, self._curves = -1, frozenset[str]()  # type: tuple[int, Set[str]]
+        self._epochs: dict[int, tuple[int, int]] = {}
+        """Epoch -> the steps before it, and its last step."""
+
+    @property
+    def has_counter(self) -> bool:
+        """Whether rows were placed, if only by their order."""
+        return self._rank < _UNCOUNTED
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Add the numbers of a row; whether it could be placed."""
+        columns = table_columns(tuple(row))
+        numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
+        if len(self.counters) <= _MOST_COLUMNS:
+            self.counters |= {name: self.counters.get(name, True) and _is_count(numbers.get(name)) for name in row}
+        values = {curve: numbers[name] for name, curve in columns.curves if name in numbers and name != self.chosen}
+        rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
+        if not values or self._rank == rank == _UNCOUNTED:
+            return False
+        if rank < self._rank:
+            self.begins_again, self._rank = self.has_counter, rank
+            self.counter, self.unit = counter, _UNITS[rank]
+        if rank == self._rank:
+            last = columns.counters[-1][1] if columns.counters else ""
+            outer = numbers.get(last, -1.0) if last != counter else -1.0
+            count = int(numbers[counter]) if counter else self._step + 1
+            step = self._place(counter, count, int(outer) if 0 <= outer <= MAX_STEP else self._outer, values.keys())
+        elif rank == _RANKS["epoch"]:
+            step = self._epochs.get(int(numbers[counter]), (0, max(self._step, 0)))[1]
+        else:
+            return False
+        self._step, self._curves = step, values.keys()
+        if self.unit == "step" and (total := next((numbers.get(name) for name in columns.totals), None)):
+            self.total = int(total) if _is_count(total) else self.total
+        time = next((numbers[name] for name in columns.times if numbers.get(name, 0) > 1e9), math.nan)
+        for curve, value in values.items():
+            add_point(self.points, curve, step, value, time)
+        return True
+
+    def _counter_of(self, columns: TableColumns, numbers: Mapping[str, float], *, is_plain: bool) -> tuple[int, str]:
+        """Return rank and name of a row's best counter."""
+        if self.chosen:
+            may_count = _is_count(numbers.get(self.chosen))
+            return (_RANKS.get(self.chosen.lower(), 0) if may_count else _UNCOUNTED), self.chosen
+        for rank, name in columns.counters if self.chosen is None else ():
+            if name not in self._excluded and _is_count(numbers.get(name)):
+                return rank, name
+        is_ordered = self.chosen == "" or self._excluded or (is_plain and columns.is_measured and not columns.counters)
+        return (_BY_ORDER if is_ordered else _UNCOUNTED), ""
+
+    def _place(self, counter: str, count: int, outer: int, curves: Set[str]) -> int:
+        """Return the step of a row with a counter."""
+        is_same = count == self._count and not self._curves.isdisjoint(curves)
+        if outer != self._outer and outer in self._epochs:
+            self._base = self._epochs[outer][0]  # a restart repeats the epoch
+        elif outer > self._outer >= 0 and (is_same or count < self._count):
+            self._base = self._step + (count == 0)
+        else:
+            self._num_falls += count < self._count and count <= self._first
+            self._num_same += 1 if is_same else -(count != self._count)
+            if (self._num_falls > self.restarts or self._num_same > _FEW) and self.chosen is None:
+                self._excluded.add(counter)  # it counts in epochs that the file does not name, or something else
+                self._rank, self.begins_again = _UNCOUNTED, True
+        self._first, self._count, self._outer = min(self._first, count), count, outer
+        self._epochs[outer] = self._base, (step := min(self._base + count, MAX_STEP))
+        return step
+
+
+def _is_count(number: float | None) -> bool:
+    return number is not None and 0 <= number <= MAX_STEP and number == int(number)
+
+
+def _number(cell: object) -> float | None:
+    if type(cell) in (int, float) or (isinstance(cell, str) and 0 < len(cell) <= 40):
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(cell)  # type: ignore[arg-type]
+    return None

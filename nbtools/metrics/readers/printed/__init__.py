@@ -1,1 +1,0 @@
-"""Metrics from what a program prints."""
