@@ -168,7 +168,7 @@ class Launch(Settings):
     )
 
     stop_on: StopOn | None = setting(
-        None, "StopOn(...): conditions on which the run is stopped, with a checkpoint, while no one watches."
+        None, "StopOn(...): conditions on which the run is stopped, as by the Stop button."
     )
     on_end: tuple[str, ...] = setting(
         (),

@@ -46,10 +46,9 @@ class Project:
 def find_project(start: str | Path | None = None, *, missing_ok: bool = False) -> Project:
     """Find the project that `start` (a script, a folder; default: the working directory) belongs to.
 
-    The root is `NBTOOLS_ROOT` if that is set, else the nearest ancestor that has `scripts/` and
-    either `pyproject.toml` or `runs/`. For the working directory, an ancestor whose `runs/` holds a run will do: a
-    script that belongs to no project leaves its runs beside itself. With `missing_ok`, `start` is the root if no
-    ancestor looks like a project.
+    The root is `NBTOOLS_ROOT` if that is set, else the nearest ancestor that has `scripts/` and either
+    `pyproject.toml` or `runs/`; else, for the working directory, the nearest one whose `runs/` holds a run; else that
+    of the repository, unless it is the user's home. With `missing_ok`, `start` is the root if there is none of these.
 
     Raises:
         ProjectError: `NBTOOLS_ROOT` is no folder, or no ancestor looks like a project.
@@ -71,12 +70,31 @@ def find_project(start: str | Path | None = None, *, missing_ok: bool = False) -
     for folder in folders if start is None else ():
         if any((folder / "runs").glob("*/launch.json")):
             return Project(folder)
+    for folder in folders:
+        if (folder / ".git").exists() and not _is_shared(folder):
+            return Project(folder)
     if missing_ok:
         return Project(origin)
     raise ProjectError(
-        f"no project found at or above {origin}: a project has scripts/ and pyproject.toml (or runs/); "
-        "create scripts/ and runs/ in a folder of yours (`nbtools new` does), or set NBTOOLS_ROOT"
+        f"no project found at or above {origin}: a project is a repository, or has scripts/ and pyproject.toml (or "
+        "runs/); create scripts/ and runs/ in a folder of yours (`nbtools new` does), or set NBTOOLS_ROOT"
     )
+
+
+def project_of_program(path: Path) -> Project:
+    """Return the project that keeps the runs of a program launched here: that of the working directory if the program
+    lies below it, else the program's repository, else its folder; ProjectError if `NBTOOLS_ROOT` is no folder.
+
+    A working directory without a project is one itself, unless it is the home, `/` or `/tmp`.
+    """
+    here = find_project(missing_ok=True)
+    is_here = path.is_relative_to(here.root) and not (here.root == Path.cwd() and _is_shared(here.root))
+    return here if is_here else find_project(path.parent, missing_ok=True)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether a folder holds the files of several projects, whatever stands in it."""
+    return folder in (expanded("~").resolve(), Path("/"), Path("/tmp"))
 
 
 def expanded(path: str | Path) -> Path:

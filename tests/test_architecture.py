@@ -56,6 +56,9 @@ LATE_IMPORTS = {
 }
 """The only other modules that import nbtools inside functions."""
 
+BY_PATH = "script/intercept"
+"""The only folder whose modules import each other relatively: it is started by path, by Pythons without nbtools."""
+
 FOUNDATION = {"_version", "config", "errors", "project", "settings"}
 LOW = FOUNDATION | {"rundir", "machine", "metrics", "user_config"}
 MAY_IMPORT = {
@@ -132,10 +135,12 @@ def imports_of(path: Path) -> tuple[Import, ...]:
         if isinstance(node, ast.Import):
             found.extend(Import(alias.name, node.lineno, at_import, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import; write nbtools.… in full"
+            is_relative = node.level == 1 and inside(path.parent) == BY_PATH
+            assert node.level == 0 or is_relative, f"{path}:{node.lineno}: relative import; write nbtools.… in full"
+            module = ".".join(filter(None, [*[dotted(path.parent)] * node.level, node.module]))
             for alias in node.names:  # `from nbtools.data import corpus` imports nbtools.data.corpus
-                full = f"{node.module}.{alias.name}"
-                found.append(Import(full if full in BY_NAME else node.module or "", node.lineno, at_import, for_types))
+                full = f"{module}.{alias.name}"
+                found.append(Import(full if full in BY_NAME else module, node.lineno, at_import, for_types))
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
             if str(name).startswith("nbtools."):
@@ -381,7 +386,7 @@ RECIPE_FOLDERS = {f"{wing}/{key}" for wing in ("data", "training") for key in RE
 def test_module_names_repeat_only_across_recipe_folders() -> None:
     homes: dict[str, list[str]] = {}
     for path in MODULES:
-        if path.name != "__init__.py":
+        if path.name not in ("__init__.py", "__main__.py"):
             homes.setdefault(path.stem, []).append(inside(path))
     wrong = [
         paths
@@ -409,8 +414,8 @@ def test_tests_mirror_the_packages() -> None:
     assert wrong == [], "a file of tests lies in the folder of the module that it is called after"
 
 
-IN_EVERY_RECIPE = {"train", "main", "Evaluation", "Predictor"}
-"""Names that each recipe's folder defines for itself."""
+IN_EVERY_RECIPE = {"train", "main", "Evaluation", "Predictor", "hook"}
+"""Names that each recipe's folder defines for itself, or each library that can be asked for its arguments."""
 
 
 def test_public_classes_and_functions_have_one_home_and_one_name() -> None:
@@ -419,7 +424,11 @@ def test_public_classes_and_functions_have_one_home_and_one_name() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(inside(path))
-    twice = {name: paths for name, paths in homes.items() if len(paths) > 1 and name not in IN_EVERY_RECIPE}
+    twice = {
+        name: paths
+        for name, paths in homes.items()
+        if len(paths) > 1 and name not in IN_EVERY_RECIPE and name != "hook"
+    }
     assert twice == {}
 
 

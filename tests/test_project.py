@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nbtools.errors import InvalidNameError, ProjectError
-from nbtools.project import Project, check_name, expanded, find_project, located
+from nbtools.project import Project, check_name, expanded, find_project, located, project_of_program
 
 HOSTILE_NAMES = [
     "",
@@ -123,7 +123,8 @@ def test_an_environment_variable_that_names_no_folder_is_an_error(monkeypatch: p
 def test_no_project_says_what_one_looks_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ProjectError, match=r"no project found .*scripts/ and pyproject.toml \(or runs/\).*NBTOOLS_ROOT"
+        ProjectError,
+        match=r"no project found .*repository, or has scripts/ and pyproject.toml \(or runs/\).*NBTOOLS_ROOT",
     ):
         find_project()
 
@@ -145,6 +146,34 @@ def test_outside_a_project_the_runs_that_a_script_left_beside_itself_are_found(
     assert find_project().root == tmp_path.resolve()
     with pytest.raises(ProjectError):
         find_project(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "program", "root"),
+    [
+        ("plain", "plain/trainer/train.py", "plain"),
+        ("plain", "repo/pkg/train.py", "repo"),
+        ("plain", "other/train.py", "other"),
+        ("repo/notebooks", "repo/pkg/train.py", "repo"),
+        ("project/notebooks", "project/mine/train.py", "project"),
+        ("project", "project/clone/train.py", "project"),
+        ("project", "repo/pkg/train.py", "repo"),
+        ("", "repo/pkg/train.py", "repo"),
+        ("", "other/train.py", "other"),
+    ],
+)
+def test_the_project_of_a_program_is_that_of_the_call_else_its_repository_else_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, program: str, root: str
+) -> None:
+    for name in ("plain/trainer", "repo/.git", "repo/pkg", "repo/notebooks", "project/scripts", "project/runs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("project/notebooks", "project/mine", "project/clone/.git", "other", ".git"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / cwd)
+    assert project_of_program(tmp_path / program) == Project(tmp_path / root)
+    monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path / "plain"))
+    assert project_of_program(tmp_path / program) == Project(tmp_path / "plain")
 
 
 def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         if given:
             return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
-    own = ("torchrun", "python", "cwd", "name")
+    own = ("torchrun", "python", "cwd", "stop_signal", "name")
     options = _launch_settings(arguments) | {name: getattr(arguments, name) for name in own}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")

@@ -27,8 +27,8 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     if arguments.script_args:
         return complain(f"--: a recipe has values, not arguments; write --set FIELD=VALUE, not {arguments.script_args}")
     recipe = recipe_named(arguments.recipe)
-    for flag, given in (("--cwd", arguments.cwd), ("--resume-with", arguments.resume_with)):
-        if given is not None:
+    for flag in ("--cwd", "--resume-with", "--stop-signal"):
+        if (given := getattr(arguments, flag[2:].replace("-", "_"))) is not None:
             return complain(f"{flag}: is for a program, not for a recipe; leave it out, not {given!r}")
     if arguments.torchrun is not None:
         return complain("--no-torchrun: is for a program, not for a recipe; leave it out")
@@ -61,6 +61,7 @@ def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None
         args=tuple(arguments.script_args),
         cwd=None if arguments.cwd is None else _in_project(Path(arguments.cwd).absolute(), project),
         resume=tuple(arguments.resume_with or ()),
+        stop_signal=arguments.stop_signal or "SIGTERM",
     )
     if (folder := program.folder(project.root)) is not None and not folder.is_dir():
         raise ConfigError(f"--cwd {arguments.cwd}: no such folder ({folder}); give an existing one")

@@ -109,6 +109,8 @@ def parser(
     program.add_argument("--python", metavar="PATH", help=text)
     text = "start a program once, as python does: it starts its own processes"
     program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
+    text = "signal with which a stop of a program begins: SIGINT, as Ctrl-C, for one that saves on KeyboardInterrupt"
+    program.add_argument("--stop-signal", "--stop_signal", choices=("SIGTERM", "SIGINT"), help=text)
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
         listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
@@ -197,7 +199,7 @@ def parser(
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 
-    stop = command("stop", "Stop runs, the newest first; each saves a checkpoint.")
+    stop = command("stop", "Stop runs, the newest first; a recipe saves a checkpoint, a program gets its stop signal.")
     stop.add_argument("runs", nargs="+", metavar="RUN", help=named)
     text = "kill what remains after this time; default: the seconds that the launch grants, and 10"
     stop.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS", help=text)

@@ -43,7 +43,7 @@ from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
 from nbtools.rundir.rundir import RunDir, marks_of, newest_first, project_of
 from nbtools.rundir.tail import last_lines
-from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.program import Program
 
 _RECORDS_WITHIN_S = 1.0
@@ -58,6 +58,7 @@ def launch(
     gpus: Sequence[int] | None = None,
     cwd: str | None = None,
     name: str | None = None,
+    stop_signal: Literal["SIGTERM", "SIGINT"] | None = None,
     nnodes: int | None = None,
     cluster: Cluster | None = None,
     args: Sequence[str] = (),
@@ -77,7 +78,8 @@ def launch(
 
     A recipe's script that `write_script` wrote runs from the copy in its run directory, so that later edits cannot
     change the run, in the project's root. Every other program runs from its own path, in the working directory of this
-    call, as under torchrun. `runs/` is in the project's root, or in the script's folder outside a project.
+    call, as under torchrun. `runs/` is in the root of the script's project; the project of a program is that of this
+    call's folder if the program lies below it, else the program's repository, else its folder.
 
     Args:
         script: path of the script, or a `Program`, which may be a module.
@@ -86,6 +88,7 @@ def launch(
             `nproc_per_node` GPUs, or the CPU of a machine without GPUs.
         cwd: working directory of a program; None for the launcher script's, else that of this call.
         name: last part of the run's id; None for the name of the script.
+        stop_signal: signal with which a stop of a program begins; None for the launcher script's, else SIGTERM.
         nnodes: number of machines; None for the script's value, else 1. The first is this one, and the run's
             `info["join"]` has the command that each other one needs.
         cluster: `Slurm(...)` to submit a job, `"slurm"` for one with the script's or the site's settings, `"none"` for
@@ -97,7 +100,7 @@ def launch(
         python: Python executable or environment of the processes; None for the script's value, else the active
             environment, the one beside the program, or that of nbtools.
         omp_num_threads: CPU threads per process; None for cores // nproc_per_node.
-        shutdown_timeout_s: seconds between a stop's SIGTERM and SIGKILL; None for the script's value, else 60.
+        shutdown_timeout_s: seconds between a stop's signal and SIGKILL; None for the script's value, else 60.
         max_restarts: how often a failed run starts again, in the same directory, from its latest verified checkpoint (a
             program: the newest whole one, with its words of `resume`, else from its beginning); None for the script's
             value, else 0.
@@ -113,7 +116,7 @@ def launch(
         LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
     given = locals()  # every field of Launch is a parameter
-    overrides = {field: given[field] for field in (*Launch.model_fields, "cwd", "name")}
+    overrides = {field: given[field] for field in (*Launch.model_fields, "cwd", "stop_signal", "name")}
     checked = check_launch(script, args, overrides)
     if after is not None and not isinstance(after, Run):
         after = Run(after)
@@ -195,7 +198,8 @@ def start(
             ticket = None
             if queue and (taken := _taken_ticket(run, checked)):
                 ticket, held["--ticket-fd"] = taken
-                _warn_of_newer(ticket)
+                if problem := gpu_queue.foreign_folder(ticket):
+                    warnings.warn(problem, stacklevel=3)
             _lay_out(run, checked, **entries, flock=lock is not None, ticket=ticket and str(ticket))
             gives_up.append(lambda: _end(run))  # before it is started: an interrupt may come at any moment
             _start_supervisor(run, checked, held)
@@ -352,16 +356,6 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     except OSError as error:
         warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=4)
         return None
-
-
-def _warn_of_newer(ticket: Path) -> None:
-    """Warn of what makes the queue unreliable: tickets of a newer nbtools, and another user's folder."""
-    with contextlib.suppress(OSError):
-        if problem := gpu_queue.foreign_folder(ticket):
-            warnings.warn(problem, stacklevel=4)
-        for other in gpu_queue.newer(ticket):
-            note = f"{other}: a newer nbtools wrote this ticket of the GPU queue, so this run does not wait for its run"
-            warnings.warn(f"{note}; update nbtools, or choose other GPUs", stacklevel=4)
 
 
 def _taken_lock(run: RunDir) -> int | None:

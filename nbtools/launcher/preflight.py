@@ -21,15 +21,15 @@ from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
-from nbtools.project import Project, expanded, find_project, plain_name
+from nbtools.project import Project, expanded, find_project, plain_name, project_of_program
 from nbtools.recipes import Source, recipe_of
 from nbtools.recipes.named_model import weights_notes
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_copy import changed_config
+from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, flags_of_program, num_epochs
-from nbtools.script.inspection import inspect_program, module_of, python_file
+from nbtools.script.inspection import inspect_program, module_of, program_files, python_file, why_apart
 from nbtools.script.program import Program
 from nbtools.script.resume_arguments import resume_words
 from nbtools.script.script import Script, parse_script
@@ -176,8 +176,8 @@ def check_launch(
     Args:
         script: a script, or a program of the user's.
         args: further arguments.
-        overrides: fields of `Launch` that replace the script's; None keeps the script's value. `cwd` is that of a
-            program, and `name` the last part of the run's id.
+        overrides: fields of `Launch` that replace the script's; None keeps the script's value. `cwd` and `stop_signal`
+            are those of a program, and `name` is the last part of the run's id.
         project: of a `Program`; that of the working directory when None.
 
     Raises:
@@ -207,10 +207,10 @@ def _collected(
                 f"name={shown(name)}: give at most 64 letters A to Z, digits, _ and, not first, -: {run_name(name)}"
             )
         return replace(_collected(script, args, overrides, project=project, on=on), name=name)
-    cwd = overrides.pop("cwd", None)
-    moved = {} if cwd is None else {"cwd": str(expanded(cwd).absolute())}
+    own = {name: given for name in ("cwd", "stop_signal") if (given := overrides.pop(name, None)) is not None}
+    own |= {"cwd": str(expanded(own["cwd"]).absolute())} if "cwd" in own else {}
     if isinstance(script, Program):
-        program, wanted = script.replace(**moved), _wanted(Launch(), overrides)
+        program, wanted = script.replace(**own), _wanted(Launch(), overrides)
         return _check_program(program, wanted, _check_args(args), None, [], project)
     path = python_file(script)
     plain, notes = _read_plain(path)
@@ -219,11 +219,13 @@ def _collected(
         notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
     wanted = _wanted(plain.launch if plain else Launch(), overrides)
     if plain and plain.program:
-        return _check_program(plain.program.replace(**moved), wanted, _check_args(args), path, notes)
+        return _check_program(plain.program.replace(**own), wanted, _check_args(args), path, notes)
     if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
-        return _check_program(Program(script=str(path), **moved), wanted, _check_args(args), path, notes)
-    if moved:
-        raise LaunchError(f"cwd={shown(cwd)}: is for a program; {path.name} runs in its project's folder, leave it out")
+        with _as_launch_error():
+            project = _project_of(path) if is_run(path.parent) else project_of_program(path)
+        return _check_program(Program(script=str(path), **own), wanted, _check_args(args), path, notes, project)
+    for name, given in own.items():
+        raise LaunchError(f"{name}={shown(given)}: is for a program, not for the recipe of {path.name}; leave it out")
     return _check_recipe(path, plain, wanted, _check_args(args), notes, on)
 
 
@@ -323,8 +325,8 @@ def _check_program(
     placement = _placed(wanted, interpreter, (), found)
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
-    found = [ok("program", f"{shown(what, 200)}, started in {where}"), *found]
-    declared = None if source is None else declared_arguments(source, program.module, interpreter.search)
+    found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {project.runs}"), *found]
+    declared = None if source is None else declared_arguments(source, interpreter, cwd, program.module)
     if declared is not None:
         refused = parse_words(declared, args).refused
         found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
@@ -332,6 +334,8 @@ def _check_program(
         program = program.replace(resume=resume_words(flags_of_program(source, args, declared), unasked=True))
     if program.resume:
         found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
+    if source is not None:
+        found += _looked_at(program, program_files(source, project.root), placement.launch)
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
@@ -354,6 +358,19 @@ def _check_program(
         num_epochs=num_epochs(args, declared),
         default_folders=tuple(default_folders(args, declared)),
     )
+
+
+def _looked_at(program: Program, files: Sequence[Path], launch: Launch) -> Iterator[Finding]:
+    """Warn of what the text of a program's files says of its ranks and its end; nothing in it is interpreted."""
+    text = "\n".join(path.read_bytes().decode("utf-8", "replace") for path in files)
+    has_ranks = launch.torchrun is not False or program.accelerate_config is not None
+    if has_ranks and launch.world_size > 1 and (why := why_apart(text)):
+        what = f"{launch.world_size} separate trainings, which will overwrite each other's files"
+        step = "set nproc_per_node=1, or let it join them by torch.distributed.init_process_group and LOCAL_RANK"
+        yield warn("ranks", f"{what}: {program.name} {why}", step)
+    if program.stop_signal == "SIGTERM" and "KeyboardInterrupt" in text and "SIGTERM" not in text:
+        step = "stop_signal='SIGINT' (--stop-signal SIGINT) stops it as Ctrl-C does"
+        yield warn("stop", f"{program.name} handles KeyboardInterrupt, and a stop sends it SIGTERM", step)
 
 
 def _name_of(script: Path, project: Project) -> str:
@@ -413,7 +430,7 @@ def _as_launch_error(path: Path | None = None) -> Iterator[None]:
     """Turn what a config or dataset raises into a LaunchError that begins with the script's path."""
     try:
         yield
-    except (ConfigError, DataError, OSError) as error:
+    except (ConfigError, DataError, ProjectError, OSError) as error:
         raise LaunchError(f"{error}" if path is None else f"{path}: {error}") from None
 
 

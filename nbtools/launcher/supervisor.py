@@ -34,7 +34,7 @@ from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
-from nbtools.run.records import Records, mapping_at
+from nbtools.run.records import Records, mapping_at, stop_signal
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
@@ -285,7 +285,7 @@ class Supervisor:
         if not self._is_ending:
             self._is_ending = True
             self._kill_at = time.monotonic() + self._shutdown_timeout_s + processes.STOP_GRACE_S
-            self._signal_agent(signal.SIGTERM)
+            self._signal_agent(stop_signal(self.plan))
 
     @property
     def _shutdown_timeout_s(self) -> float:
@@ -400,6 +400,7 @@ class Supervisor:
         while True:
             self._reap()
             if self.returncode is not None:
+                self._asked_late |= not self.was_asked and asks_to_stop(self.signals.wait(0))
                 return
             now = time.monotonic()
             if now >= self._kill_at:
@@ -424,7 +425,8 @@ class Supervisor:
 
     def _signal_agent(self, number: signal.Signals) -> None:
         if self.agent is not None and self.returncode is None:
-            os.kill(self.agent.pid, number)  # an unreaped child, so the pid is not reused
+            # An unreaped child, so the pid is not reused; a terminal's Ctrl-C reaches the whole process group.
+            (os.killpg if number == signal.SIGINT else os.kill)(self.agent.pid, number)
 
     def _reap(self) -> None:
         """Collect every ended child: the agent, and orphans re-parented to this process."""
@@ -449,8 +451,20 @@ class Supervisor:
             own = processes.started_by(psutil.Process(), self.run)
             return processes.living({*own, *(() if self.node else processes.members(self.run))})
 
+        if self._is_ending and stop_signal(self.plan) == signal.SIGINT:
+            # On Ctrl-C, accelerate ends at once, while the program that it started still saves.
+            processes.happens_within(self._has_group_ended, self._kill_at - time.monotonic())
         # After a stop that killed the agent, the ranks' shutdown timeout is over.
         return processes.sweep_processes(survivors, grace_s=0 if self.had_to_kill else processes.SWEEP_GRACE_S)
+
+    def _has_group_ended(self) -> bool:
+        """Whether no process is left in the agent's group."""
+        assert self.agent is not None
+        self._reap()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.agent.pid, 0)
+            return False
+        return True
 
     def _record(self, failure: Failure | None, **more: object) -> None:
         """Write exit.json, with retries unless that cannot work: errors of the file system may have caused the end."""

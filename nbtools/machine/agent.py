@@ -1,6 +1,6 @@
 """torchrun in a Slurm job: `python .../nbtools/machine/agent.py` takes torchrun's arguments, in any Python.
 
-At the end of a job, Slurm sends SIGTERM to every process of it, so torchrun gets one from Slurm, one from the
+At the end of a job, Slurm sends SIGTERM to every process of it, so torchrun gets one from Slurm, a stop signal from the
 supervisor and, on other nodes, one through srun. A later one aborts its shutdown (torch 2.13 survives two), and ranks
 that save their last checkpoint would die with it.
 """
@@ -14,15 +14,17 @@ from typing import Any
 
 
 def main() -> None:
-    """Run torchrun, which sees the first SIGTERM only."""
+    """Run torchrun, which sees the first SIGTERM or SIGINT only."""
     set_handler: Any = signal.signal
+    ends = signal.SIGTERM, signal.SIGINT
 
     def signal_once(number: int, handler: Any) -> Any:
-        if number != signal.SIGTERM or not callable(handler):
+        if number not in ends or not callable(handler):
             return set_handler(number, handler)
 
         def first(number: int, frame: FrameType | None) -> None:
-            set_handler(number, lambda *_: None)  # not SIG_IGN, which children would inherit
+            for each in ends:
+                set_handler(each, lambda *_: None)  # not SIG_IGN, which children would inherit
             handler(number, frame)
 
         return set_handler(number, first)

@@ -81,8 +81,7 @@ def ahead(path: Path) -> list[Ticket]:
     own = _read(path)
     if own is None:
         return []
-    tickets = map(_read, _before(path))
-    return [ticket for ticket in tickets if ticket and ticket.devices & own.devices]
+    return [ticket for ticket in tickets(path.parent) if ticket.number < own.number and ticket.devices & own.devices]
 
 
 def behind(path: Path) -> list[Ticket]:
@@ -90,23 +89,12 @@ def behind(path: Path) -> list[Ticket]:
     own = _read(path)
     if own is None:
         return []
-    return [ticket for ticket in tickets() if ticket.number > own.number and ticket.devices & own.devices]
+    return [ticket for ticket in tickets(path.parent) if ticket.number > own.number and ticket.devices & own.devices]
 
 
-def newer(path: Path) -> list[Path]:
-    """Return the locked tickets before the one at `path` that a newer nbtools wrote; `ahead` ignores them."""
-    found = []
-    for other in _before(path):
-        try:
-            read_json(other)
-        except FormatError:
-            found.append(other)
-    return found
-
-
-def tickets() -> list[Ticket]:
-    """Return the locked tickets, in order: those of runs that train or wait."""
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
+def tickets(folder: Path | None = None) -> list[Ticket]:
+    """Return the locked tickets in a folder, by default this machine's, in order: those of runs that train or wait."""
+    folder = folder or Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
     found = (_read(path) for _, path in sorted(_paths(folder).items()) if is_locked(path))
     return [ticket for ticket in found if ticket]
 
@@ -114,13 +102,6 @@ def tickets() -> list[Ticket]:
 def claimed() -> frozenset[str]:
     """Return the UUIDs of the devices that locked tickets name."""
     return frozenset(uuid for ticket in tickets() for uuid in ticket.devices)
-
-
-def _before(path: Path) -> list[Path]:
-    """Return the locked tickets before the one at `path`, in order."""
-    return [
-        other for number, other in sorted(_paths(path.parent).items()) if number < int(path.stem) and is_locked(other)
-    ]
 
 
 def _folder() -> Path:

@@ -91,7 +91,9 @@ def own_interpreter() -> Interpreter:
     return Interpreter(Path(sys.executable), source, sys.version_info[:3], prefix, folder, search, is_own=True)
 
 
-def interpreter_for(program: Path | None, named: str | None, root: Path, *, needs_torch: bool = True) -> Interpreter:
+def interpreter_for(
+    program: Path | None, named: str | None, root: Path, *, needs_torch: bool = True, may_run: bool = True
+) -> Interpreter:
     """Return the interpreter of a program of the user's.
 
     Args:
@@ -99,15 +101,17 @@ def interpreter_for(program: Path | None, named: str | None, root: Path, *, need
         named: `Launch.python`, relative to `root`.
         root: the project's root.
         needs_torch: whether an environment without torch that is not named is passed over.
+        may_run: whether interpreters may be started; else the files of their environments tell about them.
 
     Raises:
         LaunchError: the named one is no Python.
     """
+    described = _asked if may_run else _seen
     if named is not None:
-        return replace(_asked(named_executable(named, root)), source="python=")
+        return replace(described(named_executable(named, root)), source="python=")
     for path, source in _candidates(program):
         try:
-            found = replace(_asked(path), source=source)
+            found = replace(described(path), source=source)
         except LaunchError:
             continue  # a broken environment that the user did not name
         if found.torch_folder is not None or not needs_torch:
@@ -168,6 +172,21 @@ def _asked(path: Path) -> Interpreter:
         found = _answer(path)
         _ANSWERS[path] = (changed, _packages_changed(found)), found
     return found
+
+
+def _seen(path: Path) -> Interpreter:
+    """Return what the files of an environment tell about its interpreter; LaunchError if it is none."""
+    prefix = path.parent.parent
+    if prefix.resolve() == Path(sys.prefix).resolve():
+        return own_interpreter()
+    packages = sorted(prefix.glob("lib*/python3.*/site-packages"))
+    if not packages:
+        raise LaunchError(
+            f"{path}: is in no environment of Python, and is not run to tell more before it is allowed to"
+        )
+    version = (3, int(re.sub(r"\D", "", packages[-1].parent.name[8:]) or 0), 0)
+    torch = next((folder / "torch" for folder in packages if (folder / "torch" / "version.py").is_file()), None)
+    return Interpreter(path, "", version, prefix, torch, tuple(packages))
 
 
 _ANSWERS: dict[Path, tuple[object, Interpreter]] = {}

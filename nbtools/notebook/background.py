@@ -56,6 +56,11 @@ class Background(Generic[Question, Answer]):
         with self._lock:
             return (self._known[1],) if self._known and self._known[0] == wanted else None
 
+    def forget(self) -> None:
+        """Compute the next answer again, also to the same question."""
+        with self._lock:
+            self._known = None
+
     def _work(self) -> None:
         while True:
             with self._lock:

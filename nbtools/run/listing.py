@@ -330,12 +330,11 @@ _KEYS: dict[str, Callable[[RunRow], float | None]] = {
     "step": lambda row: None if row.step is None else -row.step,
     "duration": lambda row: None if row.duration_s is None else -row.duration_s,
 }
-ORDERS = ("name", *_KEYS)
-"""Sort keys of `in_order`: the smallest loss, the greatest step and the longest duration first."""
+"""Sort keys: the smallest loss, the greatest step and the longest duration are first."""
 
 
 def in_order(rows: Iterable[RunRow], by: str) -> list[RunRow]:
-    """Return completed rows in one of the `ORDERS`; those without the value, or with a loss of NaN, are last."""
+    """Return completed rows by `name` or a sort key; those without the value, or with a loss of NaN, are last."""
     if by == "name":
         return sorted(rows, key=lambda row: row.name)
     return sorted(rows, key=lambda row: math.inf if (key := finite(_KEYS[by](row))) is None else key)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -118,6 +119,12 @@ def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the script in a launch.json."""
     args = launch.get("args")
     return [str(word) for word in args] if isinstance(args, list) else []
+
+
+def stop_signal(launch: Mapping[str, Any]) -> signal.Signals:
+    """Return the signal that asks the processes of a launch.json to save and end."""
+    wanted = mapping_at(dict(launch), "program").get("stop_signal")
+    return signal.SIGINT if wanted == "SIGINT" else signal.SIGTERM
 
 
 def started_as(launch: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, mapping_at, started_as, weights_in_words
+from nbtools.run.records import Records, mapping_at, started_as, stop_signal, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
@@ -284,12 +284,14 @@ class Run:
     # --- stop and wait ---
 
     def stop(self, timeout_s: float | None = None) -> str:
-        """Ask the run to save a checkpoint and end; kill the processes that remain after `timeout_s`.
+        """Ask the run to end; kill the processes that remain after `timeout_s`.
 
-        `timeout_s` is by default `shutdown_timeout_s` of the launch plus a margin.
+        A recipe saves a checkpoint first; a program gets the `stop_signal` of its `Program`. `timeout_s` is by default
+        `shutdown_timeout_s` of the launch plus a margin.
 
         Returns:
-            One sentence: the last step, the newest checkpoint, and the processes that ended or remain.
+            One sentence: the last step, the signal that a program got, the newest checkpoint, and the processes that
+            ended or remain.
 
         Raises:
             NbtoolsError: The run is on another machine or belongs to another user.
@@ -312,7 +314,7 @@ class Run:
         if state is RunState.STOPPED and not has_started(self.files) and not ending.left:
             return "cancelled while queued; it had not started"
         how = f"killed after {timeout_s:.0f} s" if ending.was_killed else str(state).lower()
-        how += f" at step {self.step}"
+        how += f" at step {self.step}" + (f" on {stop_signal(self.info).name}" if self.info.get("program") else "")
         if state is RunState.FAILED and (failure := self.failure) is not None:
             how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]

@@ -15,7 +15,7 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices
 from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
-from nbtools.run.records import Records, mapping_at
+from nbtools.run.records import Records, mapping_at, stop_signal
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json, whole, write_json, write_reserved_json
@@ -58,10 +58,10 @@ class Ending:
 
 
 def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -> Ending:
-    """Send a run SIGTERM, wait, kill processes that have not ended after `timeout_s`, and sweep.
+    """Ask a run to end, wait, kill processes that have not ended after `timeout_s`, and sweep.
 
-    The signal goes to the supervisor if it lives, else to the outermost processes of the run. Several threads may call
-    this at once.
+    The supervisor, if it lives, gets SIGTERM and sends the run's stop signal, which the outermost processes of the run
+    get otherwise. Several threads may call this at once.
 
     `is_over` tells by the run's files whether it has ended; `timeout_s` includes the time for the last checkpoint.
 
@@ -99,7 +99,8 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         if not alive:  # there was none, or it ended before it passed the signal on
             family.update(processes.lock_holders(run))  # a supervisor would end them
             asked = processes.outermost(workers())
-        _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()))
+        number = signal.SIGTERM if supervisor in asked else stop_signal(read_json(run.launch) or {})
+        _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()), number)
         signalled.update(asked)
         return False
 
@@ -153,8 +154,10 @@ def _process_record(run: RunDir) -> dict[str, object]:
         time.sleep(_POLL_S)
 
 
-def _ask(run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mapping[str, int]) -> None:
-    """Send SIGTERM once per process, across all callers: a second one makes torchrun abort its shutdown.
+def _ask(
+    run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mapping[str, int], number: signal.Signals
+) -> None:
+    """Send a signal once per process, across all callers: a second one makes torchrun abort its shutdown.
 
     The mark of that holds the number of processes of each kind, which a later caller sees only in part.
     """
@@ -167,7 +170,7 @@ def _ask(run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mappin
             continue
         except OSError:
             pass  # the disk is full: signal without a mark
-        processes.send_signal(process, signal.SIGTERM)
+        processes.send_signal(process, number)
 
 
 def _record_stop(run: RunDir) -> None:

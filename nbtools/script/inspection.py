@@ -19,9 +19,19 @@ _AGENTS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "acc
 _SPAWNING_STRATEGY = re.compile(r"ddp_(?:spawn|fork|notebook)\w*")
 """Strategies of Lightning that start the ranks even under torchrun; its others, such as `ddp`, do not."""
 _RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+_JOINS = re.compile(r"init_(?:process_group|distributed|device_mesh)|distributed_c10d")
+_READS_RANK = re.compile(r"\b[A-Z_]*RANK\b|WORLD_SIZE|SLURM_PROCID")
+_TRAINERS = re.compile(
+    r"\b(?:accelerate|deepspeed|horovod|\w*lightning\w*|mmengine|composer|colossalai|fairseq2?|megatron|nemo|ignite|jax"
+    r"|fastai|detectron2|torchtitan|torchtune|nbtools\.training|\w*Trainer)\b"
+)
+"""Libraries that join the ranks of a launch, and classes of others that do; not those that the program defines."""
+_OWN_CLASS = re.compile(r"^\s*class +(\w+)", re.MULTILINE)
+_OLD_ARGUMENT = re.compile(r"[\"']--local[-_]rank\b")
 _STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
 _LARGEST_BYTES = 8 * 2**20
+_MOST_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,40 @@ def inspect_program(path: Path) -> Inspection:
         if isinstance(statement, ast.ImportFrom) and statement.level and relative is None:
             relative = statement.lineno
     return Inspection(None if reads_rank else spawns, relative)
+
+
+def program_files(script: Path, root: Path) -> list[Path]:
+    """Return a script and the modules of its project that its import statements name; at most 100 that are Python."""
+    found, waiting = dict[Path, None](), [script]
+    while waiting and len(found) < _MOST_FILES:
+        path = waiting.pop(0)
+        try:
+            tree = None if path in found or not path.is_file() else syntax_tree(path, path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        found |= {path: None} if tree else {}
+        for node in ast.walk(tree) if tree else ():
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module or ''}.{name}".strip(".") for name in names)]
+            stems = [
+                base.joinpath(*name.split(".")) for name in names if name for base in (path.parent, script.parent, root)
+            ]
+            waiting += [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return [*found]
+
+
+def why_apart(text: str) -> str:
+    """Return why the ranks of a program with this source do not train together; empty if it mentions what joins them.
+
+    One look over the text: for a process group, a launcher's variables, or a library that joins the ranks.
+    """
+    own = set(_OWN_CLASS.findall(text))
+    if _READS_RANK.search(text) or any(name not in own for name in _TRAINERS.findall(text)):
+        return ""
+    if _OLD_ARGUMENT.search(text):
+        return "takes --local_rank, which torchrun does not pass, and never reads LOCAL_RANK"
+    return "" if _JOINS.search(text) else "names no process group, no variable of a launcher and no trainer"
 
 
 def _starts_ranks(node: ast.AST) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Literal, NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
@@ -28,10 +28,15 @@ _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 class Program(Settings):
     """A program of the user's: its file or module, arguments and folder; paths are relative to the project's root."""
 
-    script: str | None = setting(None, "Path of the program's file.", basic=True)
+    script: str | None = setting(None, "Path of the program's file, from the project's root.", basic=True)
     module: str | None = setting(None, "Name of its module instead, as for python -m: package.train.", basic=True)
     args: tuple[str, ...] = setting((), "Words of its command line.", basic=True)
-    cwd: str | None = setting(None, "Working directory; None for the folder in which the launch is called.")
+    cwd: str | None = setting(
+        None,
+        "Working directory, where relative paths among its arguments start: . is the project's root; None for the "
+        "folder in which the launch is called.",
+        basic=True,
+    )
     config_file: str | None = setting(
         None,
         "YAML, JSON or TOML file among args, as it is written there, of which a run gets a copy with config_values.",
@@ -48,6 +53,10 @@ class Program(Settings):
         None,
         "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
         "the port are those of the launch.",
+    )
+    stop_signal: Literal["SIGTERM", "SIGINT"] = setting(
+        "SIGTERM",
+        "Signal with which a stop begins: SIGINT, as Ctrl-C sends it, for one that saves on KeyboardInterrupt.",
     )
 
     @field_validator("args", "resume", "config_values", mode="before")
@@ -110,7 +119,7 @@ class Program(Settings):
         count = launch.num_processes * launch.nnodes
         options = ["--config_file", str(self.accelerate_file(root)), "--num_processes", str(count), "--gpu_ids", "all"]
         options += [] if launch.gpus == () else ["--main_process_port", "0"]  # mpirun on the CPU needs a real port
-        return ["-m", "accelerate.commands.launch", *options, *target]
+        return ["-m", "accelerate.commands.launch", *options, *torchrun.after_options(target)]
 
     def accelerate_file(self, root: Path) -> Path | None:
         """Return the config file of accelerate; None if it names none."""
@@ -197,7 +206,7 @@ class Program(Settings):
         args = list(self.args)
         copies: dict[str, Path] = {}
         for file, (path, values) in self.config_changes(Path.cwd()).items():
-            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_copy", str(path), *values]
+            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_file", str(path), *values]
             done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
             if done.returncode:
                 sys.exit(done.returncode)
@@ -205,16 +214,17 @@ class Program(Settings):
         args = self.with_copies(args, copies)
         words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
+        *agent, script = torchrun.by_hand(sys.argv[0], launch)
         if launch.nnodes > 1 and not is_a_rank and launch.torchrun is not False:
-            line = shlex.join(torchrun.by_hand(sys.argv[0], launch))
+            line = shlex.join([*agent, "--", script])
             raise LaunchError(
                 f"nnodes={launch.nnodes}: python starts it on one machine; start it on each with: {line}, where "
                 f"{torchrun.NODE} is the number of the machine, from 0, and {torchrun.ADDRESS} that of the first one"
             )
         if is_a_rank or launch.torchrun is False or self.accelerate_config is not None:
             return [str(python.path), *words]
-        _, *options, _ = torchrun.by_hand("", launch)
-        return [str(python.path), *python.safe_path, "-m", "torch.distributed.run", *options, *words]
+        module = [str(python.path), *python.safe_path, "-m", "torch.distributed.run"]
+        return [*module, *agent[1:], *torchrun.after_options(words)]
 
 
 def config_file_of(word: str) -> str:

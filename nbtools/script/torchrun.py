@@ -69,9 +69,18 @@ def torchrun_command(
         *([f"--shutdown-timeout={launch.shutdown_timeout_s}"] if has_shutdown_timeout else []),
         f"--log-dir={RunDir(run).node_logs(node)}",
         *([f"--redirects={redirects}"] if redirects else []),
-        *program,
+        *after_options(program),
         *args,
     ]
+
+
+def after_options(program: Sequence[str]) -> list[str]:
+    """Return the words of a program, `-m` and a module or a path first, as they follow the options of its launcher.
+
+    Without `--`, torchrun refuses arguments of the program that begin several of its own options, such as `--log`.
+    """
+    at = 1 if program[0] == "-m" else 0
+    return [*program[:at], "--", *program[at:]]
 
 
 def by_hand(script: str, launch: Launch) -> list[str]:

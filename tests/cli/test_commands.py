@@ -144,13 +144,13 @@ def test_new_makes_a_project_of_a_folder_that_belongs_to_none_and_says_so(
 
 def test_new_writes_a_launcher_script_that_keeps_the_arguments_of_a_program(root: Path, cli: Cli) -> None:
     (root / "train.py").write_text(PRINTS_LOSSES)
-    words = ("--nproc-per-node", "2", "--cwd", ".", "--resume-with", "--resume {checkpoint}")
+    words = ("--nproc-per-node", "2", "--cwd", ".", "--resume-with", "--resume {checkpoint}", "--stop-signal", "SIGINT")
     made = cli("new", "train.py", "tiny", *words, "--", "--lr", "3e-4", "--name", "a b")
     assert made.stdout == "scripts/tiny.py\n"
     script = read_script(root / "scripts" / "tiny.py")
-    assert script.program == Program(
-        script="train.py", args=("--lr", "3e-4", "--name", "a b"), cwd=".", resume=("--resume", "{checkpoint}")
-    )
+    args = ("--lr", "3e-4", "--name", "a b")
+    kept = Program(script="train.py", args=args, cwd=".", resume=("--resume", "{checkpoint}"), stop_signal="SIGINT")
+    assert script.program == kept
     assert (script.launch, script.recipe, script.hand_edited) == (Launch(nproc_per_node=2), None, False)
     run = Run(cli("launch", "scripts/tiny.py", "--gpus", "none", "--", "--more").stdout.strip())
     assert run.wait(timeout_s=120) == "SUCCEEDED"
@@ -162,6 +162,7 @@ def test_new_tells_what_a_program_and_a_recipe_do_not_take(root: Path, cli: Cli)
     (root / "train.py").write_text("pass\n")
     assert "--preset: is for a recipe" in cli("new", "train.py", "tiny", "--preset", "cpu_demo", code=2).stderr
     assert "--set FIELD=VALUE" in cli("new", "mlm_pretraining", "tiny", "--", "--lr", "1", code=2).stderr
+    assert "--stop-signal: is for a program" in cli("new", "llm_gan", "x", "--stop-signal", "SIGINT", code=2).stderr
     assert "--cwd nowhere: no such folder" in cli("new", "train.py", "tiny", "--cwd", "nowhere", code=2).stderr
     assert not [*(root / "scripts").iterdir()]
 

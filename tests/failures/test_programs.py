@@ -153,7 +153,7 @@ RANKS = {"mp.spawn": {1}, "mp.spawn, killed": {1}, "its own torchrun": {1}}
 
 def failed(project: Project, text: str, nproc_per_node: int = 2) -> tuple[Run, Failure]:
     script = project.root / "theirs.py"
-    script.write_text(text)
+    script.write_text(f"{text}\n# one of the programs that read their RANK\n")
     run = nt.launch(script, nproc_per_node=nproc_per_node, gpus=())
     assert run.wait(120, check=False) is RunState.FAILED, run.log()
     assert run.failure is not None

@@ -131,7 +131,8 @@ def test_a_script_of_somebody_else_has_devices_disk_and_a_command(project: Proje
     path.write_text("pass\n")
     checked = nt.preflight(path, gpus=())
     assert [finding.subject for finding in checked.findings] == ["program", "devices", "torch", "disk", "command"]
-    assert found(checked, "program").text == f"'scripts/train.py', started in {Path.cwd()}"
+    where = f"'scripts/train.py', started in {Path.cwd()}; its run is kept in {project.runs}"
+    assert found(checked, "program").text == where
     assert "not known" in found(checked, "disk").text
     assert found(checked, "command").text.endswith(f" {path}")
     assert checked.config is None
@@ -304,7 +305,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
 @pytest.fixture
 def script(project: Project) -> Path:
     path = project.scripts / "train.py"
-    path.write_text("pass\n")
+    path.write_text("import os\nos.environ['RANK']\n")
     return path
 
 

@@ -42,6 +42,7 @@ from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, goes_on, run_folders
+from nbtools.script.program import Program
 from nbtools.script.script import write_script
 from nbtools.script.torchrun import torchrun_command
 
@@ -59,7 +60,15 @@ def script(project: Project) -> Path:
 
 def test_launch_takes_every_field_of_its_settings_by_name() -> None:
     parameters = inspect.signature(launch).parameters
-    assert Launch.model_fields.keys() == parameters.keys() - {"script", "args", "cwd", "name", "after", "queue"}
+    assert Launch.model_fields.keys() == parameters.keys() - {
+        "script",
+        "args",
+        "cwd",
+        "name",
+        "stop_signal",
+        "after",
+        "queue",
+    }
     assert all(f"        {name}: " in str(launch.__doc__) for name in parameters)
 
 
@@ -75,8 +84,27 @@ def test_the_command_needs_no_shell_and_no_port() -> None:
         *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
         *("--local-addr=127.0.0.1", "--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
         *("--log-dir=/p/runs/2026_x/ranks", "--redirects=1:3,2:3"),
-        *("/p/a b.py", "--name", "$(touch p) 'q'", "-x"),
+        *("--", "/p/a b.py", "--name", "$(touch p) 'q'", "-x"),
     ]
+
+
+@pytest.mark.slow
+def test_no_word_of_a_program_is_read_by_torchrun_or_accelerate(project: Project) -> None:
+    from accelerate.commands.launch import launch_command_parser
+    from torch.distributed.run import get_args_parser
+
+    (project.root / "a.py").write_text("")
+    for program in (Program(script="a.py"), Program(module="pkg.train")):
+        by_accelerate = program.replace(accelerate_config="c.yaml").words(project.root, Launch())
+        by_torchrun = torchrun_command(program.words(project.root, Launch()), Launch(), run=Path("/r"))
+        for parser, command in (get_args_parser(), by_torchrun[4:]), (launch_command_parser(), by_accelerate[2:]):
+            options = parser._option_string_actions
+            prefixes = {option[:end] for option in options for end in range(2, len(option) + 1)}
+            for word in sorted(prefixes):
+                for args in ([word], [f"{word}=1"], [word, "1", "--", word], ["--", word], ["--"]):
+                    read = parser.parse_args([*command, *args])
+                    assert (read.training_script_args, bool(read.module)) == (args, program.module is not None)
+                    assert read.training_script in (program.module, str(project.root / "a.py"))
 
 
 def test_one_process_redirects_nothing_and_an_old_torchrun_gets_no_shutdown_timeout() -> None:
@@ -281,7 +309,7 @@ def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_in
 
 
 @pytest.mark.promise("guide-A20")
-def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_itself(
+def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lonely" / "träin $(x).py"
@@ -289,8 +317,8 @@ def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_beside_i
     path.write_text("pass\n")
     monkeypatch.chdir(tmp_path)
     checked = preflight(path, gpus=())
-    assert (checked.cwd, checked.project.runs) == (tmp_path, path.parent / "runs"), "as torchrun has it"
-    assert checked.name == "train_x"
+    assert (checked.cwd, checked.project.runs) == (tmp_path, tmp_path / "runs"), "as torchrun has it"
+    assert checked.name == "lonely_train_x"
     assert not checked.project.runs.exists()
 
 

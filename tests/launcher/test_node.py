@@ -295,7 +295,7 @@ def test_a_failure_on_another_machine_ends_the_run_and_is_its_failure(project: P
 @pytest.mark.slow
 def test_a_stop_before_the_other_machine_has_joined_leaves_nothing(project: Project) -> None:
     script = project.scripts / "waits.py"
-    script.write_text("import time; time.sleep(600)")
+    script.write_text("import time; time.sleep(600)  # whatever its RANK is")
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=5)
     eventually(run.files.log.exists)
     run.stop()

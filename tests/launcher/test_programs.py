@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,7 +16,7 @@ import pytest
 from waiting import eventually
 
 import nbtools as nt
-from nbtools.config import Launch
+from nbtools.config import Launch, Slurm
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import preflight
 from nbtools.machine.processes import members, outermost
@@ -25,6 +26,8 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState, waiting_for
 from nbtools.script.program import Program
 from nbtools.script.script import write_script
+
+from asking import asked
 
 WORKER = """
 import os, signal, sys, time
@@ -83,6 +86,49 @@ def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, 
     eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
 
 
+SAVES_ON_CTRL_C = """
+import os, sys, time  # whatever its RANK is
+def main(*args):
+    try:
+        os.write(1, b"started %d\\n" % os.getpid())
+        time.sleep(600)
+    except KeyboardInterrupt:
+        time.sleep(2)
+        os.write(1, b"saved\\n")
+"""
+CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n"
+INTERRUPTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "torchrun": ("main()", {}, {"nproc_per_node": 2}),
+    "slurm": ("main()", {}, {"nproc_per_node": 2, "cluster": Slurm(gpus_per_node=0)}),
+    "no torchrun": ("from torch.multiprocessing import spawn; spawn(main, nprocs=2)", {}, {"torchrun": False}),
+    "accelerate": ("main()", {"accelerate_config": "accelerate.yaml"}, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.needs("slurm") if name == "slurm" else ()) for name in INTERRUPTED]
+)
+def test_a_program_that_saves_on_ctrl_c_is_stopped_by_sigint(
+    cpu_project: Project, name: str, request: pytest.FixtureRequest
+) -> None:
+    if name == "slurm":
+        request.getfixturevalue("slurm_cluster")
+    body, more, options = INTERRUPTED[name]
+    (cpu_project.root / "theirs.py").write_text(f"{SAVES_ON_CTRL_C}if __name__ == '__main__':\n    {body}\n")
+    (cpu_project.root / "accelerate.yaml").write_text(CONFIG)
+    run = nt.launch(
+        Program(script="theirs.py", stop_signal="SIGINT", **more),
+        **{"gpus": None if name == "slurm" else (), **options},
+    )
+    count = 1 if name == "accelerate" else 2
+    log = [run.log, lambda: "".join(path.read_text() for path in run.dir.glob("r*/**/stdout.log"))]
+    eventually(lambda: sum(text().count("started") for text in log) == count, run.log, within_s=60)
+    assert run.stop().startswith("stopped at step 0 on SIGINT; ")
+    assert run.state is RunState.STOPPED
+    assert sum(text().count("saved") for text in log) == count
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mp.spawn", "subprocesses in sessions of their own"])
 def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: str) -> None:
@@ -97,6 +143,17 @@ def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: 
     assert "torchrun" not in run.failure.message
     eventually(lambda: not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
     eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
+
+
+@pytest.mark.slow
+def test_the_run_of_a_program_is_found_where_it_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "train.py").write_text("print('step 1 loss 2.5')\n")
+    monkeypatch.chdir(tmp_path)
+    run = nt.launch("trainer/train.py", gpus=(), torchrun=False)
+    run.wait(60)
+    assert run.dir.parent == tmp_path / "runs"
+    assert [found.id for found in nt.runs()] == [nt.Run("latest").id] == [run.id]
 
 
 def test_a_module_that_is_nowhere_is_refused_with_the_folder_that_has_it(
@@ -141,10 +198,13 @@ args = p.{parse}()
     ],
 )
 def test_arguments_that_argparse_will_refuse_are_reported_before_the_launch(
-    cpu_project: Project, args: str, parse: str, why: list[str]
+    cpu_project: Project, args: str, parse: str, why: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = cpu_project.root / "train.py"
     script.write_text(TRAIN.format(parse=parse))
+    monkeypatch.chdir(script.parent)
+    assert preflight(script, args=args.split(), gpus=()).warnings == ()  # a launch neither runs nor interprets it
+    asked(script)
     found = [finding for finding in preflight(script, args=args.split(), gpus=()).findings if finding.level == "warn"]
     assert [finding.sentence for finding in found] == [f"the program refuses its arguments: {each}" for each in why]
     ended = subprocess.run([sys.executable, script, *args.split()], capture_output=True, check=False)

@@ -1,6 +1,7 @@
 """torchrun as it runs in Slurm jobs, where each process gets more than one SIGTERM."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,8 @@ def test_further_sigterms_do_not_end_the_agent_before_ranks_that_save(project: P
     eventually(lambda: "closing signal" in log.read_text())  # the rank is in the middle of a step
 
     def ends_under_signals() -> bool:
+        agent.send_signal(signal.SIGINT)
+        time.sleep(0.1)
         agent.terminate()
         time.sleep(0.1)  # signals that are pending at once would be one
         return agent.poll() is not None

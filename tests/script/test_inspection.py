@@ -86,7 +86,7 @@ def test_a_module_may_be_a_package_with_a_main(project: Project, monkeypatch: py
     main = written(project.root, "pkg/__main__.py", "print('step 1 loss 1.5')\n")
     checked = preflight(Program(module="pkg"), gpus=())
     assert checked.source == main
-    assert checked.command(Path("/r"))[-2:] == ["-m", "pkg"]
+    assert checked.command(Path("/r"))[-3:] == ["-m", "--", "pkg"]
     with pytest.raises(LaunchError, match=r"module=nowhere\.train: is neither in "):
         preflight(Program(module="nowhere.train"), gpus=())
 
@@ -145,7 +145,53 @@ def test_a_program_that_is_one_rank_is_started_by_torchrun(project: Project, nam
     checked = preflight(path, nproc_per_node=2, gpus=())
     assert checked.launch.torchrun is True
     assert "torch.distributed.run" in checked.command(Path("/r"))
-    assert not checked.warnings
+    assert not any("its own processes" in warning for warning in checked.warnings)
+
+
+JOINED = {
+    "a process group": "import torch.distributed as dist\ndist.init_process_group()\n",
+    "a variable": "import os\nrank = int(os.environ['RANK'])\n",
+    "a trainer": "from transformers import Trainer\nTrainer(model).train()\n",
+    "a trainer of its own": "from trl import SFTTrainer\nclass Mine(SFTTrainer):\n    pass\nMine().train()\n",
+    "accelerate": "from accelerate import Accelerator\n",
+    "Lightning": "import pytorch_lightning as pl\n",
+    "a module of the project": "from lib.engine import train\ntrain()\n",
+    "an old launcher's argument and its variable": "p.add_argument('--local_rank', default=os.environ['LOCAL_RANK'])\n",
+}
+APART = {
+    "no word of ranks": ("import torch\nprint(1)\n", "names no process group"),
+    "DataParallel": ("model = torch.nn.DataParallel(model)\n", "names no process group"),
+    "a class of its own": ("class Trainer:\n    pass\nTrainer().train()\n", "no trainer"),
+    "an old launcher's argument": (
+        "p.add_argument('--local_rank', type=int, default=-1)\nif p.parse_args().local_rank != -1:\n"
+        "    torch.distributed.init_process_group('gloo')\n",
+        "takes --local_rank, which torchrun does not pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_ranks_that_something_joins_are_no_separate_trainings(project: Project, name: str) -> None:
+    written(project.root, "lib/engine.py", "from lib import group\n")
+    written(project.root, "lib/group.py", JOINED["a process group"])
+    assert not preflight(written(project.root, "train.py", JOINED[name]), nproc_per_node=2, gpus=()).warnings
+
+
+@pytest.mark.parametrize("name", APART)
+def test_several_ranks_that_nothing_joins_are_separate_trainings(project: Project, name: str) -> None:
+    text, why = APART[name]
+    path = written(project.root, "train.py", text)
+    (warning,) = preflight(path, nproc_per_node=2, gpus=()).warnings
+    assert warning.startswith("2 separate trainings, which will overwrite each other's files: train.py ")
+    assert why in warning
+    assert not preflight(path, gpus=()).warnings
+    assert not preflight(path, nproc_per_node=2, gpus=(), torchrun=False).warnings
+
+
+def test_a_program_that_handles_ctrl_c_alone_is_told_of_the_stop_signal(project: Project) -> None:
+    path = written(project.root, "train.py", "try:\n    main()\nexcept KeyboardInterrupt:\n    save()\n")
+    assert "--stop-signal SIGINT" in str(preflight(path, gpus=()).warnings)
+    assert not preflight(path, gpus=(), stop_signal="SIGINT").warnings
 
 
 def test_several_machines_need_torchrun(project: Project) -> None:

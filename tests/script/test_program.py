@@ -175,12 +175,12 @@ def test_python_runs_the_program_under_torchrun_with_further_arguments(project: 
     launch = Launch(nproc_per_node=2, gpus=(), omp_num_threads=3)
     path = write_script(program, "mine", launch, project=project)
     (elsewhere := project.root / "elsewhere").mkdir()
-    done = started(sys.executable, path, "--lr", "0.1 \n2", cwd=elsewhere)
+    done = started(sys.executable, path, "--log", "0.1 \n2", "--", "--m", cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     found = recorded(records)
     assert found.keys() == {"rank0", "rank1"}
     for each in found.values():
-        assert each["args"] == ["--name", "it's $(touch p)", "", "--lr", "0.1 \n2"]
+        assert each["args"] == ["--name", "it's $(touch p)", "", "--log", "0.1 \n2", "--", "--m"]
         assert (each["world"], each["name"], each["threads"], each["gpus"]) == ("2", "__main__", "3", "")
         assert Path(each["cwd"]) == elsewhere, "without cwd, the folder of the call"
     assert not (project.root / "p").exists()
@@ -229,13 +229,13 @@ def test_a_module_is_found_in_its_working_directory(project: Project, records: P
 def test_a_launched_script_starts_its_program_and_keeps_its_bytes(project: Project, records: Path) -> None:
     program = Program(script="train.py", args=["--lr", "1"])
     path = write_script(program, "mine", Launch(nproc_per_node=2, gpus=()), project=project)
-    run = nt.launch(path, args=["--more"])
+    run = nt.launch(path, args=["--monitor", "--", "--log"])
     run.wait(120)
     assert run.name == "mine"
-    assert recorded(records)["rank1"]["args"] == ["--lr", "1", "--more"]
+    assert recorded(records)["rank1"]["args"] == ["--lr", "1", "--monitor", "--", "--log"]
     assert run.files.script.read_text() == RECORDS
     assert run.info["program"] == program.model_dump(mode="json", exclude={"args"})
-    assert run.info["args"] == ["--lr", "1", "--more"]
+    assert run.info["args"] == ["--lr", "1", "--monitor", "--", "--log"]
 
 
 @pytest.mark.slow
@@ -244,10 +244,10 @@ def test_a_module_is_launched_from_its_folder(project: Project, records: Path) -
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "train.py").write_text(RECORDS)
-    run = nt.launch(Program(module="pkg.train", cwd="repo"), gpus=(), args=["x"])
+    run = nt.launch(Program(module="pkg.train", cwd="repo"), gpus=(), args=["--", "--start"])
     run.wait(120)
     assert recorded(records)["rank0"]["cwd"] == str(project.root / "repo")
-    assert recorded(records)["rank0"]["args"] == ["x"]
+    assert recorded(records)["rank0"]["args"] == ["--", "--start"]
     assert run.files.script.read_text() == RECORDS
     assert not (project.root / "repo" / "runs").exists()
 
@@ -265,10 +265,10 @@ def test_accelerate_starts_a_program_by_its_own_config(project: Project, records
     (project.root / "train.py").write_text(ACCELERATED)
     config = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 4\nuse_cpu: true\n"
     (project.root / "accelerate.yaml").write_text(config + "num_machines: 1\nmachine_rank: 0\nmixed_precision: 'no'\n")
-    program = Program(script="train.py", args=["--lr", "1"], accelerate_config="accelerate.yaml")
+    program = Program(script="train.py", args=["--num_processes", "1", "--"], accelerate_config="accelerate.yaml")
     run = nt.launch(program, gpus=())
     run.wait(180)
-    assert "processes 1 device cpu ['--lr', '1']" in run.log()
+    assert "processes 1 device cpu ['--num_processes', '1', '--']" in run.log()
     assert "accelerate.commands.launch" in run.info["argv"]
     assert not nt.preflight(program, gpus=()).warnings
     (warning,) = nt.preflight(program, gpus=(), nproc_per_node=2).warnings
@@ -311,7 +311,7 @@ def test_by_hand_several_machines_are_refused_with_the_line_for_each(project: Pr
     refused = started(sys.executable, path, cwd=project.root).stderr
     assert "LaunchError: nnodes=2: python starts it on one machine" in refused
     assert "torchrun --nnodes=2 --node-rank=NODE --master-addr=ADDRESS" in refused
-    assert f"{path}, where NODE is" in refused
+    assert f" -- {path}, where NODE is" in refused
 
 
 def test_an_accelerate_config_in_the_home_is_found(

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.machine.interpreter import own_interpreter
+from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.program_flags import declared_arguments, flags_of_program, num_epochs
 from nbtools.script.resume_arguments import arguments_in, resume_words, takes_path, with_checkpoint
+
+from asking import asked
 
 SOURCES = [
     ("p.add_argument('-r', '--resume', type=str)", "--resume {checkpoint}"),
@@ -66,6 +70,12 @@ def test_only_a_name_that_means_a_resume_is_used_without_a_question(flag: str, w
     assert resume_words([flag])
 
 
+def declared(path: Path) -> ScriptArguments | None:
+    """What a launch knows of a program that was asked."""
+    asked(path)
+    return declared_arguments(path, own_interpreter(), path.parent, None)
+
+
 def test_the_types_of_arguments_in_other_modules_count_as_well(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("from options import make\nargs = make().parse_args()\n")
     (tmp_path / "options.py").write_text(
@@ -74,7 +84,7 @@ def test_the_types_of_arguments_in_other_modules_count_as_well(tmp_path: Path) -
         "    p.add_argument('--checkpoint', action='store_true')\n    p.add_argument('--load', default='a.pt')\n"
         "    p.add_argument('--ckpt', default=None)\n    return p\n"
     )
-    found = flags_of_program(tmp_path / "train.py", [], declared_arguments(tmp_path / "train.py", None, []))
+    found = flags_of_program(tmp_path / "train.py", [], declared(tmp_path / "train.py"))
     assert found == {
         "--resume": "number",
         "--resume-from": "number",
@@ -133,12 +143,12 @@ def test_the_parser_may_be_in_another_module_of_the_program(tmp_path: Path) -> N
         "    p.add_argument('--resume', action='store_true')\n    p.add_argument('--lr', type=float)\n    return p\n"
     )
     assert resume_words(arguments_in(tmp_path / "train.py")) == ()
-    declared = declared_arguments(tmp_path / "train.py", None, [])
-    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], declared)
+    known = declared(tmp_path / "train.py")
+    found = flags_of_program(tmp_path / "train.py", ["--seed", "1"], known)
     assert found == {"--seed": "value", "--resume-from": "value", "--resume": "nothing", "--lr": "number"}
     assert resume_words(found) == ("--resume-from", "{checkpoint}")
     (tmp_path / "train.py").write_text("no python")
-    assert declared_arguments(tmp_path / "train.py", None, []) is None
+    assert declared_arguments(tmp_path / "train.py", own_interpreter(), tmp_path, None) is None
     assert flags_of_program(tmp_path / "train.py", ["--seed", "1"], None) == {"--seed": "value"}
 
 
@@ -162,7 +172,7 @@ def test_the_number_of_epochs_is_that_of_the_words_or_the_default(tmp_path: Path
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--warmup_epochs', type=int, default=2)\n"
         "p.add_argument('--epochs', type=int, default=10)\np.parse_args()\n"
     )
-    assert num_epochs(args.split(), declared_arguments(path, None, [])) == found
+    assert num_epochs(args.split(), declared(path)) == found
     assert num_epochs([], None) is None
 
 

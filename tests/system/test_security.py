@@ -395,8 +395,8 @@ FORBIDDEN = {
 }
 
 
-RUNS_A_SCRIPT = {("script/arguments/intercept.py", "runpy.run_path")}
-"""*Ask the script* says what it will do, and then runs the script in a child process up to its parser."""
+RUNS_A_SCRIPT = {("script/intercept/run_to_parser.py", "runpy.run_path")}
+"""Once the user has let forms run the programs of a project, a child process runs one up to its parser."""
 
 REPLACES_ITS_PROCESS = {("script/program.py", "Program.run"): "os.execvp(command[0], command)"}
 """Only `python scripts/NAME.py` becomes the program that this script names; each other exec starts Python itself."""

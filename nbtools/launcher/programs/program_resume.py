@@ -13,7 +13,7 @@ from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptErr
 from nbtools.launcher.programs.program_restart import recorded_words
 from nbtools.project import Project, expanded, find_project
 from nbtools.run.lineage import ancestors
-from nbtools.run.records import mapping_at, recorded_arguments
+from nbtools.run.records import mapping_at, recorded_arguments, stop_signal
 from nbtools.run.run import Run, unclear_checkpoints
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
@@ -178,6 +178,7 @@ def program_of(run: Run) -> Program:
         recorded = mapping_at(secret_values.restored(run.files, run.info), "program")
     changed = tuple(map(str, recorded.get("config_values") or ()))
     values |= {"config_file": recorded.get("config_file"), "config_values": changed}
+    values["stop_signal"] = stop_signal(run.info).name
     return Program(**values, cwd=str(cwd) if cwd else None, resume=recorded_words(run.info))
 
 

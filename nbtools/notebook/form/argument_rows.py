@@ -1,6 +1,7 @@
 """Rows for the arguments that a program declares: they read and write the words of its command line."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -21,13 +22,13 @@ from nbtools.notebook.widgets import button
 from nbtools.project import expanded
 from nbtools.rundir.secret_values import MASK
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same
-from nbtools.script.arguments.ask import TIME_LIMIT_S, ask
+from nbtools.script.arguments.ask import TIME_LIMIT_S, ask, known_arguments
 from nbtools.script.arguments.command_line import CommandLine, parse_words
-from nbtools.script.arguments.config_copy import keys_of_config
-from nbtools.script.arguments.from_source import arguments_of
-from nbtools.script.arguments.value_texts import element_type, is_list
+from nbtools.script.arguments.config_file import keys_of_config
+from nbtools.script.arguments.consent import consent_to, remember_consent, repository_of, why_never
 from nbtools.script.field import Field
 from nbtools.script.program import Program, config_file_of
+from nbtools.script.values import element_type, is_list
 from nbtools.settings import may_be_path
 
 _FEW = 24
@@ -35,10 +36,10 @@ _FEW = 24
 _NUM_COLUMNS = 3
 _COMMAND = "sub-command"
 _WHY_ASK = (
-    "Runs the program up to its parser, which answers instead of parsing: in a process of its own with the program's "
-    f"Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the parser is executed, "
-    "in a temporary folder with copies of the small files of the working directory and links to the rest: files there "
-    "are not changed by Python's own functions, but new ones in its folders are real."
+    "A program knows its arguments best: it runs up to its parser, which then answers instead of parsing, in a process "
+    f"of its own, with its Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the "
+    "parser is executed as you, with your environment; files of the project cannot be changed. Until then the rows are "
+    "preliminary: what its source tells at a glance."
 )
 
 
@@ -57,7 +58,7 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A program's arguments and interpreter, found without running it."""
+    """A program's arguments and interpreter, found without running the program."""
 
     arguments: ScriptArguments | None
     """None if its file cannot be read."""
@@ -65,6 +66,8 @@ class _Answer:
     """The interpreter that runs it, with its torch."""
     mistakes: Mapping[str, str] = field(default_factory=dict)
     """Why that interpreter cannot run it, by field."""
+    consent: bool | None = None
+    """Whether the user lets the program run up to its parser; None if that was not asked."""
 
 
 class WordRows:
@@ -236,11 +239,11 @@ class ArgumentRows:
     ) -> None:
         """Show nothing until a program is chosen; the box of the sections `outer` finds arguments too.
 
-        After a change of a row `fill` is called with values of the program by field; `on_read` is called from a thread
-        when arguments have been read.
+        After a change of a row `fill` is called with values of the program by field; `on_read` shows
+        the program again, and is called from a thread when arguments have been read.
         """
         self._root, self._guarded, self._outer, self._fill_in = root, guarded, outer, fill
-        self._read = Background(self._answer, on_read)
+        self._read, self._show_again = Background(self._answer, on_read), on_read
         self._asked: dict[_Question, ScriptArguments] = {}
         self._question: _Question | None = None
         self._python = self._problem = ""
@@ -251,17 +254,20 @@ class ArgumentRows:
         """Config files as arguments name them, each with the flag of its argument."""
         self._main = ""
         self._note = widgets.HTML()
-        self._ask = button("Ask the script", "comment", "Says what it does, and then does it")
-        self._ask.on_click(guarded(lambda: self._confirm(True)))
-        self._run = button("Run it", "play", "Run the program up to its parser")
-        self._run.on_click(guarded(self._start_asking))
-        cancel = button("Cancel", "times", "Run nothing")
-        cancel.on_click(guarded(lambda: self._confirm(False)))
-        why = widgets.HTML(f"<small>{escape(_WHY_ASK)}</small>", layout={"flex": "1 1 0"})
-        self._asks = widgets.HBox([why, self._run, cancel], layout={"align_items": "center", "display": "none"})
+        self._allow = button("Allow", "check", "Let forms run the programs of this project up to their parser")
+        self._allow.on_click(guarded(lambda: self._decide(True)))
+        self._refuse = button("Not now", "times", "Run nothing; the rows stay preliminary")
+        self._refuse.on_click(guarded(lambda: self._decide(False)))
+        self._ask = button("Ask the program", "comment", "Ask whether it may be run up to its parser")
+        self._ask.on_click(guarded(self._show_consent))
+        self._why = widgets.HTML(layout={"flex": "1 1 0"})
+        self._consent = widgets.HBox(
+            [self._why, self._allow, self._refuse], layout={"align_items": "center", "display": "none"}
+        )
         head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
         self.widget = widgets.VBox(
-            [head, self._asks, self.own.widget, self.config.widget], layout={"overflow": "visible", "display": "none"}
+            [head, self._consent, self.own.widget, self.config.widget],
+            layout={"overflow": "visible", "display": "none"},
         )
 
     @property
@@ -289,14 +295,14 @@ class ArgumentRows:
             self.widget.layout.display = "none"
             self._outer.join(None)
             return mistakes
+        assert self._question is not None and answer is not None
         if found is not self.own.shown or program.args != self.own.words:
             self._problem = ""
-            self._confirm(False)
-        self.own.show(found, program.args)
+        self.own.show(found, program.args, "" if found.is_complete or not found.parser else "preliminary")
         self._show_config(found, program)
         self._outer.join(self.own.sections)
         self.own.sections.join(self.config.sections if self.config.shown else None)
-        self._ask.layout.display = "" if found.can_ask else "none"
+        self._offer(found, answer[0].consent)
         self._say()
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)
@@ -306,7 +312,7 @@ class ArgumentRows:
         """Show the keys of the config files that arguments name; those of all but one have the name of their file."""
         assert self._question is not None
         self._configs, files = {}, dict[str, tuple[Path, int]]()
-        for argument in (argument for argument in found.arguments if argument.field.name in found.config_names):
+        for argument in found.arguments:
             value = self.own.value(argument)
             for word in value if isinstance(value, tuple) else (value,):
                 path = self._question.cwd / expanded(word) if isinstance(word, str) and may_be_path(word) else None
@@ -345,30 +351,31 @@ class ArgumentRows:
         changed_ns = 0 if path is None else path.stat().st_mtime_ns
         return _Question(path, program.module, cwd, python, needs_torch, changed_ns)
 
-    def _interpreter(self, question: _Question) -> Interpreter:
-        return interpreter_for(
-            question.script or question.cwd / "-", question.python, self._root, needs_torch=question.needs_torch
-        )
+    def _interpreter(self, question: _Question, *, may_run: bool) -> Interpreter:
+        program, needs_torch = question.script or question.cwd / "-", question.needs_torch
+        return interpreter_for(program, question.python, self._root, needs_torch=needs_torch, may_run=may_run)
 
     def _answer(self, question: _Question) -> _Answer:
         python, mistakes = None, {}
+        consent = consent_to(question.script or question.cwd / "-")
         try:
-            python = self._interpreter(question)
+            python = self._interpreter(question, may_run=consent is True)
             if question.needs_torch:
                 python.torch_text("version.py")
         except NbtoolsError as error:
             mistakes["python"] = str(error)
         if question.script is None:
             module = Program(module=question.module, cwd=str(question.cwd))
-            if python is not None and (why := module.why_missing(self._root, python)):
+            may_ask = python is not None and (python.is_own or consent is True)
+            if python is not None and may_ask and (why := module.why_missing(self._root, python)):
                 mistakes["module"] = why
             return _Answer(None, mistakes=mistakes)
         try:
-            search = python.search if python else ()
-            found = arguments_of(question.script, module=question.module, search=search)
+            path, search = (python.path, python.search) if python else (question.cwd, ())
+            found = known_arguments(question.script, path, question.cwd, module=question.module, search=search)
         except (NbtoolsError, OSError):  # the form names what is wrong with the file
             found = None
-        return _Answer(found, "" if python is None else str(python), mistakes)
+        return _Answer(found, "" if python is None else str(python), mistakes, consent)
 
     def _say(self, problem: str | None = None) -> None:
         """Show where the arguments come from, and a problem until another text replaces it."""
@@ -378,7 +385,10 @@ class ArgumentRows:
             return
         count = plural(len(found.arguments), "argument")
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
-        lines = [f"{what}{'' if found.is_complete or not found.parser else ', perhaps not all'}", *found.notes]
+        lines = [
+            f"{what}{'' if found.is_complete or not found.parser else ', preliminary: by its source'}",
+            *found.notes,
+        ]
         if keys is not None:
             count = plural(len(keys.arguments), "key")
             lines += [f"{count} of {keys.script.name}; a run gets a copy of a file with those that are changed"]
@@ -389,34 +399,62 @@ class ArgumentRows:
 
     # --- asking ---
 
-    def _confirm(self, is_open: bool) -> None:
-        """Show what asking the program does, with buttons to do it or to cancel; or hide the question."""
-        self._asks.layout.display = "" if is_open else "none"
+    def _offer(self, found: ScriptArguments, consent: bool | None) -> None:
+        """Ask the program if the user lets it and it has not answered, else show the question, or a button for it."""
+        assert self._question is not None and self._question.script is not None
+        wants = found.can_ask and not found.is_complete and self._question not in self._asked
+        never = why_never(self._question.script) if wants else ""
+        if wants and consent and not self._is_asking:
+            self._start_asking(self._question)
+        elif wants and consent is None and not never:
+            self._show_consent()
+        if not wants or consent is not None:
+            self._consent.layout.display = "none"
+        self._ask.layout.display = "" if wants and consent is False else "none"
+        self._problem = never or self._problem
 
-    def _start_asking(self) -> None:
-        self._confirm(False)
-        if self._is_asking or self._question is None or self._question.script is None:
-            return
-        self._is_asking, self._ask.disabled = True, True
-        self._say(f"asking {self._question.script.name} …")
-        threading.Thread(target=self._asking, args=(self._question,), name="nbtools-ask", daemon=True).start()
+    def _show_consent(self) -> None:
+        """Show what is asked of the user, and for which folder."""
+        if self._question is not None and self._question.script is not None:
+            what = f"Forms may run the programs of {repository_of(self._question.script)} up to their parser, as you?"
+            self._why.value = f"<b>{escape(what)}</b> <small>{escape(_WHY_ASK)}</small>"
+            self._consent.layout.display = ""
+
+    def _decide(self, is_allowed: bool) -> None:
+        """Remember the user's answer; the program is asked if it may be."""
+        self._consent.layout.display = "none"
+        if self._question is not None and self._question.script is not None:
+            remember_consent(self._question.script, is_allowed)
+            self._read.forget()
+            self._show_again()
+
+    def _start_asking(self, question: _Question) -> None:
+        self._is_asking = True
+        threading.Thread(target=self._asking, args=(question,), name="nbtools-ask", daemon=True).start()
 
     def _asking(self, question: _Question) -> None:
         assert question.script is not None
+        is_done = threading.Event()
+        threading.Thread(target=self._tell_time, args=(question.script.name, is_done), daemon=True).start()
         try:
-            python = self._interpreter(question)
+            python = self._interpreter(question, may_run=True)
             found = ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
-            self._asked[question] = found
         except (NbtoolsError, OSError) as error:
-            self._guarded(partial(self._say, str(error)))()
-            return
+            seen = self.own.shown or ScriptArguments(question.script, "")
+            found = replace(seen, notes=(str(error), *seen.notes))
         finally:
-            self._is_asking, self._ask.disabled = False, False
-        self._guarded(partial(self._show_answer, question))()
+            is_done.set()
+            self._is_asking = False
+        self._asked[question] = found
+        self._show_again()
 
-    def _show_answer(self, question: _Question) -> None:
-        if question == self._question:
-            self._fill_in({"args": self.own.words})  # which shows it
+    def _tell_time(self, name: str, is_done: threading.Event) -> None:
+        """Show how long the program has been asked, each second."""
+        started = time.monotonic()
+        while not is_done.wait(1.0):
+            text = f"asking {name} … {time.monotonic() - started:.0f} s of at most {TIME_LIMIT_S:.0f} s"
+            self._guarded(partial(self._say, text))()
+        self._guarded(partial(self._say, ""))()
 
 
 def _described(argument: Argument) -> Field:

@@ -61,7 +61,7 @@ class FormBody:
             preset_config, preset_launch = recipe.preset(preset)
             content, launch = content or preset_config, launch or preset_launch
         launch = launch or Launch()
-        empty = {name: field.default for name, field in fields_of(Program).items()}
+        empty = {name: field.default for name, field in fields_of(Program).items()} | {"cwd": "."}
         self._defaults: Values = {} if recipe else {**empty, **values_of_rows(None, Launch())}
         values = values_of_rows(content, launch) if content else {**empty, **values_of_rows(None, launch)}
         self._lock = threading.RLock()
@@ -263,6 +263,9 @@ class FormBody:
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
             started = content.words(self._project.root, settings.resolved(1))
+            settings = (
+                settings.replace(torchrun=False) if content.accelerate_config and settings.nnodes == 1 else settings
+            )
             args = tuple(masked(content.args))
         if settings.cluster is None:
             try:

@@ -19,7 +19,7 @@ from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
 from nbtools.script.field import Field
-from nbtools.script.field_text import join_names, split_names
+from nbtools.script.values import join_names, split_names
 
 LABEL_WIDTH = "204px"
 INPUT_SHAPE = {

@@ -15,7 +15,7 @@ from nbtools.notebook.plots.view import KINDS
 from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control
 from nbtools.run.run import Run
 
-STOP = ("Stop", "Save a checkpoint, then end every process of this run")
+STOP = ("Stop", "End every process of this run; a recipe saves a checkpoint first")
 CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
 _CONTROLS = {

@@ -111,7 +111,7 @@ class RunTable(LiveView):
         self._open = _button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run)
         compare_all = "Draw the ticked runs over each other, below"
         self._compare = _button("Compare", "clone", compare_all, lambda: self._act("Comparing…", self._compared))
-        self._stop = _button("Stop", "stop", "Save a checkpoint of each ticked run and end it", self._stop_runs)
+        self._stop = _button("Stop", "stop", "End each ticked run; a recipe saves a checkpoint first", self._stop_runs)
         self._resume = _button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run)
         self._delete = _button("Delete…", "trash", "List what would be removed; then it is asked twice", self._ask)
         self._keep = _button("Keep", "", "Remove nothing", lambda: self._forget_plan("Nothing was removed."))

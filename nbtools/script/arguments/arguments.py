@@ -1,19 +1,21 @@
 """`ScriptArguments`: the arguments that a script declares, as fields of a form, and the words for a value."""
 
+import contextlib
+import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.secret_values import MASK, is_secret, masked, without_secrets
-from nbtools.script.arguments.value_texts import element_type, is_list, to_text
 from nbtools.script.field import Field
+from nbtools.script.values import element_type, is_list, to_text
 
 Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value", "pair"]
 """How words become a value: `--lr 1e-3`; `--fp16`; `--no-cache`; `--x`/`--no-x`; one flag per value; `-vv`;
@@ -23,7 +25,7 @@ NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """Numbers that argparse takes for values although they begin with `-`."""
 _JOINED = ("absl", "constants")
 """Parsers that read `--name=value` in one word."""
-_OWN_SETTINGS = ("flags", "negative_flags", "action", "nargs", "exclusive", "command", "const", "truth")
+_TYPES: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 REPLACING = ("click", "typer", "absl", "fire")
 """Parsers in which given values replace the default of an `append`; the others add to it."""
 
@@ -83,10 +85,6 @@ class ScriptArguments:
     """Paths that end with another name of a sub-command, each with the name that `commands` has."""
     needs_command: tuple[tuple[str, ...], ...] = ()
     """The paths that a further sub-command must follow; () stands for the script itself."""
-    computed: tuple[tuple[str, str], ...] = ()
-    """Flags, or places and names of parameters, whose default in the source is computed, each with its text."""
-    config_names: tuple[str, ...] = ()
-    """Names of the arguments whose value is the path of a YAML, JSON or TOML config."""
     is_complete: bool = False
     """Whether all arguments are known."""
     refuses_others: bool = False
@@ -220,22 +218,68 @@ def _merged(first: Argument, second: Argument) -> Argument | None:
     return None
 
 
-def made_argument(
-    name: str, kinds: Sequence[type], *, is_list: bool, is_optional: bool = False, **settings: Any
-) -> Argument:
-    """Return an argument of values of some kinds, or of lists of such; `settings` are those of both records."""
-    default, choices = settings["default"], settings["choices"]
+def argument_of(item: Mapping[str, Any]) -> Argument:
+    """Return the argument that the answer of a program describes; ValueError or TypeError if it describes none."""
+    action, nargs = item["action"], item.get("nargs")
+    if action not in get_args(Action) or (nargs not in (None, "?", "*", "+", "...") and not isinstance(nargs, int)):
+        raise ValueError(f"action {action!r}, nargs {nargs!r}")
+    kinds: list[Any] = [_TYPES[kind] for kind in item["types"]]
+    is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
+    required = item.get("is_required") is True
+    default, text = _tuples(item.get("default")), "" if required else str(item.get("default_text") or "")
+    if (shown := item.get("shown_default")) is not None and not required:
+        default, text = _from_shown(str(shown), kinds, item, is_list), ""
+    choices = None if item.get("choices") is None else tuple(map(_tuples, item["choices"]))
     if is_list and default is not None and not isinstance(default, tuple):
-        settings["default"] = (default,)
+        default = (default,)
     types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
-    if choices is not None and not is_list and settings["action"] != "count":
+    if choices is not None and not is_list and action != "count":
         types = ()
-    if is_optional or (default is None and not settings["is_required"] and not settings["default_text"]):
+    if item.get("is_optional") or (default is None and not required and not text):
         types = (*types, NoneType)
         if choices is not None and not is_list and None not in choices:
-            settings["choices"] = (*choices, None)
-    own = {key: settings.pop(key) for key in _OWN_SETTINGS if key in settings}
-    return Argument(made_field(name, types=types, **settings), **own)
+            choices = (*choices, None)
+    true, false = map(str, item.get("truth") or ("True", "False"))
+    told: dict[str, Any] = {name: str(item.get(name) or "") for name in ("help", "group", "source")}
+    told |= {"types": types, "default": default, "default_text": text, "choices": choices, "is_required": required}
+    names = ("flags", "negative_flags", "command")
+    flags, negative, command = (tuple(map(str, item.get(name) or ())) for name in names)
+    flags = tuple(sorted(flags, key=lambda flag: not flag.startswith("--")))
+    field, exclusive = made_field(str(item["name"]), **told), str(item.get("exclusive") or "")
+    const = _tuples(item.get("const", True))
+    return Argument(field, flags, negative, action, nargs, exclusive, command, const, (true, false))
+
+
+def as_key(argument: Argument) -> Argument:
+    """Return an argument that is written `a.b=value`, without dashes."""
+    key = (argument.field.name,)
+    return replace(argument, flags=key, negative_flags=(), action="key_value", nargs=None, truth=("true", "false"))
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_tuples, value))
+    if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
+        return value
+    return repr(value)
+
+
+def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> Any:
+    """Return the default that tyro shows in a help text."""
+    if text == "None" and item.get("is_optional"):
+        return None
+    if is_list:
+        return tuple(_value(word, kinds) for word in text.split())
+    return text if text in (item.get("choices") or ()) else _value(text, kinds)
+
+
+def _value(text: str, kinds: Sequence[type]) -> Any:
+    if bool in kinds and text in ("True", "False"):
+        return text == "True"
+    for kind in (kind for kind in (int, float) if kind in kinds):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def made_field(name: str, **settings: Any) -> Field:

@@ -1,8 +1,8 @@
-"""Asks a script for its arguments: a child process runs it up to its parser, without a GPU, a network or trackers."""
+"""Asks a program for its arguments: a child process runs it up to its parser; the answer is kept for its files."""
 
 import contextlib
+import hashlib
 import json
-import math
 import os
 import secrets
 import shutil
@@ -10,43 +10,53 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
-import psutil
+import orjson
 
-from nbtools.errors import shown
-from nbtools.script.arguments.arguments import Action, Argument, ScriptArguments, made_argument, with_unique_names
-from nbtools.script.arguments.config_copy import config_names
-from nbtools.script.arguments.from_source import arguments_of
-from nbtools.script.follow.modules import Modules
+from nbtools.errors import ScriptError, shown
+from nbtools.project import user_cache
+from nbtools.rundir.atomic import write_file
+from nbtools.script.arguments.arguments import ScriptArguments, argument_of, with_unique_names
+from nbtools.script.arguments.consent import consent_to, repository_of, why_never
+from nbtools.script.arguments.glance import glance, start_folder
+from nbtools.script.arguments.source_file import computed_defaults
 
 TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20
-_INTERCEPT = Path(__file__).with_name("intercept.py")
-_MARK = "NBTOOLS_ASK"
+_GRACE_S = 10
+_TIMED_OUT = 124
+_INTERCEPT = Path(__file__).parents[1] / "intercept"
 _MOST_ENTRIES = 2000
+_MOST_ANSWERS = 200
 _LARGEST_COPY_BYTES = 2**20
 _MOST_COPIED_BYTES = 64 * 2**20
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "CLEARML_OFFLINE_MODE": "1",
-    "NEPTUNE_MODE": "debug",
-    "MLFLOW_TRACKING_URI": "file:mlruns",
-    "MPLBACKEND": "Agg",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "CLEARML_OFFLINE_MODE")
+_ENVIRONMENT = dict.fromkeys((*_OFFLINE, "PYTHONDONTWRITEBYTECODE"), "1") | {"CUDA_VISIBLE_DEVICES": ""}
+_ENVIRONMENT |= {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}
+_ENVIRONMENT |= {"MLFLOW_TRACKING_URI": "file:mlruns", "MPLBACKEND": "Agg"}
+_SILENT: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 _REMOVED = ("PYTHONSAFEPATH", "PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_TYPES: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+def known_arguments(
+    script: Path, interpreter: str | Path, cwd: Path | None, *, module: str | None = None, search: Sequence[Path] = ()
+) -> ScriptArguments:
+    """Return the arguments of a program without running it: its kept answer, else a glance at its source.
+
+    Raises:
+        ScriptError: the script is missing, is no Python, or is too large.
+    """
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        kept = _answer_file(script, interpreter, cwd, module, search)
+        content = json.loads(kept.read_bytes()) if kept.stat().st_uid == os.getuid() else {}
+        if content and all(_stamp(Path(path)) == stamp for path, stamp in content["files"].items()):
+            return _read(content["answer"], script)
+    return glance(script, module)
 
 
 def ask(
@@ -58,11 +68,11 @@ def ask(
     search: Sequence[Path] = (),
     timeout_s: float = TIME_LIMIT_S,
 ) -> ScriptArguments:
-    """Run a script up to its parser and return the arguments that it declares there.
+    """Run a program up to its parser, if the user lets it, and return the arguments that it declares there.
 
     Code above the parser is executed, in a temporary folder with copies of the small files of `cwd` and links to the
-    rest, whose files Python's own functions cannot change. Where the script does not reach a parser, the result is that
-    of `arguments_of` with a note that says why.
+    rest, which it cannot change. Where the program does not reach a parser, the result is that of `glance` with a note
+    that says why.
 
     Args:
         script: the program.
@@ -75,83 +85,76 @@ def ask(
     Raises:
         ScriptError: the script is missing, is no Python, or is too large.
     """
-    script = Path(script)
-    declared = arguments_of(script, module=module, search=search)
-    if not declared.can_ask and declared.parser in ("", "constants", "config file"):  # it would train
-        return _with_note(declared, f"{script.name}: not run, since no known parser was found in its source")
-    modules = Modules(script, module, search)
-    cwd = cwd or script.absolute().parent
-    result, problem = _answer(script.absolute(), str(interpreter), cwd, module, modules.start, timeout_s)
-    if problem:
-        return _with_note(declared, problem)
+    script = Path(script).absolute()
+    seen = glance(script, module)
+    if not seen.can_ask:  # it would train
+        return _with_note(seen, f"{script.name}: not run, since no known parser was found in its source")
+    if not consent_to(script):
+        return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:
-        found = _read(result, declared, cwd)
+        result, problem = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
+        if problem:
+            return _with_note(seen, problem)
+        found = _read(result, script)
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        return _with_note(declared, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
-    return replace(found, config_names=config_names(modules, [a.field.name for a in found.arguments], found.parser))
+        return _with_note(seen, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):
+        _keep(_answer_file(script, interpreter, cwd, module, search), result)
+    return found
 
 
-def _with_note(declared: ScriptArguments, note: str) -> ScriptArguments:
-    return replace(declared, notes=(note, *declared.notes))
+def _with_note(seen: ScriptArguments, note: str) -> ScriptArguments:
+    return replace(seen, notes=(note, *seen.notes))
+
+
+# --- the child process ----------------------------------------------------------------------------
 
 
 def _answer(
-    script: Path, interpreter: str, cwd: Path, module: str | None, start: Path, timeout_s: float
+    script: Path, interpreter: str, cwd: Path, module: str | None, timeout_s: float
 ) -> tuple[dict[str, Any], str]:
-    """Run the script; return what the child process wrote, or why there is nothing."""
+    """Run the program; return what the child process wrote, or why there is nothing."""
     nonce = secrets.token_hex(16)
+    cwd, start = cwd.resolve(), start_folder(script, module)
     with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
         work, result = Path(folder, "cwd"), Path(folder, f"{nonce}.json")
         work.mkdir()
         with contextlib.suppress(OSError):
-            _fill(work, cwd.absolute())
-        settings = {
-            "script": str(script),
-            "module": module,
-            "start": str(start),
-            "cwd": str(cwd.resolve()),
-            "folder": os.path.realpath(folder),
-            "result": str(result),
-            "nonce": nonce,
-            "mark": _MARK,
-            "parent": os.getpid(),
-            "timeout_s": timeout_s,
-        }
+            _fill(work, cwd)
+        places = {"start": str(start), "cwd": str(cwd), "root": str(repository_of(script))}
+        places |= {"folder": os.path.realpath(folder), "result": str(result)}
+        settings = {"script": str(script), "module": module, "nonce": nonce, "timeout_s": timeout_s, **places}
+        command = [interpreter, str(_INTERCEPT), json.dumps({**settings, "parent": os.getpid()})]
         environment = {name: value for name, value in os.environ.items() if name not in _REMOVED}
+        environment |= {**_ENVIRONMENT, "NBTOOLS_ASK": nonce}
         try:
-            process = subprocess.Popen(
-                [interpreter, str(_INTERCEPT), json.dumps(settings)],
-                cwd=work,
-                env={**environment, **_ENVIRONMENT, _MARK: nonce},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(command, cwd=work, env=environment, start_new_session=True, **_SILENT)
         except (OSError, ValueError) as error:
             return {}, f"{interpreter} cannot be started: {error}; give the path of a Python"
-        timed_out = False
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _kill(process, nonce)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s + _GRACE_S)  # it ends itself, with all that it has started
+        timed_out = process.returncode in (None, _TIMED_OUT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         found = _result(result, nonce)
-    name = script.name
-    if found is None and timed_out:
-        return {}, f"{name}: did not reach its parser within {timeout_s:g} s, and was ended"
-    if found is None:
-        return {}, f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser"
-    if found.get("state") == "parsed":
-        return {**found, "work": os.path.realpath(work)}, ""
+        name = script.name
+        if found is None and timed_out:
+            return {}, f"{name}: did not reach its parser within {timeout_s:g} s, and was ended"
+        if found is None:
+            return (
+                {},
+                f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser",
+            )
+        if found.get("state") == "parsed":
+            return _settled(found, os.path.realpath(work), str(cwd), start), ""
     if missing := str(found.get("missing") or "")[:200]:
         return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
     return {}, f"{name}: {str(found.get('error'))[:500]}"
 
 
 def _fill(work: Path, cwd: Path) -> None:
-    """Copy the small files of a folder, which the script may then write, and link to the rest."""
+    """Copy the small files of a folder, which the program may then write, and link to the rest."""
     left = _MOST_COPIED_BYTES
     for path in islice(cwd.iterdir(), _MOST_ENTRIES):
         with contextlib.suppress(OSError):
@@ -161,27 +164,6 @@ def _fill(work: Path, cwd: Path) -> None:
                 left -= status.st_size
             else:
                 (work / path.name).symlink_to(path)
-
-
-def _kill(process: subprocess.Popen[bytes], nonce: str) -> None:
-    """Kill the process, its group, and what has left the group and still carries the mark."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for _ in range(20):
-        left = list(_marked(nonce))
-        for other in left:
-            with contextlib.suppress(psutil.Error):
-                other.kill()
-        if not left:
-            return
-
-
-def _marked(nonce: str) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == nonce:
-                yield process
 
 
 def _result(path: Path, nonce: str) -> dict[str, Any] | None:
@@ -195,120 +177,82 @@ def _result(path: Path, nonce: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("nonce") == nonce else None
 
 
-# --- the answer -----------------------------------------------------------------------------------
-
-
-def _read(result: Mapping[str, Any], declared: ScriptArguments, cwd: Path) -> ScriptArguments:
-    computed = dict(declared.computed)
-    known = {key: argument for argument in declared.arguments for key in _keys(argument)}
-    arguments = []
+def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[str, Any]:
+    """Return an answer with the real working directory, and no value of what asking, or another machine, changes."""
+    computed: dict[str, dict[str, str]] = {"": {}}
     for item in result["arguments"]:
-        argument = _argument(_with_cwd(item, result["work"], str(cwd)))
-        if (other := next((known[key] for key in _keys(argument) if key in known), None)) is not None:
-            field = argument.field
-            field = field.replace(
-                source=field.source or other.field.source,
-                help=field.help or other.field.help,
-                group=field.group or other.field.group,
-            )
-            field = field if not other.field.default_text else field.replace(help=other.field.help or field.help)
-            argument, text = replace(argument, field=field), other.field.default_text
-        else:
-            field, name = argument.field, argument.field.name.removeprefix(".".join((*argument.command, "")))
-            text = next((computed[k] for k in (*argument.flags, f"{field.source} {name}") if k in computed), "")
-        if text:  # what asking changes may change it: the environment, GPUs, the folder
+        item["help"] = str(item.get("help") or "").replace(work, cwd)
+        default = str(item.get("shown_default") or item.get("default"))
+        if work in default:
+            item |= {"default": None, "shown_default": None, "default_text": default.replace(work, cwd)}
+        argument = argument_of(item)
+        field, (file, _, line) = argument.field, argument.field.source.rpartition(":")
+        if file not in computed:
+            computed[file] = {}
+            with contextlib.suppress(ScriptError):
+                computed[file] = computed_defaults(start / file)
+        keys = (*argument.flags, f"{line} {field.name}")
+        item["help"] = field.help  # without secrets
+        if text := next((computed[file][key] for key in keys if key in computed[file]), ""):
             # A variable of the environment may be a secret, or one that asking has set.
             is_told = field.default is not None and not field.is_secret and "env" not in text
             here = f" When asked, the program computed {shown(field.default)}." if is_told else ""
-            field = field.replace(default=None, default_text=text, help=f"{field.help}{here}".strip())
-            argument = replace(argument, field=field)
-        arguments.append(argument)
-    pairs = [argument for argument in declared.arguments if argument.action == "pair"]
-    arguments = [a for a in arguments if not pairs or a.flags or a.nargs != "..."] + pairs
+            item |= {
+                "default": None,
+                "shown_default": None,
+                "default_text": text,
+                "help": f"{field.help}{here}".strip(),
+            }
+    result["files"] = [str(path).replace(work, cwd, 1) for path in result["files"]]
+    return result
+
+
+# --- kept answers ---------------------------------------------------------------------------------
+
+
+def _answer_file(
+    script: Path, interpreter: str | Path, cwd: Path | None, module: str | None, search: Sequence[Path]
+) -> Path:
+    """Return the file that keeps the answer of a program in one environment, below the user's cache folder."""
+    packages = [path for path in search if path.name in ("site-packages", "dist-packages") and path.is_dir()]
+    what = [str(script.absolute()), str(interpreter), str((cwd or script.parent).resolve()), module]
+    key = json.dumps([*what, *((str(path), path.stat().st_mtime_ns) for path in packages)])
+    return user_cache("answers", Path("/", hashlib.sha256(key.encode()).hexdigest()))
+
+
+def _keep(path: Path, answer: Mapping[str, Any]) -> None:
+    """Write an answer with what tells that its files are the same; the oldest answers go."""
+    files = {name: _stamp(Path(name)) for name in answer["files"]}
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_file(path, orjson.dumps({"files": files, "answer": answer}), mode=0o600)
+    kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    for old in kept[:-_MOST_ANSWERS]:
+        old.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> str:
+    """Return what changes with a file: its hash, or the size and time of a large one; empty if it is missing."""
+    try:
+        status = path.stat()
+        if status.st_size > _LARGEST_COPY_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def _read(result: Mapping[str, Any], script: Path) -> ScriptArguments:
     return ScriptArguments(
-        declared.script,
+        script,
         str(result["parser"]),
-        arguments=tuple(with_unique_names(arguments)),
+        arguments=tuple(with_unique_names([argument_of(item) for item in result["arguments"]])),
         commands=tuple(tuple(map(str, command)) for command in result["commands"]),
         aliases=tuple((tuple(map(str, path)), str(name)) for path, name in result["aliases"]),
         needs_command=tuple(tuple(map(str, command)) for command in result["needs_command"]),
+        refuses_others=result["refuses_others"] is True,
         is_complete=True,
-        can_ask=True,
     )
-
-
-def _with_cwd(item: Mapping[str, Any], work: str, cwd: str) -> dict[str, Any]:
-    """Return the description of an argument with the real working directory; a default in it is text alone."""
-    found = {**item, "help": str(item.get("help") or "").replace(work, cwd)}
-    default = str(item.get("shown_default") or item.get("default"))
-    if work in default:
-        found |= {"default": None, "shown_default": None, "default_text": default.replace(work, cwd)}
-    return found
-
-
-def _keys(argument: Argument) -> list[tuple[Any, ...]]:
-    """Return what tells an argument from the others of its command: its flags; its name if it has none."""
-    name = argument.field.name.removeprefix(".".join((*argument.command, "")))
-    return [(argument.command, text.replace("-", "_")) for text in argument.flags or (name,)]
-
-
-def _argument(item: Mapping[str, Any]) -> Argument:
-    """Return the argument that the child process describes."""
-    action, nargs = item["action"], item.get("nargs")
-    if action not in get_args(Action) or (nargs not in (None, "?", "*", "+", "...") and not isinstance(nargs, int)):
-        raise ValueError(f"action {action!r}, nargs {nargs!r}")
-    kinds = [_TYPES[kind] for kind in item["types"]]
-    is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
-    default, text = _tuples(item.get("default")), str(item.get("default_text") or "")
-    required = item.get("is_required") is True
-    text = "" if required else text
-    if (shown := item.get("shown_default")) is not None and not required:
-        default, text = _from_shown(str(shown), kinds, item, is_list)
-    choices = item.get("choices")
-    flags = sorted(map(str, item["flags"]), key=lambda flag: not flag.startswith("--"))
-    true, false = map(str, item.get("truth") or ("True", "False"))
-    return made_argument(
-        str(item["name"]),
-        kinds,
-        is_list=is_list,
-        is_optional=bool(item.get("is_optional")),
-        default=default,
-        default_text=text,
-        choices=None if choices is None else tuple(map(_tuples, choices)),
-        is_required=required,
-        flags=tuple(flags),
-        negative_flags=tuple(map(str, item.get("negative_flags") or ())),
-        action=action,
-        nargs=nargs,
-        command=tuple(map(str, item.get("command") or ())),
-        const=_tuples(item.get("const")),
-        truth=(true, false),
-        **{name: str(item.get(name) or "") for name in ("help", "group", "source", "exclusive")},
-    )
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_tuples, value))
-    if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
-        return value
-    return repr(value)
-
-
-def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> tuple[Any, str]:
-    """Return the default that tyro shows in a help text."""
-    if text == "None" and item.get("is_optional"):
-        return None, ""
-    if is_list:
-        return tuple(_value(word, kinds) for word in text.split()), ""
-    return (text if text in (item.get("choices") or ()) else _value(text, kinds)), ""
-
-
-def _value(text: str, kinds: Sequence[type]) -> Any:
-    if bool in kinds and text in ("True", "False"):
-        return text == "True"
-    for kind in (int, float):
-        if kind in kinds:
-            with contextlib.suppress(ValueError):
-                return kind(text)
-    return text

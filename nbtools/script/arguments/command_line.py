@@ -63,7 +63,12 @@ class CommandLine:
 
     @property
     def mistakes(self) -> dict[str, str]:
-        """Why the program will refuse the words, by the name of the field; that of a sub-command has the name ""."""
+        """Why the program will refuse the words, by the name of the field; that of a sub-command has the name "".
+
+        None unless its arguments are all known: preliminary ones may be wrong.
+        """
+        if not self.script.is_complete:
+            return {}
         found, path = dict[str, str](), self.command
         used, given = self._used(path, {}), {name for part in self.parts for name in part.names}
         # Values may also be in a file, and positional ones behind a flag that is not known.
@@ -95,8 +100,6 @@ class CommandLine:
     @property
     def refused(self) -> list[str]:
         """Why the program will refuse the words, as sentences; none unless its arguments are all known."""
-        if not self.script.is_complete:
-            return []
         found = list(self.mistakes.values())
         if self.script.refuses_others and not any(word.startswith("@") for word in self.rest):
             flags = [flag for argument in self._used(self.command, {}).values() for flag in argument.flags]

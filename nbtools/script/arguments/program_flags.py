@@ -8,19 +8,20 @@ from types import NoneType
 from typing import Final
 
 from nbtools.errors import ScriptError
+from nbtools.machine.interpreter import Interpreter
 from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.ask import known_arguments
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import Takes, arguments_in
 
 _EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
 
 
-def declared_arguments(path: Path, module: str | None, search: Sequence[Path]) -> ScriptArguments | None:
-    """Return the arguments of a program, read without running it; None if they cannot be read."""
+def declared_arguments(path: Path, python: Interpreter, cwd: Path, module: str | None) -> ScriptArguments | None:
+    """Return the arguments of a program, which is not run: its kept answer, else a glance; None if it is no Python."""
     with contextlib.suppress(ScriptError):
-        return arguments_of(path, module=module, search=search)
+        return known_arguments(path, python.path, cwd, module=module, search=python.search)
     return None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtools.script.arguments.arguments import NUMBER, REPLACING, Argument, ScriptArguments, is_short
-from nbtools.script.arguments.value_texts import from_text
+from nbtools.script.values import from_text
 
 _ABBREVIATING = ("argparse", "HfArgumentParser", "jsonargparse", "LightningCLI")
 _COUNTS = {"?": (0, 1), "+": (1, 1_000_000), "*": (0, 1_000_000), "...": (0, 1_000_000)}

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nbtools.errors import ConfigError, shown
-from nbtools.script.field_text import parse_field
+from nbtools.script.values import parse_field
 
 _OLDER_NAMES = {
     "dataset": "data_dir data_path train_file", "val_data": "validation_file", "validation_share": "share_val",

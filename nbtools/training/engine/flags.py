@@ -24,8 +24,8 @@ from nbtools.run.records import recorded_arguments
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat import aliases
-from nbtools.script.field_text import parse_field
 from nbtools.script.script import read_script
+from nbtools.script.values import parse_field
 from nbtools.training.process import launchers
 
 C = TypeVar("C", bound=TrainConfig)

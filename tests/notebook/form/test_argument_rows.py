@@ -17,6 +17,7 @@ from nbtools.errors import ConfigError
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.body import FormBody
 from nbtools.notebook.form.field_rows import FieldRow
+from nbtools.script.arguments.consent import consent_to, remember_consent
 from nbtools.script.program import Program
 from nbtools.script.script import read_script
 
@@ -66,14 +67,23 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def make(source: str, args: tuple[str, ...] = ()) -> FormBody:
+    def make(source: str, args: tuple[str, ...] = (), *, asks: bool = False) -> FormBody:
         (tmp_path / "train.py").write_text(source)
+        if asks:
+            remember_consent(tmp_path / "train.py", True)
         form = FormBody(None, "demo", None, Program(script="train.py", args=args, cwd="."), Launch(gpus=()))
         eventually(lambda: rows_of(form).widget.layout.display == "")
+        eventually(lambda: not asks or is_answered(form))
         return form
 
     return make
+
+
+def is_answered(form: FormBody) -> bool:
+    shown = rows_of(form).own.shown
+    return shown is not None and ("preliminary" not in note(form) if shown.is_complete else bool(shown.notes))
 
 
 def rows_of(form: FormBody) -> ArgumentRows:
@@ -237,8 +247,8 @@ def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: 
     rows.own.rows["data"].type_in("https://u:hunter33@h/x")
     assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
     assert isinstance(rows.own.rows["data"]._input, ipywidgets.Password)
-    rows._run.click()
-    eventually(lambda: rows.own.shown in rows._asked.values() and "auth_token" in rows.own.rows)
+    rows._allow.click()
+    eventually(lambda: is_answered(form) and "auth_token" in rows.own.rows)
     assert "os.environ.get" in rows.own.rows["auth_token"]._input.placeholder
     assert leaked() == []
 
@@ -263,7 +273,7 @@ def test_a_secret_is_never_the_value_of_a_plain_text_field(show: Show, monkeypat
 
 
 def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
-    form = show(SECRETS, ("--unknown", "a", "b", "--db", "postgres://u:hunter22@h/x"))
+    form = show(SECRETS, asks=True, args=("--unknown", "a", "b", "--db", "postgres://u:hunter22@h/x"))
     rows_of(form).own.rows["data"].type_in("-x")
     [mistake] = mistakes(form)
     assert mistake.startswith("args: ") and "would be read differently" in mistake and "hunter22" not in mistake
@@ -295,7 +305,7 @@ def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
 
 
 def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
-    form = show(COMMANDS.replace('dest="command"', 'dest="command", required=True'), ("--seed", "1"))
+    form = show(COMMANDS.replace('dest="command"', 'dest="command", required=True'), ("--seed", "1"), asks=True)
     rows = rows_of(form)
     wrong = ["sub-command: a sub-command is missing; choose one of train, score"]
     assert mistakes(form) == wrong
@@ -305,30 +315,63 @@ def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
     assert form.content.args == ("--seed", "2", "score")  # type: ignore[union-attr]
 
 
-def test_asking_the_script_completes_what_its_source_does_not_say(show: Show) -> None:
+def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary_until_then(show: Show) -> None:
     form = show(LOOP, ("--alpha", "0.25"))
     rows = rows_of(form)
-    assert "perhaps not all" in note(form)
+    assert "preliminary" in note(form) and rows._consent.layout.display == ""
+    assert f"Forms may run the programs of {Path.cwd()} up to their parser, as you?" in rows._why.value
+    rows._refuse.click()
+    assert rows._consent.layout.display == "none" and consent_to(Path("train.py").absolute()) is False
+    eventually(lambda: rows._ask.layout.display == "")
+    assert rows._asked == {}
     rows._ask.click()
-    why, run, cancel = rows._asks.children
-    assert rows._asks.layout.display == "" and "The code above the parser is executed" in why.value
-    cancel.click()
-    assert rows._asks.layout.display == "none" and rows._asked == {}
-    rows._ask.click()
-    run.click()
-    assert rows._asks.layout.display == "none"
+    assert rows._consent.layout.display == ""
+    rows._allow.click()
     eventually(lambda: all(name in rows.own.rows and rows.own.rows[name]._input.value for name in ("alpha", "beta")))
-    assert values(form) == {"alpha": 0.25, "beta": 0.5}
+    assert rows._consent.layout.display == rows._ask.layout.display == "none"
+    assert values(form) == {"alpha": 0.25, "beta": 0.5} and "preliminary" not in note(form)
     rows.own.rows["beta"].type_in("1")
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
+    again = FormBody(None, "demo", None, Program(script="train.py", cwd="."), Launch(gpus=()))
+    eventually(lambda: rows_of(again).widget.layout.display == "")
+    assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._asked == {}  # kept
+
+
+def test_the_time_is_shown_while_a_program_is_asked(show: Show) -> None:
+    form = show("import time\ntime.sleep(3)\n" + LOOP)
+    rows_of(form)._allow.click()
+    eventually(lambda: "asking train.py … 1 s of at most 20 s" in note(form))
+    eventually(lambda: is_answered(form))
+    eventually(lambda: "asking" not in note(form))
+
+
+def test_a_changed_program_is_asked_again_without_a_question(show: Show) -> None:
+    form = show(LOOP, asks=True)
+    Path("train.py").write_text(LOOP.replace("alpha beta", "alpha gamma"))
+    line_of(form, "args").type_in("--alpha 1")
+    eventually(lambda: "gamma" in rows_of(form).own.rows)
+    assert rows_of(form)._consent.layout.display == "none"
 
 
 def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
-    form = show(f"{LOOP.replace('args =', 'missing_name; args =')}")
-    rows = rows_of(form)
-    rows._run.click()
+    form = show(f"{LOOP.replace('args =', 'missing_name; args =')}", ("--alpha", "2"), asks=True)
     eventually(lambda: "missing_name" in note(form))
-    assert not rows._ask.disabled
+    assert form.content.args == ("--alpha", "2")  # type: ignore[union-attr]
+
+
+def test_no_interpreter_beside_a_script_is_started_before_the_consent(show: Show, tmp_path: Path) -> None:
+    for folder in ("bin", "lib/python3.11/site-packages"):
+        (tmp_path / ".venv" / folder).mkdir(parents=True)
+    for path in (tmp_path / ".venv" / "bin" / "python", tmp_path / "tools" / "bin" / "python"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\n")
+        path.chmod(0o755)
+    form = show(TRAIN)
+    line_of(form, "python").type_in("tools/bin/python")
+    eventually(lambda: "is in no environment of Python" in line_of(form, "python").widget.children[1].value)
+    line_of(form, "python").type_in(".venv")
+    eventually(lambda: "torch is not installed in" in line_of(form, "python").widget.children[1].value)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_list_is_written_as_words_of_a_shell(show: Show) -> None:
@@ -398,7 +441,7 @@ args = parser.parse_args()
 
 
 def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
-    form = show(TRUTHS, ("yes", "--go", "1"))
+    form = show(TRUTHS, ("yes", "--go", "1"), asks=True)
     rows = rows_of(form).own.rows
     assert values(form) == {"ready": True, "cuda": None, "amp": None, "cache": None, "log": None, "go": True}
     assert rows["cuda"]._input.label == "not set (torch.cuda.is_available())"
@@ -413,7 +456,7 @@ def test_a_truth_value_with_an_unknown_default_is_not_set(show: Show) -> None:
 
 
 def test_a_required_truth_value_is_missing_until_it_is_chosen(show: Show) -> None:
-    form = show(TRUTHS)
+    form = show(TRUTHS, asks=True)
     rows = rows_of(form).own.rows
     rows["ready"]._input.value = False
     assert mistakes(form) == ["argument go: --go is missing (train.py:12); give it a value"]
@@ -436,7 +479,7 @@ args = parser.parse_args()
 
 
 def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> None:
-    form = show(REQUIRED)
+    form = show(REQUIRED, asks=True)
     rows = rows_of(form).own.rows
     missing = ["argument data: data is missing (train.py:5); give it a value"]
     missing += ["argument model: --model is missing (train.py:6); give it a value"]
@@ -449,7 +492,7 @@ def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> No
     for name in ("fast", "exact"):
         rows[name]._input.value = True
     assert mistakes(form) == [
-        "argument exact: --fast and --exact exclude each other (one group at train.py:8); leave one at its default"
+        "argument exact: --fast and --exact exclude each other (group 1); leave one at its default"
     ]
     form._view.bar._links[0].click()
     assert form._view.bar._said.value == ""
@@ -517,6 +560,10 @@ def test_a_form_in_the_folder_of_a_notebook_reads_the_program_from_there(
     monkeypatch.chdir(tmp_path / "notebooks")
     line_of(form, "cwd").type_in("")
     eventually(lambda: f"starts in {tmp_path / 'notebooks'}<br>" in note(form))
+    new = FormBody(None, "new")
+    line_of(new, "script").type_in("train.py")
+    eventually(lambda: f"starts in {tmp_path}<br>" in note(new))
+    assert isinstance(new.content, Program) and new.content.cwd == "."
 
 
 CONFIG = """
@@ -621,3 +668,17 @@ def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: S
     assert (program.config_file, program.config_values) == (None, ("data.yaml:steps=6",))
     assert (rows.config.rows["steps"].value, rows.config.rows["data.yaml:steps"].value) == (8, 6)
     assert mistakes(form) == []
+
+
+def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Show) -> None:
+    form = show("import time\ntime.sleep(2)\n" + LOOP)
+    Path("other.py").write_text(LOOP.replace("alpha beta", "gamma"))
+    rows_of(form)._allow.click()
+    eventually(lambda: rows_of(form)._is_asking)
+    line_of(form, "script").type_in("other.py")
+    eventually(lambda: "gamma" in rows_of(form).own.rows)
+
+
+def test_preliminary_rows_keep_no_program_from_its_launch(show: Show) -> None:
+    form = show(REQUIRED)
+    assert "preliminary" in note(form) and mistakes(form) == []

@@ -7,25 +7,30 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from waiting import eventually
 
+from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import ScriptArguments
-from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.ask import ask, known_arguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.consent import consent_to, remember_consent, repository_of
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Callable[..., ScriptArguments]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptArguments]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(tmp_path.name + "-cache")))
+
     def run(text: str, timeout_s: float = 20, interpreter: str = sys.executable) -> ScriptArguments:
         script = tmp_path / "train.py"
         script.write_text(text, encoding="utf-8")
+        remember_consent(script, True)
         return ask(script, interpreter, timeout_s=timeout_s)
 
     return run
@@ -152,7 +157,7 @@ def test_a_default_that_asking_may_change_is_known_only_to_the_program(
     for name, text in computed.items():
         assert (fields[name].default, fields[name].types[0]) == (None, str)
         assert fields[name].default_text.replace("'", '"') == text
-        assert fields[name].help.replace("'", '"') == f"(default: {text})"
+        assert "online" not in fields[name].help and "0123" not in fields[name].help
     assert parse_words(found, ()).edited({"device": "cpu", "wandb_mode": "disabled"}) == [
         "--device",
         "cpu",
@@ -204,6 +209,8 @@ ASKS = """
 import sys, tempfile
 from pathlib import Path
 from nbtools.script.arguments.ask import ask
+from nbtools.script.arguments.consent import remember_consent
+remember_consent(Path(sys.argv[1]), True)
 tempfile.tempdir = sys.argv[2]
 ask(Path(sys.argv[1]), sys.executable, timeout_s=float(sys.argv[3]))
 """
@@ -250,24 +257,36 @@ def test_parsing_words_of_its_own_is_not_the_command_line(asked: Callable[..., S
     assert [argument.field.name for argument in asked(text).arguments] == ["lr"]
 
 
-def test_the_interceptor_is_one_file_for_old_pythons_without_nbtools() -> None:
+def test_the_interceptor_is_for_old_pythons_without_nbtools() -> None:
     import ast
 
-    import nbtools.script.arguments.ask as module
+    import nbtools.script.intercept as package
 
-    source = Path(module.__file__).with_name("intercept.py").read_text(encoding="utf-8")
-    tree = ast.parse(source, feature_version=(3, 8))
-    plain = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    imported = {alias.name.split(".")[0] for node in plain for alias in node.names}
-    imported |= {str(node.module).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= sys.stdlib_module_names
-    words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not {"removeprefix", "removesuffix", "zip_longest_strict"} & words  # since 3.9
+    for path in Path(package.__path__[0]).glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        imported = {alias.name.split(".")[0] for node in imports for alias in node.names}
+        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
+        assert imported | {str(node.module).split(".")[0] for node in froms} <= sys.stdlib_module_names
+        words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not {"removeprefix", "removesuffix"} & words  # since 3.9
+        subscripts = [
+            node for node in ast.walk(tree) if isinstance(node, ast.Subscript) and not in_annotation(node, tree)
+        ]
+        assert not [node for node in subscripts if ast.unparse(node.value) in ("list", "dict", "tuple", "set")]
 
 
-def test_a_default_is_what_a_word_stands_for_and_else_the_word(
-    tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def in_annotation(node: Any, tree: Any) -> bool:
+    """Whether an expression is a part of an annotation, which is not evaluated there."""
+    import ast
+
+    found = []
+    for each in ast.walk(tree):
+        found += [getattr(each, name, None) for name in ("annotation", "returns")]
+    return any(node in list(ast.walk(each)) for each in found if each is not None)
+
+
+def test_a_default_is_what_a_word_stands_for_and_else_the_word(asked: Callable[..., ScriptArguments]) -> None:
     text = PARSER + (
         "def split(x): return tuple(map(int, x.split(',')))\n"
         "parser.add_argument('--size', type=split, default=(64, 32))\n"
@@ -278,14 +297,13 @@ def test_a_default_is_what_a_word_stands_for_and_else_the_word(
     text += "parser.add_argument('--case', type=str.lower, default='ABC', choices=['abc'])\n"
     text += "parser.add_argument('--counts', type=int, nargs='+', default='3')\n"
     text += "import json\nparser.add_argument('--any', type=json.loads, default={'a': 1})\n"
-    for found in (asked(text + PARSES), arguments_of(tmp_path / "train.py")):
-        fields = {argument.field.name: argument.field for argument in found.arguments}
-        assert (fields["size"].types, fields["size"].default) == ((str,), "64,32")
-        assert (fields["other"].types, fields["other"].default) == ((str,), None)
-        assert (fields["any"].types, fields["any"].default) == ((str,), None)
-        assert (fields["tag"].types, fields["tag"].default) == ((tuple[str, ...],), ("a",))
-        assert (fields["level"].default, fields["case"].default, fields["counts"].default) == ("a", "abc", (3,))
-        assert fields["other"].default_text == "['a', 'b']"
+    fields = {argument.field.name: argument.field for argument in asked(text + PARSES).arguments}
+    assert (fields["size"].types, fields["size"].default) == ((str,), "64,32")
+    assert (fields["other"].types, fields["other"].default) == ((str,), None)
+    assert (fields["any"].types, fields["any"].default) == ((str,), None)
+    assert (fields["tag"].types, fields["tag"].default) == ((tuple[str, ...],), ("a",))
+    assert (fields["level"].default, fields["case"].default, fields["counts"].default) == ("a", "abc", (3,))
+    assert fields["other"].default_text == "['a', 'b']"
 
 
 def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., ScriptArguments]) -> None:
@@ -323,3 +341,147 @@ def test_a_default_that_the_program_computes_when_asked_is_no_value(
     assert "0123456789" not in repr(token)
     assert found.written(found.arguments[0], None) == []
     assert found.written(found.arguments[0], "cpu")[0].startswith("--device")
+
+
+# --- consent --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_run_before_the_consent_and_after_it_once_per_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "lib").mkdir()
+    script, other = tmp_path / "repo" / "train.py", tmp_path / "repo" / "lib" / "other.py"
+    for path in (script, other):
+        path.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n{PARSER}{PARSES}")
+    for answer in (None, False):
+        assert consent_to(script) is answer
+        found = ask(script, "/no/such/python")
+        assert not found.is_complete and [a.field.name for a in found.arguments] == ["lr"]
+        assert "not run, since its project is not allowed to" in found.notes[0]
+        remember_consent(other, False)
+    assert not (tmp_path / "executed").exists()
+    remember_consent(other, True)
+    assert ask(script, sys.executable).is_complete and ask(other, sys.executable).is_complete
+    assert (tmp_path / "executed").exists()
+
+
+def test_no_consent_is_for_the_home_folder_or_one_of_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "project").mkdir()
+    assert repository_of(tmp_path / "project" / "train.py") == tmp_path / "project"
+    for folder in (tmp_path, Path("/tmp"), Path("/")):
+        assert repository_of(folder / "train.py") is None
+    (tmp_path / "train.py").write_text(PARSER + PARSES)
+    with pytest.raises(ConfigError, match="move it into a folder of its own"):
+        remember_consent(tmp_path / "train.py", True)
+    assert "is no project" in ask(tmp_path / "train.py", sys.executable).notes[0]
+
+
+@pytest.mark.needs("another user")
+@pytest.mark.parametrize("name", ["train.py", "helper.py"])
+def test_a_file_of_another_user_is_never_run(name: str, tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
+    (tmp_path / "helper.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (tmp_path / "train.py").write_text(f"import helper\n{PARSER}{PARSES}")
+    remember_consent(tmp_path / "train.py", True)
+    os.chown(tmp_path / name, 12345, -1)
+    found = ask(tmp_path / "train.py", sys.executable)
+    assert not found.is_complete and "belongs to another user" in found.notes[0]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_answer_is_kept_until_a_file_that_was_loaded_changes(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    (tmp_path / "helper.py").write_text("WIDTH = 64\n")
+    (tmp_path / "base.txt").write_text("7")
+    width_of = "parser.add_argument('--width', default=helper.WIDTH + WIDTH)\n"
+    text = f"import helper\n{PARSER}with open('base.txt') as file: [WIDTH] = map(int, file)\n{width_of}"
+
+    def width() -> Any:
+        found = known_arguments(tmp_path / "train.py", sys.executable, None)
+        return (
+            next((a.field.default for a in found.arguments if a.field.name == "width"), None)
+            if found.is_complete
+            else ""
+        )
+
+    assert asked(text + PARSES).is_complete and width() == 71
+    for name, content in {
+        "helper.py": "WIDTH = 32\n",
+        "base.txt": "8",
+        "train.py": f"# changed\n{text}{PARSES}",
+    }.items():
+        (tmp_path / name).write_text(content)
+        assert width() == ""
+        assert ask(tmp_path / "train.py", sys.executable).is_complete
+        assert width() == (32 + 7 if name == "helper.py" else 40)
+    [kept] = (Path(os.environ["XDG_CACHE_HOME"]) / "nbtools" / "answers").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_secret_of_the_environment_stands_in_a_kept_answer(
+    tmp_path: Path, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYTOK", "0123topsecret")
+    line = "import os\nparser.add_argument('--auth_token', default=os.environ['MYTOK'], help='%(default)s')\n"
+    assert asked(PARSER + line + PARSES).is_complete
+    [kept] = (Path(os.environ["XDG_CACHE_HOME"]) / "nbtools" / "answers").iterdir()
+    assert "topsecret" not in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "folder = os.open('logs', os.O_RDONLY); os.unlink('train.log', dir_fd=folder)",
+        "os.link(DATA, 'mine'); open('mine', 'w')",
+        "os.chmod(DATA, 0)",
+        "os.utime(DATA, (0, 0))",
+        "open(DATA, 'w')",
+        "__import__('subprocess').run(['rm', '-rf', DATA], check=True)",
+    ],
+)
+def test_no_way_to_change_a_file_of_the_project_works(
+    change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    if (
+        "subprocess" in change
+        and subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs mounts of its own")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "train.log").write_text("an earlier run")
+    before = (tmp_path / "logs" / "train.log").stat()
+    head = f"import os\nDATA = {str(tmp_path / 'logs' / 'train.log')!r}\n"
+    assert not asked(f"{head}{PARSER}{change}\n{PARSES}").is_complete
+    after = (tmp_path / "logs" / "train.log").stat()
+    assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
+    assert (after.st_mode, after.st_mtime_ns, after.st_nlink) == (before.st_mode, before.st_mtime_ns, 1)
+
+
+def test_a_process_that_leaves_everything_behind_is_ended(
+    tmp_path: Path, asked: Callable[..., ScriptArguments]
+) -> None:
+    leaves = "import subprocess\nsubprocess.Popen(['setsid', 'sleep', '61.25'], env={})\n"
+    assert asked(leaves + PARSER + PARSES).is_complete
+    commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "61.25"] not in commands
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("name = input('Which? ')\n", "EOFError"),
+        ("import torch\n(torch.ones(1, requires_grad=True) * 2).sum().backward()\n", "it began to train"),
+    ],
+)
+def test_a_program_that_asks_or_trains_before_its_parser_is_ended_and_says_so(
+    text: str, note: str, asked: Callable[..., ScriptArguments]
+) -> None:
+    found = asked(text + PARSER + PARSES, timeout_s=60)
+    assert note in found.notes[0]
+    assert [argument.field.name for argument in found.arguments] == ["lr"]

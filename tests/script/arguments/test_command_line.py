@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
-from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.glance import glance
 from nbtools.script.field import Field
 
+from asking import asked
 from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
@@ -142,9 +142,7 @@ def check_argparse(
 @pytest.mark.parametrize("name", ARGPARSE)
 def test_the_real_argparse_reads_what_words_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = real_parser(f"{name}.py", monkeypatch)
-    script = arguments_of(ZOO / f"{name}.py")
-    if script.can_ask:
-        script = ask(ZOO / f"{name}.py", sys.executable)
+    script = asked(ZOO / f"{name}.py")
     assert {action.dest for action in parser._actions} - {"help"} <= {a.field.name for a in script.arguments}
 
     @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -161,7 +159,7 @@ def test_sub_commands_get_the_words_of_their_own_arguments(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parser = real_parser("subcommands.py", monkeypatch)
-    script = arguments_of(ZOO / "subcommands.py")
+    script = asked(ZOO / "subcommands.py")
 
     @settings(max_examples=60)
     @given(all_values(script, command, texts))
@@ -174,7 +172,7 @@ def test_sub_commands_get_the_words_of_their_own_arguments(
 def test_the_real_hf_argument_parser_reads_what_words_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import HfArgumentParser
 
-    script = arguments_of(ZOO / "run_glue.py", search=[Path(path) for path in sys.path if path])
+    script = asked(ZOO / "run_glue.py")
     namespace = runpy.run_path(str(ZOO / "run_glue.py"))
 
     @settings(max_examples=60)
@@ -211,7 +209,7 @@ def nested(value: Any, name: str) -> Any:
 @pytest.mark.parametrize("name", ["cleanrl.py", "torchtitan.py"])
 def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
     real = tyro_real(name)
-    script = arguments_of(ZOO / name)
+    script = asked(ZOO / name)
 
     @settings(max_examples=40)
     @given(all_values(script, (), words_.filter(lambda text: text != "None")))
@@ -262,7 +260,7 @@ def test_the_real_click_reads_what_words_writes() -> None:
         namespace["cli"].main(words, standalone_mode=False)
         return got
 
-    check_library(ask(ZOO / "click_app.py", sys.executable), ("train",), real, texts)
+    check_library(asked(ZOO / "click_app.py"), ("train",), real, texts)
 
 
 def test_the_real_typer_reads_what_words_writes() -> None:
@@ -278,13 +276,13 @@ def test_the_real_typer_reads_what_words_writes() -> None:
         command.main(words, standalone_mode=False)
         return got
 
-    check_library(ask(ZOO / "typer_app.py", sys.executable), (), real, texts)
+    check_library(asked(ZOO / "typer_app.py"), (), real, texts)
 
 
 def test_the_real_absl_reads_what_words_writes() -> None:
     from absl import flags
 
-    script = ask(ZOO / "absl_app.py", sys.executable)
+    script = asked(ZOO / "absl_app.py")
     optimizer = enum.Enum("Optimizer", ["SGD", "LARS"])
 
     def real(words: list[str]) -> dict[str, Any]:
@@ -316,7 +314,7 @@ def test_the_real_absl_reads_what_words_writes() -> None:
 @pytest.mark.slow
 def test_the_real_hydra_reads_what_words_writes() -> None:
     hydra = require("hydra")
-    script = ask(ZOO / "hydra_app.py", sys.executable)
+    script = asked(ZOO / "hydra_app.py")
 
     def real(words: list[str]) -> Any:
         with hydra.initialize_config_dir(version_base=None, config_dir=str(ZOO / "hydra_conf")):
@@ -348,7 +346,7 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     import inspect
 
     setup.__signature__ = inspect.signature(namespace["setup"])  # type: ignore[attr-defined]
-    script = ask(ZOO / "litgpt.py", sys.executable)
+    script = asked(ZOO / "litgpt.py")
     parser = jsonargparse.ArgumentParser()
     parser.add_function_arguments(namespace["setup"], as_positional=True)
 
@@ -367,7 +365,7 @@ def test_the_real_jsonargparse_reads_what_words_writes() -> None:
 
 def test_the_real_fire_reads_what_words_writes() -> None:
     fire = require("fire")
-    script = ask(ZOO / "fire_app.py", sys.executable)
+    script = asked(ZOO / "fire_app.py")
 
     def main(
         ckpt_dir: str,
@@ -387,7 +385,7 @@ def test_the_real_fire_reads_what_words_writes() -> None:
 
 
 def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = arguments_of(ZOO / "nanogpt.py")
+    script = glance(ZOO / "nanogpt.py")
     code = compile((ZOO / "configurator.py").read_text(), "configurator.py", "exec")
     defaults = {
         a.field.name: a.field.default if a.field.default is not None else "text" for a in script.arguments if a.flags
@@ -419,7 +417,7 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
 
 def test_the_real_omegaconf_reads_what_words_writes() -> None:
     omegaconf = require("omegaconf").OmegaConf
-    script = arguments_of(ZOO / "omegaconf_app.py")
+    script = glance(ZOO / "omegaconf_app.py")
     base = omegaconf.load(ZOO / "omegaconf_app.yaml")
 
     def real(words: list[str]) -> Any:
@@ -430,7 +428,7 @@ def test_the_real_omegaconf_reads_what_words_writes() -> None:
 
 def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
     omegaconf = require("omegaconf").OmegaConf
-    script = arguments_of(ZOO / "structured_app.py")
+    script = glance(ZOO / "structured_app.py")
     config = runpy.run_path(str(ZOO / "structured_app.py"))["TrainArgs"]
     edits: dict[str, Any] = {"optim.betas": (0.5, 0.25), "wandb.tags": ("a b", "1"), "steps": 7, "dump_dir": "1e3"}
     words = parse_words(script, ()).edited({**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"})

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
-from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.glance import glance
 from nbtools.script.field import Field
 
+from asking import asked
 from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
@@ -60,7 +60,7 @@ EDITS: list[dict[str, Any]] = [
 def known_script(folder: Path, source: str = KNOWN) -> ScriptArguments:
     path = folder / "train.py"
     path.write_text(source, encoding="utf-8")
-    return arguments_of(path, search=[Path(path) for path in sys.path if path])
+    return asked(path)
 
 
 def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_words_that_equal_a_default_stay_byte_for_byte(
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("lr: 0.5\nbatch_size: 64\namp: true\n")
     known_script(tmp_path, source)
-    script = ask(tmp_path / "train.py", sys.executable)
+    script = asked(tmp_path / "train.py")
     assert script.is_complete, script.notes
     real = real_main(script.script)
     edited = parse_words(script, words).edited({"lr": 0.25})
@@ -250,7 +250,7 @@ def test_a_value_that_overrides_a_config_file_stays_in_the_words(tmp_path: Path)
 
 
 def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
-    script = arguments_of(ZOO / "nanogpt.py")
+    script = glance(ZOO / "nanogpt.py")
     line = parse_words(script, ["config/small.py", "--beta2=0.95", "--unknown"])
     assert line.values["beta2"] == next(a.field.default for a in script.arguments if a.field.name == "beta2")
     edited = line.edited({"learning_rate": 0.5})
@@ -352,4 +352,4 @@ def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
 def test_asking_tells_which_command_needs_a_sub_command(name: str, expected: Any) -> None:
     if name == "lightning_cli.py":
         require("lightning")
-    assert ask(ZOO / name, sys.executable).needs_command == expected
+    assert asked(ZOO / name).needs_command == expected

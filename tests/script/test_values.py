@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.script.field_text import join_names, parse_field, split_names
+from nbtools.script.values import join_names, parse_field, split_names
 
 names = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=6)
 

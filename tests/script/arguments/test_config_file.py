@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -17,12 +18,12 @@ from nbtools.launcher.preflight import preflight
 from nbtools.launcher.programs.program_restart import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
-from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_copy import changed_config, keys_of_config
-from nbtools.script.arguments.from_source import arguments_of
+from nbtools.script.arguments.config_file import changed_config, keys_of_config, load_config
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
+
+from asking import asked
 
 HEAD = """
 import argparse, json, sys, yaml
@@ -31,28 +32,6 @@ p = argparse.ArgumentParser()
 p.add_argument("--config", default="base.yaml")
 p.add_argument("--out", default="result.json")
 """
-LOADERS = {
-    "open": "args = p.parse_args()\ncfg = yaml.safe_load(open(args.config))",
-    "with": "args = p.parse_args()\nwith open(args.config, encoding='utf-8') as f:\n    yaml.load(f, yaml.Loader)",
-    "json": "opt = vars(p.parse_args())\ncfg = json.load(open(opt['config'], 'r'))",
-    "read_text": "def main(a):\n    return json.loads(Path(a.config).read_text())\nmain(p.parse_args())",
-    "path": "args = p.parse_args()\ncfg = yaml.safe_load(Path(args.config).open())",
-    "omegaconf": "from omegaconf import OmegaConf\nargs = p.parse_args()\ncfg = OmegaConf.load(args.config)",
-    "own function": "def read(path):\n    return yaml.safe_load(open(path))\nread(p.parse_args().config)",
-    "other module": "from lib.conf import read_config\nread_config(p.parse_args().config, strict=True)",
-}
-CALLED = {
-    "click": "import click, yaml\n@click.command()\n@click.option('--config')\n@click.option('--out')\n"
-    "def main(config, out):\n    cfg = yaml.safe_load(open(config))\nmain()\n",
-    "typer": "import typer, tomllib\nfrom pathlib import Path\ndef main(config: Path, out: str = ''):\n"
-    "    with config.open('rb') as f:\n        tomllib.load(f)\ntyper.run(main)\n",
-    "argparse": "import argparse, yaml\np = argparse.ArgumentParser()\nfor n in dir(p)[:0] or ['config', 'out']:\n"
-    "    p.add_argument('--' + n)\na = p.parse_args()\nyaml.safe_load(open(a.config))\n",
-}
-NOT_LOADED = {
-    "written": "args = p.parse_args()\njson.dump({}, open(args.config, 'w')); json.loads('1')",
-    "printed": "args = p.parse_args()\nprint(args.config, json.loads('1'))",
-}
 BASE = """# the base
 optim:
   lr: 0.1   # step size
@@ -83,25 +62,6 @@ lr = 1e-05
 [[layers]]
 width = 3
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "names"), [*((t, ("config",)) for t in LOADERS.values()), *((t, ()) for t in NOT_LOADED.values())]
-)
-def test_an_argument_that_is_loaded_is_a_config(tmp_path: Path, text: str, names: tuple[str, ...]) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "conf.py").write_text(
-        "import yaml\ndef read_config(p, strict):\n    return yaml.safe_load(open(p))\n"
-    )
-    (tmp_path / "train.py").write_text(HEAD + text + "\nopen('executed', 'w')\n")
-    assert arguments_of(tmp_path / "train.py").config_names == names
-    assert not Path("executed").exists()
-
-
-@pytest.mark.parametrize("text", CALLED.values(), ids=CALLED)
-def test_an_argument_that_is_loaded_is_a_config_after_asking_too(tmp_path: Path, text: str) -> None:
-    (tmp_path / "train.py").write_text(text)
-    assert ask(tmp_path / "train.py", sys.executable).config_names == ("config",)
 
 
 def test_a_copy_of_a_toml_config_keeps_every_value_that_is_not_changed(tmp_path: Path) -> None:
@@ -319,7 +279,6 @@ def test_a_changed_value_reaches_its_file_and_the_other_stays(
 @pytest.mark.parametrize("options", ['action="append"', 'nargs="+"'])
 def test_configs_that_one_flag_lists_are_found_and_changed(files: Path, cpu_project: Project, options: str) -> None:
     (files / "train.py").write_text(LAYERED.replace("OPTIONS", options))
-    assert arguments_of(files / "train.py").config_names == ("config",)
     words = ["model/config.yaml", "data/config.yaml"]
     args = [f"--config={word}" for word in words] if "append" in options else ["--config", *words]
     values = ("width=9", "data/config.yaml:size=7")
@@ -352,7 +311,7 @@ def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_the
     path.write_text(CLI)
     Path("base.yaml").write_text("optim: {lr: 0.5}\nwidth: 7\n")
     Path("override.yaml").write_text("width: 9\n")
-    found = ask(path, Path(sys.executable), files)
+    found = asked(path)
     words = ["--width=4", "--config", "base.yaml", "--config", "override.yaml"]
     line = parse_words(found, words)
     assert line.values["config"] == ("base.yaml", "override.yaml")
@@ -365,3 +324,81 @@ def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_the
     assert said(line.edited({**line.values, "optim.lr": 0.25})) == "read 0.25 9\n"
     Path("other.yaml").write_text("width: 11\n")
     assert said(line.edited({**line.values, "config": ("base.yaml", "other.yaml")})) == "read 0.5 11\n"
+
+
+# --- what is a config -----------------------------------------------------------------------------
+
+
+def test_a_json_file_indented_with_tabs_is_a_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{\n\t"lr": 0.1,\n\t"model": {"width": 8}\n}\n')
+    assert load_config(path) == {"lr": 0.1, "model": {"width": 8}}
+    keys = keys_of_config(path, path.name)
+    assert keys is not None
+    assert [each.field.name for each in keys.arguments] == ["lr", "model.width"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "config.yaml"])
+def test_the_lines_of_keys_are_known(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text('{\n  "lr": 0.1,\n  "model": {\n    "width": 8}\n}\n')
+    config = load_config(path)
+    assert config is not None
+    assert config.lines == {"lr": 2, "model": 3, "model.width": 4}
+
+
+def levels(first: str, item: str, start: str, end: str) -> str:
+    """Ten levels, each of ten times the one before."""
+    lines = [f"l0: &l0 {first}"]
+    for number in range(1, 11):
+        items = ", ".join(item.format(key=key, alias=f"*l{number - 1}") for key in range(10))
+        lines.append(f"l{number}: &l{number} {start}{items}{end}")
+    return "\n".join(lines)
+
+
+def aliases() -> str:
+    levels = [f"l{n}: &l{n} {{a: *l{n - 1}, b: *l{n - 1}}}" for n in range(1, 16)]
+    return "\n".join(["l0: &l0 {a: 1, b: 2}", *levels])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        aliases(),
+        levels("[]", "{alias}", "[", "]"),
+        levels("{}", "k{key}: {alias}", "{", "}"),
+        levels("{a: 1}", "{alias}", "{<<: [", "]}"),
+        "".join(f"key_{number}: {{lr: 0.1, path: data/{number}}}\n" for number in range(6000)),
+        "a: &a\n  b: *a\n",
+        "- 1\n",
+        "",
+        "a: [\n",
+    ],
+    ids=[
+        "aliases",
+        "lists without leaves",
+        "dicts without leaves",
+        "merges",
+        "large",
+        "recursive",
+        "a list",
+        "empty",
+        "broken",
+    ],
+)
+def test_what_is_no_config_of_a_program_is_passed_over_at_once(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    started = time.monotonic()
+    assert load_config(path) is None
+    assert time.monotonic() - started < 20
+
+
+def test_a_key_of_toml_with_many_dots_is_passed_over_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(".".join(["a"] * 20_000) + " = 1\n")
+    started = time.process_time()
+    assert load_config(path) is None
+    assert time.process_time() - started < 2
+    path.write_text("rates = [" + ", ".join(["0.1"] * 200) + "]\na.b.c = 1\n")
+    assert load_config(path) is not None

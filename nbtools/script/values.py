@@ -1,12 +1,14 @@
-"""Values as words of a command line, and back, by what the library that parses them accepts."""
+"""The codec: values as texts and back, of a recipe's fields and by what the library that parses a program's accepts."""
 
 import ast
 import json
 import re
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any, get_args, get_origin
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from nbtools.script.field import Field
 from nbtools.script.source import PARSING
@@ -18,6 +20,8 @@ NONE_TEXTS = {"hydra": "null", "config file": "null", "jsonargparse": "null", "L
 TRUE, FALSE = ("true", "yes", "on", "t", "y", "1"), ("false", "no", "off", "f", "n", "0")
 _PYTHON = ("constants", "fire")
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*", re.ASCII)
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
+_PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "nan", "inf", ".nan", ".inf", "~"}
 
 
@@ -60,12 +64,13 @@ def _as_python(value: str, parser: str) -> str:
     return repr(value)
 
 
-def _evaluated(text: str) -> Any:
+def _evaluated(text: str, otherwise: Any = None) -> Any:
+    """Return the value of a Python literal; `otherwise` if the text is none."""
     try:
         with PARSING:
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
+        return otherwise
 
 
 def _quoted(value: Any, parser: str, truth: tuple[str, str]) -> str:
@@ -144,3 +149,40 @@ def _loaded(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated text; a name keeps inner spaces and loses outer ones.
+
+    As in CSV, a name with a comma stands in double quotes, and a double quote in these is doubled.
+    """
+    found = _NAME.finditer(text)
+    return tuple(each[2] or each[1].replace('""', '"') for each in found if each[1] is not None or each[2])
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return the text that `split_names` reads as these names."""
+    quoted = (name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"' for name in names)
+    return ", ".join(quoted)
+
+
+def parse_field(text: str, field: FieldInfo | None) -> Any:
+    """Return the value that a text stands for; the config's validation still has to check it.
+
+    Text fields take the text unchanged, lists of names take comma-separated names, every other field takes a Python
+    literal, in the digits of any script, as `float` reads them. `None` and `none` mean None, `true` and `false` are
+    Python's. Text that is no literal is returned unchanged, so that the validation can name it; so is the text of a
+    name that the config lacks (`field` is None).
+    """
+    annotation = "str" if field is None else str(field.annotation)
+    if text in ("None", "none") and "'none'" not in annotation:
+        return None
+    if "tuple[str, ...]" in annotation:
+        return split_names(text)
+    if "str" in annotation:
+        return text
+    digits = re.sub(r"\d", lambda digit: str(int(digit[0])), text)
+    return _evaluated({"true": "True", "false": "False"}.get(text, digits), text)

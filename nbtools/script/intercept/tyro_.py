@@ -1,0 +1,65 @@
+"""Command lines of tyro."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from typing import Any
+
+from .answer import Described, finish
+from .argparse_ import class_names, describe_parsers, is_argument
+
+KINDS = {"INT": "int", "FLOAT": "float", "STR": "str", "PATH": "str", "BOOL": "bool"}
+
+
+def hook(module: Any) -> None:
+    """Let tyro end the program when it is called."""
+    extras = importlib.import_module("tyro.extras")
+
+    def reached(f: Any, *args: Any, **kwargs: Any) -> None:
+        warnings.simplefilter("ignore")
+        allowed = inspect.signature(extras.get_parser).parameters
+        parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
+        arguments, commands = describe_parsers([parser])
+        for argument, action in zip(arguments, actions_of(parser)):
+            describe_tyro(argument, action)
+        finish("tyro", arguments, commands)
+
+    module.cli = reached
+
+
+def actions_of(parser: Any) -> list[Any]:
+    """Return the actions of a parser and of its sub-commands, in the order of `describe_parser`."""
+    found: list[Any] = []
+    for action in parser._actions:
+        if "_SubParsersAction" in class_names(action):
+            for inner in {id(inner): inner for inner in action.choices.values()}.values():
+                found += actions_of(inner)
+        elif is_argument(action):
+            found.append(action)
+    return found
+
+
+def describe_tyro(argument: Described, action: Any) -> None:
+    """Read the types and the default of an argument from its metavar and its help, the only places of both."""
+    shown = re.search(r"\((?:default|default if \w+): (.*)\)$", argument["help"])
+    argument["name"] = argument["flags"][0].lstrip("-").replace("-", "_") if argument["flags"] else argument["name"]
+    argument["help"] = re.sub(r"\s*\((default|required|optional|repeatable).*\)$", "", argument["help"])
+    if argument["action"] == "optional_bool":
+        return
+    metavar = str(action.metavar or "")
+    choices = [choice for braces in re.findall(r"\{([^{}\[\]]*)\}", metavar) for choice in braces.split(",")]
+    found = list(dict.fromkeys(kind for word, kind in KINDS.items() if re.search(r"\b%s\b" % word, metavar)))
+    found += ["bool"] if set(choices) >= {"True", "False"} else []
+    kept = [choice for choice in choices if not {"None", "True", "False", *KINDS}.issuperset(choice.split())]
+    argument.update(
+        choices=kept or None,
+        is_optional="None" in choices,
+        types=found or ([] if kept else ["str"]),
+        nargs=None if argument["nargs"] == 1 else argument["nargs"],
+        is_required=bool(action.required),
+    )
+    if shown is not None:
+        argument["shown_default"] = shown.group(1)

@@ -1,0 +1,181 @@
+"""A glance at a program's source: preliminary rows, nothing is executed, and bad input is a sentence."""
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nbtools.errors import ScriptError
+from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.glance import glance
+from nbtools.script.arguments.source_file import computed_defaults
+
+ZOO = Path(__file__).parent / "zoo"
+HEAD = "import argparse, os\nparser = argparse.ArgumentParser()\n"
+TAIL = "args = parser.parse_args()\n"
+Read = Callable[..., ScriptArguments]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Write a script, and files beside it, and glance at it."""
+
+    def run(text: str, others: dict[str, str] | None = None) -> ScriptArguments:
+        for name, content in {**(others or {}), "train.py": text}.items():
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        return glance(tmp_path / "train.py")
+
+    return run
+
+
+def names(found: ScriptArguments) -> list[str]:
+    return [argument.field.name for argument in found.arguments]
+
+
+@pytest.mark.parametrize(
+    ("words", "types", "default", "default_text", "choices"),
+    [
+        ("type=float, default=1e-3", (float,), 1e-3, "", None),
+        ("type=int, default=WIDTH * 4", (int,), 256, "", None),
+        ("default='a' + NAME", (str,), "abase", "", None),
+        ("action='store_true'", (bool,), False, "", None),
+        ("action=argparse.BooleanOptionalAction, default=True", (bool,), True, "", None),
+        ("choices=['a', 'b'], default='a'", (), "a", "", ("a", "b")),
+        ("nargs=2, type=float, default=(0.9, 0.95)", (tuple[float, ...],), (0.9, 0.95), "", None),
+        ("action='append'", (tuple[str, ...], NoneType), None, "", None),
+        ("default=os.environ['USER']", (str,), None, "os.environ['USER']", None),
+        ("type=json.loads, default=3", (int,), 3, "", None),
+        ("default=UNKNOWN.value", (str,), None, "UNKNOWN.value", None),
+    ],
+)
+def test_a_literal_argument_is_a_row_before_the_program_was_asked(
+    words: str, types: Any, default: Any, default_text: str, choices: Any, read: Read
+) -> None:
+    found = read(f"WIDTH, NAME = 64, 'base'\n{HEAD}parser.add_argument('--x', {words})\n{TAIL}")
+    (field,) = (argument.field for argument in found.arguments)
+    assert (field.types, field.default, field.default_text, field.choices) == (types, default, default_text, choices)
+    assert (field.source, found.is_complete, found.can_ask) == ("train.py:4", False, True)
+
+
+def test_groups_and_sub_commands_keep_their_arguments(read: Read) -> None:
+    text = "g = parser.add_argument_group('model')\ng.add_argument('--x')\nsub = parser.add_subparsers()\n"
+    found = read(f"{HEAD}{text}fit = sub.add_parser('fit')\nfit.add_argument('--lr', type=float)\n{TAIL}")
+    assert [(a.field.group, a.command) for a in found.arguments] == [("model", ()), ("", ("fit",))]
+    assert found.commands == (("fit",),)
+
+
+@pytest.mark.parametrize("name", ["--api-key", "--hf_token", "--tokenizer"])
+def test_names_of_secrets_are_marked(name: str, read: Read) -> None:
+    (field,) = (a.field for a in read(f"{HEAD}parser.add_argument({name!r})\n{TAIL}").arguments)
+    assert field.is_secret is (name != "--tokenizer")
+
+
+@pytest.mark.parametrize("text", ["print('x')\n", "import torch\nlr = 0.1\nfor step in range(10): pass\n", ""])
+def test_a_script_without_a_parser_is_not_to_be_asked(text: str, read: Read) -> None:
+    found = read(text)
+    assert (found.parser, found.arguments, found.is_complete, found.can_ask) == ("", (), False, False)
+
+
+def test_a_parser_in_a_module_of_the_project_can_be_asked(read: Read) -> None:
+    others = {"options.py": "from deeper import make\n", "deeper.py": HEAD}
+    assert read("import options\noptions.make()\n", others).can_ask
+
+
+def test_nothing_of_a_program_without_a_parser_is_executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ZOO_MARK", str(tmp_path / "mark"))
+    for name in ("nanogpt", "constants", "omegaconf_app", "structured_app"):
+        assert glance(ZOO / f"{name}.py").is_complete
+    assert not (tmp_path / "mark").exists()
+
+
+def test_bad_scripts_are_errors_that_name_the_file_and_the_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for data, message in (
+        (b"x = 1\ndef (:\n", r"train.py:2: not Python"),
+        (b"x = 1\ny = '\xff'\n", r"train.py:.*not Python"),
+        (b"# coding: nonsense\n", r"train.py:1: not Python"),
+        (b"x = '\0'\n", r"train.py:1: not Python"),
+        (b"x = " + b"(" * 5000 + b")" * 5000, r"train.py:1"),
+        (b"x = 1\n" * 1_000_000, r"train.py:1: larger than"),
+    ):
+        script.write_bytes(data)
+        with pytest.raises(ScriptError, match=message):
+            glance(script)
+
+
+def test_what_is_no_file_is_an_error_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    for name in ("pipe.py", "folder.py", "loop.py", "missing.py"):
+        with pytest.raises(ScriptError, match=f"{name}: .*give the path of a script"):
+            glance(tmp_path / name)
+
+
+def test_a_script_in_another_encoding_is_read(tmp_path: Path) -> None:
+    text = f"# coding: latin-1\n{HEAD}parser.add_argument('--x', help='Größe')\n{TAIL}"
+    (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
+    assert glance(tmp_path / "train.py").arguments[0].field.help == "Größe"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: pass\n",
+        "x = 10 ** 10 ** 10\n",
+        "x = 'a' * 10 ** 10\n",
+        "a = 'x'\n" + "a = a + a + a\n" * 60,
+        "a = 1\n" + "a = a * a\n" * 60,
+        "a = 'x'\n" + "a += a\n" * 60,
+        "a = (1,)\n" + "a = (a, a, a, a, a, a, a, a)\n" * 40,
+        "a = 'x'\n" + "a = f'{a}{a}{a}{a}'\n" * 40,
+        "a0 = open('x')\n" + "".join(f"a{n} = a{n - 1} + a{n - 1} + a{n - 1}\n" for n in range(1, 40)),
+        "import train\nfrom train import *\n",
+        "".join(f"n{a} = open(n{a}) + {' + '.join(f'n{b}' for b in range(60))}\n" for a in range(60)),
+        "from typing import Literal\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    a: Literal[X] = 1\n",
+        "x = " + "-" * 900 + "1\n",
+        "x = " + "+".join(["1"] * 900) + "\n",
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: 'A'\n    b: A\n    c: A\n",
+        "from dataclasses import dataclass\n@dataclass\nclass A(A): pass\n",
+    ],
+)
+def test_a_hostile_source_costs_little(body: str, tmp_path: Path, read: Read) -> None:
+    started = time.process_time()
+    found = read(HEAD + body + "parser.add_argument('--x')\n" + TAIL)
+    computed_defaults(tmp_path / "train.py")
+    assert time.process_time() - started < 10
+    assert "x" in names(found)
+
+
+def test_constants_that_name_each_other_end(read: Read) -> None:
+    reader = {"configurator.py": "import sys\nglobals()[sys.argv[1]] = 1\n"}
+    found = read("a = b if a else c\nb = a if b else c\nn = 3\nexec(open('configurator.py').read())\n", reader)
+    assert names(found) == ["config_file", "n"]
+
+
+SOURCES = sorted(path for path in ZOO.rglob("*.py") if path.stat().st_size)
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(SOURCES), st.integers(0, 2**32))
+def test_a_script_with_missing_and_swapped_lines_never_fails(tmp_path: Path, source: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    lines = source.read_text(encoding="utf-8").splitlines()
+    for _ in range(dice.randint(1, 4)):
+        if dice.random() < 0.5:
+            del lines[dice.randrange(len(lines))]
+        first, second = dice.randrange(len(lines)), dice.randrange(len(lines))
+        lines[first], lines[second] = lines[second], lines[first]
+    script = tmp_path / source.name
+    script.write_text("\n".join(lines), encoding="utf-8")
+    with contextlib.suppress(ScriptError):
+        found = names(glance(script))
+        assert len(set(found)) == len(found)
