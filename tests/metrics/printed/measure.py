@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbtools.metrics.printed.templates import program_files, templates_of
-
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
+from nbtools.metrics.printed.templates import program_files, templates_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 SPLITS = {
