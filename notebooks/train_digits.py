@@ -70,6 +70,8 @@ def main() -> None:
             loss = nn.functional.cross_entropy(scores, held_out[1])
             accuracy = (scores.argmax(1) == held_out[1]).float().mean()
             print(f"epoch {epoch}/{args.epochs} val loss {loss:.4f} val accuracy {accuracy:.4f}", flush=True)
+            right = [(scores.argmax(1)[held_out[1] == digit] == digit).float().mean() for digit in range(10)]
+            print("recall", *(f"{digit}={share:.2f}" for digit, share in enumerate(right)), flush=True)
             content = {"epoch": epoch, **{name: part.state_dict() for name, part in state.items()}}
             torch.save(content, args.out / f"epoch-{epoch:03}.pt")
     dist.barrier()

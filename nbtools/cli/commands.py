@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtools.cli.parser import TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
 from nbtools.errors import ConfigError, NbtoolsError, ProjectError, RunFailed, plural, shown
-from nbtools.rundir.tail import one_line
+from nbtools.rundir.tail import one_line, printable
 
 if TYPE_CHECKING:
     from nbtools.launcher.preflight import Preflight
@@ -237,9 +237,13 @@ def _print_started(run: "Run") -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from nbtools.launcher.resume import read_changes, resume
+    from nbtools.launcher.resume import read_changes, resume, resume_in_words
 
     parent = _named(arguments)
+    if arguments.dry_run:
+        lines = resume_in_words(parent, arguments.checkpoint, arguments.resume_with, arguments.script_args)
+        print("\n".join(printable(line) for line in lines))
+        return DONE
     run = resume(
         parent,
         arguments.checkpoint,
@@ -398,7 +402,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _print_diff(run: "Run") -> int:
     from nbtools.rundir.git_source import recorded_diff
-    from nbtools.rundir.tail import printable
 
     if not (diff := recorded_diff(run.files)):
         return complain(f"{run.id}: no uncommitted changes are recorded", DONE)

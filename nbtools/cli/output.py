@@ -174,6 +174,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
+        *(("shared", line) for line in summary["shared"]),
         ("not saved", summary["unsaved"]),
         ("outputs", summary["outputs"]),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),

@@ -207,6 +207,8 @@ def parser(
     text = "Resume a run as a new run and print its id; --set changes values (a fork); arguments go after --."
     resume = command("resume", text, run, settings, where, restarts, values)
     resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies; or a path")
+    text = "show the checkpoint, and the words with which a program continues, and start nothing"
+    resume.add_argument("--dry-run", "--dry_run", action="store_true", help=text)
     resume.add_argument("--name", help="last part of the new run's id; default: the name of the run")
     text = "arguments that resume a program from {checkpoint}, a path; default: the known ones of the program"
     resume.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)

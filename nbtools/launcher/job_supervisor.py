@@ -16,13 +16,13 @@ from typing import Any
 from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
-from nbtools.launcher.programs.program_restart import continued, newest_of_program, recorded_words
+from nbtools.launcher.programs.program_restart import continued, newest_of_program
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import slurm
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.machine.signal_pipe import asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, resuming
-from nbtools.run.records import mapping_at
+from nbtools.run.records import checkpoints_and_resume, mapping_at
 from nbtools.run.slurm_job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, read_json, whole
@@ -112,7 +112,7 @@ def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     args = [str(word) for word in plan.get("args") or ()]
     if (checkpoint := job.get("resume_from")) is not None:
         path = Path(str(checkpoint))
-        args = continued(plan, path)["args"] if recorded_words(plan) else resuming(args, path)
+        args = continued(plan, path)["args"] if checkpoints_and_resume(plan)[1] else resuming(args, path)
     command = [*(job.get("command") or ()), *args]
     return {**plan, "argv": command, "args": args, "env": mapping_at(dict(job), "env")}
 

@@ -29,6 +29,8 @@ from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refused
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import happens_within, members, sweep_processes
+from nbtools.metrics.printed.run_patterns import curves_at_launch
+from nbtools.metrics.printed.templates import program_files, templates_of
 from nbtools.project import file_digest, located
 from nbtools.recipes import RECIPES
 from nbtools.run.listing import active_run
@@ -373,7 +375,7 @@ def _taken_lock(run: RunDir) -> int | None:
 
 
 def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
-    """Write script.py and launch.json, with the entries `more` besides those of the preflight."""
+    """Write script.py, templates.json and launch.json, with the entries `more` besides those of the preflight."""
     reserve(run.exit)
     source = checked.script if checked.program is None else checked.source
     if source is not None:
@@ -386,10 +388,16 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
             copies[file].parent.mkdir(parents=True, exist_ok=True)
             write_file(copies[file], changed_config(config, values).encode(), mode=0o600)
         program = program.of_copies(run.configs)  # of which a resume makes its own
+    if program is not None and source is not None:
+        with contextlib.suppress(Exception):  # curves are no reason against a launch, whatever a source contains
+            texts = templates_of(program_files(source, checked.project.root))
+            write_json(run.templates, {"templates": texts}, mode=stat.S_IMODE(run.script.stat().st_mode))
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it
         versions["torch"] = python.torch_version
+    root = str(checked.project.root)
+    curves = None if program is None else curves_at_launch(program.curves, root, str(more.get("script")))
     content = {
         "name": checked.name,
         "script_sha256": None if source is None else file_digest(run.script),
@@ -400,8 +408,10 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "args": list(checked.args_in(run.path)),
         "num_epochs": checked.num_epochs,
         "default_folders": list(checked.default_folders),
+        "curves": curves,
+        "resume_guess": list(checked.resume_guess),
         "cwd": str(checked.cwd),
-        "root": str(checked.project.root),
+        "root": root,
         "env": _environment(run, checked),
         # `on_end` is not recorded: a command that is read from a run directory must never be executed.
         "launch": checked.launch.model_dump(mode="json", exclude={"on_end"}),

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nbtools.config import Launch
 from nbtools.errors import FormatError, LaunchError, plural
@@ -18,14 +19,17 @@ from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.machine.interpreter import Interpreter, own_interpreter
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.rundir.json_files import read_json, whole
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RunDir, found_runs, goes_on, has_started
+from nbtools.rundir.program_files.written_files import named_folders
+from nbtools.rundir.rundir import RunDir, found_runs, goes_on, has_started, launch_of
 from nbtools.script.torchrun import Meeting, torchrun_command
 
 CORES_TAKEN = "cores taken"
 """Subject of the warning that active runs use the CPU cores, which a launch behind them does not need."""
+_OUTPUTS = re.compile(r"out|save|ckpt|checkpoint", re.IGNORECASE)
+"""Arguments of folders that are written to, unlike `--data_dir`."""
 _DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -201,6 +205,17 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
         newest = max(active)
         text = f"{plural(taken, 'process')} of {plural(len(active), 'active run')} on {plural(cores, 'CPU core')}"
         yield warn(CORES_TAKEN, text, f"after='{newest}' (--after {newest}) waits")
+
+
+def check_outputs(runs: Path, cwd: Path, args: Sequence[str], plan: Mapping[str, Any]) -> Iterator[Finding]:
+    """Warn of active runs in `runs` that write to the folders of a program, by their arguments and their `plan`s."""
+    own = {flag: folder for flag, folder in named_folders(str(cwd), args, plan).items() if _OUTPUTS.search(flag)}
+    for run in map(RunDir, found_runs(runs)) if own else ():
+        launch = launch_of(run.path) if goes_on(run) else {}
+        theirs = named_folders(str(launch.get("cwd") or "/"), recorded_arguments(launch), launch)
+        for flag in (flag for flag, folder in own.items() if folder in theirs.values()):
+            text = f"{own[flag]}: {run.id} writes its files there, too, so the runs may overwrite each other's"
+            yield warn("outputs", text, f"name another folder with {flag}" if flag[0] == "-" else "name another folder")
 
 
 def check_host_name(launch: Launch) -> Iterator[Finding]:

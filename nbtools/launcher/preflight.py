@@ -15,7 +15,7 @@ from typing import Any
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
 from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
-from nbtools.launcher.placement import Placement, check_cores, check_host_name, place
+from nbtools.launcher.placement import Placement, check_cores, check_host_name, check_outputs, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
 from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
@@ -24,14 +24,15 @@ from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interp
 from nbtools.project import Project, expanded, find_project, plain_name, project_of_program
 from nbtools.recipes import Source, recipe_of
 from nbtools.recipes.named_model import weights_notes
+from nbtools.run.records import remembered
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
+from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_file import changed_config
-from nbtools.script.arguments.program_flags import declared_arguments, default_folders, flags_of_program, num_epochs
+from nbtools.script.arguments.program_flags import declared_arguments, default_folders, guessed_resume, num_epochs
 from nbtools.script.inspection import inspect_program, module_of, program_files, python_file, why_apart
 from nbtools.script.program import Program
-from nbtools.script.resume_arguments import resume_words
 from nbtools.script.script import Script, parse_script
 
 _COUNTED_BYTES = 4 * 2**20
@@ -62,6 +63,8 @@ class Preflight:
     """The program's number of epochs, by its arguments; None if it is not known."""
     default_folders: tuple[str, ...] = ()
     """Flags of a program that its arguments leave out, each followed by its default, a folder."""
+    resume_guess: tuple[str, ...] = ()
+    """Words that may resume the program, by the names of its arguments, where neither it nor the user says them."""
 
     @property
     def launch(self) -> Launch:
@@ -330,19 +333,19 @@ def _check_program(
     if declared is not None:
         refused = parse_words(declared, args).refused
         found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]
-    if not program.resume and source is not None:
-        program = program.replace(resume=resume_words(flags_of_program(source, args, declared), unasked=True))
-    if program.resume:
-        found.append(ok("resume", f"from a checkpoint, also at a restart, with {shlex.join(masked(program.resume))}"))
+    script = launcher or source or cwd
+    program, guess, more = _with_resume(program, args, declared, remembered(str(project.root), str(script)))
+    found += more
     if source is not None:
         found += _looked_at(program, program_files(source, project.root), placement.launch)
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
-    script = launcher or source
+    folders = default_folders(args, declared)
+    plan = {"default_folders": folders, "program": program.model_dump(include={"checkpoints"})}
     return Preflight(
-        script=script or cwd,
-        name=run_name(str(program.module) if program.module or script is None else _name_of(script, project)),
+        script=script,
+        name=run_name(str(program.module) if program.module or script == cwd else _name_of(script, project)),
         recipe=None,
         config=None,
         project=project,
@@ -352,11 +355,13 @@ def _check_program(
         findings=(
             *(*notes, *found, *placement.findings, *check_host_name(placement.launch)),
             *(*check_cores(placement, project.runs), check_disk(project.runs, None)),
+            *check_outputs(project.runs, cwd, args, plan),
         ),
         program=program,
         source=source,
         num_epochs=num_epochs(args, declared),
-        default_folders=tuple(default_folders(args, declared)),
+        default_folders=tuple(folders),
+        resume_guess=guess,
     )
 
 
@@ -371,6 +376,29 @@ def _looked_at(program: Program, files: Sequence[Path], launch: Launch) -> Itera
     if program.stop_signal == "SIGTERM" and "KeyboardInterrupt" in text and "SIGTERM" not in text:
         step = "stop_signal='SIGINT' (--stop-signal SIGINT) stops it as Ctrl-C does"
         yield warn("stop", f"{program.name} handles KeyboardInterrupt, and a stop sends it SIGTERM", step)
+
+
+def _with_resume(
+    program: Program, args: Sequence[str], declared: ScriptArguments | None, said: Mapping[str, Any]
+) -> tuple[Program, tuple[str, ...], list[Finding]]:
+    """Return a program with its words of resume and its pattern of checkpoints, a guess of the words, and findings.
+
+    Words and pattern are those of the program, else those that the user has `said` of its script; where there are
+    none, words by the name of an argument are a guess, of which a restart uses only an unambiguous one.
+    """
+    said = {} if said.get("in_script") else said
+    words = program.resume or tuple(map(str, said.get("resume") or ()))
+    guess = () if words else guessed_resume(args, declared, is_asked=True)
+    sure = () if words else guessed_resume(args, declared)
+    program = program.replace(resume=words or sure, checkpoints=program.checkpoints or said.get("checkpoints"))
+    line = shlex.join(masked(words or guess))
+    found = (
+        [ok("resume", f"from a checkpoint, also at a restart, with {line}{' (a guess)' * bool(sure)}")] if line else []
+    )
+    if guess and not sure:
+        found = [ok("resume", f"perhaps with {line}; a restart does not use it unless Program(resume=...) says so")]
+    found += [ok("checkpoints", f"those named {program.checkpoints}")] if program.checkpoints else []
+    return program, guess, found
 
 
 def _name_of(script: Path, project: Project) -> str:

@@ -15,7 +15,7 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
-from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again
+from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again, remember
 from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.launcher.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.machine.devices import devices
@@ -92,6 +92,9 @@ def resume(
         if changes:
             raise _no_fields(parent, list(changes))
         planned = planned_resume(parent, checkpoint, resume_with, args)
+        where = "" if resume_with is None else remember(parent, resume=tuple(resume_with))
+        if where.startswith("remembered;"):
+            warnings.warn(where, stacklevel=2)
         settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
         return _started_program(parent, planned, args, settings | {"name": own if name is None else name})
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
@@ -113,6 +116,21 @@ def resume(
             if forked is not None:
                 forked.unlink(missing_ok=True)
             raise
+
+
+def resume_in_words(
+    run: Run, checkpoint: Path | str | int | None, resume_with: Sequence[str] | None, args: Sequence[str]
+) -> list[str]:
+    """Return from which checkpoint `resume` would continue a run, and a program's words; errors are those of `resume`.
+
+    Nothing is written or started.
+    """
+    if has_recipe(run.files):
+        found, notes = _newest(run) if checkpoint is None else (named_checkpoint(run, checkpoint), [])
+        return [f"{run.id}: continues from {found.name}", *notes]
+    planned = planned_resume(run, checkpoint, resume_with, args)
+    words = shlex.join(secret_values.masked([planned.program.name, *planned.args]))
+    return [f"{run.id}: continues from {planned.sentence}", words, *planned.notes]
 
 
 def launch_again(run: Run) -> Run:
@@ -143,7 +161,7 @@ def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], s
     before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
     changes = {} if after == before else {"nproc_per_node": [before, after]}
     changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
-    origin = planned.origin(parent) | ({"changes": changes} if changes else {})
+    origin = {"run": parent.id, **planned.checkpoint.origin} | ({"changes": changes} if changes else {})
     return start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
 
 

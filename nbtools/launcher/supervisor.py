@@ -540,15 +540,20 @@ class Supervisor:
     # --- the machine ---
 
     def _stamp(self, now: float) -> None:
-        """Append the size of the log and the time: a script that only prints gives its curves no other time."""
-        self._next_stamp = now + max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
+        """Append the size of the log and the time: a script that only prints gives its curves no other time.
+
+        The time is that of the last write, unless the clock of a file server differs.
+        """
+        every_s = max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
+        self._next_stamp = now + every_s
         self._files_before.forget_rewritten()
         with contextlib.suppress(OSError):
-            size = self._log.stat().st_size
-            if (size, self.attempt) != self._stamped:
-                self._stamped = size, self.attempt
+            status, when = self._log.stat(), time.time()
+            if (status.st_size, self.attempt) != self._stamped:
+                self._stamped = status.st_size, self.attempt
+                when = status.st_mtime if 0 <= when - status.st_mtime <= 2 * every_s else when
                 with self.run.log_times.open("a") as file:
-                    file.write(f"[{size},{time.time():.2f},{self.attempt}]\n")
+                    file.write(f"[{status.st_size},{when:.2f},{self.attempt}]\n")
 
     def _sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""

@@ -19,6 +19,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.failures.restarts import read_restarts
 from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
+from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.project import user_cache
 from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
@@ -253,14 +254,15 @@ def num_bytes(run: Run) -> int:
 
 
 def curve_files(run: Run) -> list[list[Any]]:
-    """Return what changes with the rows: name, inode, size and time of each file that they are in."""
+    """Return what changes with the rows: name and patterns, inode, size and time of each file that they are in."""
     found: list[list[Any]] = []
     for folder, step in [(run.dir, 0), *ancestors(run.dir, run.info)]:
-        files = RunDir(folder)
-        for path in [files.metrics, *([] if launch_of(folder).get("recipe") else [files.log])]:
+        files, launch = RunDir(folder), launch_of(folder)
+        decided = "\n".join([f"{folder.name} {step}", *curve_patterns(launch)])
+        for path in [files.metrics, *([] if launch.get("recipe") else [files.log])]:
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append([f"{folder.name} {step}", status.st_ino, status.st_size, status.st_mtime_ns])
+                found.append([decided, status.st_ino, status.st_size, status.st_mtime_ns])
     return found
 
 

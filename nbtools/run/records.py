@@ -15,6 +15,7 @@ from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
+from nbtools.user_config import read_user_config
 
 
 class Records:
@@ -125,6 +126,26 @@ def stop_signal(launch: Mapping[str, Any]) -> signal.Signals:
     """Return the signal that asks the processes of a launch.json to save and end."""
     wanted = mapping_at(dict(launch), "program").get("stop_signal")
     return signal.SIGINT if wanted == "SIGINT" else signal.SIGTERM
+
+
+def checkpoints_and_resume(launch: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the pattern of the checkpoints of the program in a launch.json, and the words that resume it.
+
+    Each is that of the launch, unless the user has said another one since; empty if it is unknown.
+    """
+    program = mapping_at(dict(launch), "program")
+    said = remembered(str(launch.get("root")), str(launch.get("script")))
+    if (finite(said.get("time")) or 0.0) > (finite(launch.get("time")) or 0.0):
+        program = {**program, **said}
+    pattern, words = program.get("checkpoints"), program.get("resume")
+    return pattern if isinstance(pattern, str) else "", tuple(map(str, words)) if isinstance(words, list) else ()
+
+
+def remembered(root: str, script: str) -> dict[str, Any]:
+    """Return what the user has said of the `checkpoints` and the `resume` of a script, as launch.json names it."""
+    with contextlib.suppress(FormatError):
+        return mapping_at(mapping_at(read_user_config("checkpoints"), root), script)
+    return {}
 
 
 def started_as(launch: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table
+from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table, plural
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
@@ -18,7 +18,9 @@ from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
 from nbtools.metrics.printed.grammars import read
 from nbtools.metrics.printed.log import LogMetrics
-from nbtools.metrics.printed.shapes import folded
+from nbtools.metrics.printed.plans import LineKind
+from nbtools.metrics.printed.run_patterns import curve_patterns, log_metrics
+from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.project import find_project, located
@@ -26,7 +28,7 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, mapping_at, started_as, stop_signal, weights_in_words
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, started_as, stop_signal, weights_in_words
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
@@ -41,6 +43,7 @@ from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, last_lines, one_line
 
 _SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
+_READ_BY = {"pattern": "by your pattern", "template": "as the source prints it", "grammar": "in a known form"}
 _SMALL_BYTES = 1 << 20
 """Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
 SILENT_S = 300.0
@@ -81,8 +84,8 @@ class Run:
         self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
         self._is_read = False
-        self._printed = LogMetrics(self.files.log, self.files.log_times)
-        self._found, self._foreign = FoundMetrics(self.dir, self._printed, self._own), ForeignCheckpoints(self.dir)
+        self._known: tuple[object, tuple[LogMetrics, FoundMetrics]] | None = None
+        self._foreign = ForeignCheckpoints(self.dir)
         self._earlier: list[tuple[History, int]] = []
         self._shift, self._joined_key = 0, object()
 
@@ -165,7 +168,7 @@ class Run:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
         num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
         derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        total = derived or self._found.total_steps(num_epochs)
+        total = derived or (self._readers[1].total_steps(num_epochs) if self._has_program_log else None)
         return total and total + shift_of(self)
 
     @property
@@ -184,7 +187,7 @@ class Run:
         self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
         with self._reading:
             self._is_read = True
-            return self._found.history(*self._written_where_and_when) if self._has_program_log else self._own
+            return self._readers[1].history(*self._written_where_and_when) if self._has_program_log else self._own
 
     @property
     def _has_program_log(self) -> bool:
@@ -197,6 +200,16 @@ class Run:
         cwd, args = self.info.get("cwd"), self.info.get("args")
         words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
         return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
+
+    @property
+    def _readers(self) -> tuple[LogMetrics, FoundMetrics]:
+        """The readers of a program's curves: of its log, and of all; new ones once the user chose other curves."""
+        with self._reading:
+            curves = curve_patterns(self.info)
+            if self._known is None or self._known[0] != curves:
+                printed = log_metrics(self.files, self.info)
+                self._known = curves, (printed, FoundMetrics(self.dir, printed, self._own))
+            return self._known[1]
 
     def _newest_rows(self) -> History:
         """Return the newest metric rows, at least: the whole file is not read for them."""
@@ -261,11 +274,11 @@ class Run:
         if saved or not self._has_program_log:
             return [*saved]
         with self._reading:
-            found = self._foreign.look(*self._written_where_and_when)
+            found = self._foreign.look(*self._written_where_and_when, pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             own = self.own_history
-            return [*with_steps(found, own, self._printed, shift_of(self))]
+            return [*with_steps(found, own, shift_of(self))]
 
     @property
     def _has_program(self) -> bool:
@@ -319,7 +332,8 @@ class Run:
             how += f": {failure.message}"
         parts = [how if state.is_final else f"still {state} at step {self.step}, although killed"]
         if not saved:
-            parts.append("no checkpoint was saved")
+            shared = "; ".join(shared_outputs(self))
+            parts.append(f"no checkpoint was found ({shared})" if shared else "no checkpoint was saved")
         else:
             newest = saved[-1]
             is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
@@ -379,6 +393,7 @@ class Run:
             "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
             "curves": curve_sources(self),
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
+            "shared": shared_outputs(self),
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
@@ -433,8 +448,24 @@ def curve_sources(run: Run) -> list[str]:
     """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
     if not run._has_program_log or run.own_history is run._own:
         return []
-    more = [_SHIFTED.format(run._shift)] if shift_of(run) else []
-    return [*run._found.notes(), *more, *filter(None, [unclear_checkpoints(run)])]
+    notes, kinds = run._readers[1].notes(), line_kinds(run)
+    drawn = [kind for kind in kinds if kind.curves]
+    if kinds:
+        notes[0] += f"; {plural(len(kinds), 'kind')} of printed lines have numbers, {len(drawn)} drawn"
+    for kind in drawn:
+        counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
+        read = _READ_BY.get(kind.source, kind.source)
+        notes.append(f"{', '.join(kind.curves)}: {read}, {counted}: {one_line(kind.example, 200)}")
+    notes += [_SHIFTED.format(run._shift)] if shift_of(run) else []
+    return notes
+
+
+def line_kinds(run: Run) -> list[LineKind]:
+    """Return the kinds of lines with numbers that a program printed, the most frequent first; none for a recipe."""
+    hidden = secrets_of(run.files) if run._has_program_log else []
+    kinds = run._readers[0].kinds if run._has_program_log else []
+    kinds = [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
+    return [kind for kind in kinds if numbers_in(kind.example)]
 
 
 def shift_of(run: Run) -> int:
@@ -442,12 +473,28 @@ def shift_of(run: Run) -> int:
     return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
-def unclear_checkpoints(run: Run) -> str:
-    """Return why the checkpoints of a program are not listed; empty if they are, or if there are none."""
-    if run.checkpoints or not run._foreign.unclear:
+def pattern_of(run: Run) -> str:
+    """Return the pattern of the checkpoints of a program; empty without one, and for the run of another user, whose
+    pattern could have every folder of this machine read."""
+    return "" if foreign_owner(run.dir) else checkpoints_and_resume(run.info)[0]
+
+
+def shared_outputs(run: Run) -> list[str]:
+    """Return, a sentence each, folders whose checkpoints are not listed: another run may have written them."""
+    return [
+        f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them; give "
+        "each run a folder of its own"
+        for folder, other in (run._foreign.shared if run._has_program_log else {}).items()
+    ]
+
+
+def why_no_checkpoints(run: Run) -> str:
+    """Return why no checkpoint of a program is listed; empty if one is, and of a recipe."""
+    if run.checkpoints or not run._has_program_log:
         return ""
-    folder, other = next(iter(run._foreign.unclear.items()))
-    return f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them"
+    pattern = pattern_of(run)
+    usual = f"none of its files is named {pattern}" if pattern else "none of its files has a checkpoint's name"
+    return "; ".join(shared_outputs(run)) or usual
 
 
 def silent_s(run: Run) -> float | None:

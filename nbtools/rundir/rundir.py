@@ -74,6 +74,8 @@ class RunDir:
     """The bytes that ran (launcher, once)."""
     source = _file("source.diff")
     """Changes of tracked files since the commit in launch.json, at most 1 MiB; mode 0600 (launcher, once, if any)."""
+    templates = _file("templates.json")
+    """Texts that the program's source prints, as patterns: `templates` (launcher, once, if any)."""
     configs = _file("configs")
     """Folder of the copy of a program's config file that the launch changed; mode 0600 (launcher, once, if any)."""
     config = _file("config.json")

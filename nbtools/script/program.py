@@ -16,6 +16,7 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError, plural
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
+from nbtools.metrics.printed.pattern import Pattern
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
@@ -49,6 +50,16 @@ class Program(Settings):
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
         "They replace the same argument among args.",
     )
+    curves: tuple[str, ...] = setting(
+        (),
+        "Patterns of its printed lines that are curves, such as 'iter {step}: loss {train/loss}, {_} ms': {name} is a "
+        "number, {_} any text.",
+    )
+    checkpoints: str | None = setting(
+        None,
+        "Files or folders that are its checkpoints, such as out/*.ckpt, from the working directory on. None for those "
+        "with usual names.",
+    )
     accelerate_config: str | None = setting(
         None,
         "YAML file with which accelerate launch starts it instead of torchrun. The number of processes, the GPUs and "
@@ -59,11 +70,18 @@ class Program(Settings):
         "Signal with which a stop begins: SIGINT, as Ctrl-C sends it, for one that saves on KeyboardInterrupt.",
     )
 
-    @field_validator("args", "resume", "config_values", mode="before")
+    @field_validator("curves")
+    @classmethod
+    def _are_patterns(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            Pattern(text)  # its ConfigError is a ValueError
+        return texts
+
+    @field_validator("args", "resume", "config_values", "curves", mode="before")
     @classmethod
     def _are_words(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError("is one text; give a list of words, one per argument: shlex.split(text)")
+            raise ValueError("is one text; give a list, of words one per argument: shlex.split(text)")
         return value
 
     @field_validator("args", "resume", "config_values")
@@ -83,6 +101,13 @@ class Program(Settings):
     def _is_a_path(cls, value: str | None) -> str | None:
         if value is not None and not may_be_path(value):
             raise ValueError("must be a path, of at most 255 bytes a part and 3072 in all")
+        return value
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _is_a_pattern(cls, value: str | None) -> str | None:
+        if value is not None and (not may_be_path(value) or "**" in value or value.strip("./*") == ""):
+            raise ValueError("must be a path with * for what differs, such as out/*.ckpt; for folders, out/*/last.pt")
         return value
 
     @field_validator("module")

@@ -195,6 +195,29 @@ def write_script(
     return path
 
 
+def change_program(path: Path, **changes: Any) -> bool:
+    """Write changed fields of its program into a launcher script; returns False if `path` is no launcher script.
+
+    Raises:
+        HandEditedError: the script was edited by hand, or is not one of its project.
+        ProjectError: it cannot be written.
+    """
+    try:
+        script = parse_script(path)
+    except ScriptError:
+        return False
+    if script.program is None:
+        return False
+    project, program = find_project(path.parent, missing_ok=True), script.program.replace(**changes)
+    if path.parent != project.scripts or path.is_symlink() or script.hand_edited:
+        why = "was edited by hand" if script.hand_edited else f"is not a file of {project.scripts}"
+        values = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        raise HandEditedError(f"{path}: {why}, so it is not changed; write {values} into its Program(...)")
+    if program != script.program:
+        write_script(program, path.stem, script.launch, project=project, overwrite=True)
+    return True
+
+
 def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, Any, Any]]:
     """Return (field, value in a, value in b) for every field that differs; "(none)" stands for a missing field.
 
@@ -253,18 +276,19 @@ def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str
         if isinstance(value, Settings):
             text = _call(value, without, f"{prefix}{name}.")
         else:
-            text = _words(value, f"{indent}    ") if type(settings) is Program else _literal(value)
+            is_listed = name == "curves"
+            text = _words(value, f"{indent}    ", is_listed) if type(settings) is Program else _literal(value)
         lines.append(f"{indent}    {name}={text},{f'  # {unit}' if unit else ''}")
     return "\n".join([*lines, f"{indent})"])
 
 
-def _words(value: object, indent: str) -> str:
-    """Return the literal of a value; a flag and its values have a line, if several words stand there."""
-    if not isinstance(value, tuple) or len(value) < 2:
+def _words(value: object, indent: str, is_listed: bool) -> str:
+    """Return the literal of a value; a flag and its values have a line, or each word, if several words stand there."""
+    if not isinstance(value, tuple) or len(value) < 2 - is_listed:
         return _literal(value)
     lines: list[list[str]] = []
     for word in value:
-        if not lines or word.startswith("-"):
+        if not lines or is_listed or word.startswith("-"):
             lines.append([])
         lines[-1].append(_literal(word))
     return "\n".join(["(", *(f"{indent}    {', '.join(line)}," for line in lines), f"{indent})"])

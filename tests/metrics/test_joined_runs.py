@@ -51,12 +51,24 @@ def test_the_first_row_of_a_resumed_run_replaces_that_of_its_parent_at_the_same_
     assert (points(joined), shift) == ([(0, 0.0), (2, 2.0), (4, 14.0), (6, 16.0)], 0)
 
 
-def test_a_resumed_run_whose_epochs_count_from_1_follows_its_parent_without_a_hole() -> None:
-    parent, child = rows(*range(1, 31)), rows(*range(41, 51), start=10.0)  # Epoch 4 of 10 steps: not those from 40 on
-    joined, shift = joined_runs([(parent, 30), (child, MAX_STEP)])
-    assert [step for step, _ in points(joined)] == [*range(1, 41)] and shift == -10
-    sparse = joined_runs([(rows(100, 200, 300), 300), (rows(400, 500), MAX_STEP)])
-    assert sparse[1] == 0, "lines that are 100 steps apart"
+def test_the_own_rows_of_a_fork_replace_its_parents_before_an_estimated_resume() -> None:
+    parent = rows(10, 20, 30, 40, 50)
+    for until in (25, 30, 45):  # the checkpoint is of step 20
+        joined, shift = joined_runs([(parent, until), (rows(30, 40, 50, start=0.5), MAX_STEP)])
+        assert (points(joined), shift) == ([(10, 10.0), (20, 20.0), (30, 30.5), (40, 40.5), (50, 50.5)], 0)
+
+
+def test_curves_of_another_unit_are_joined_by_their_own_count() -> None:
+    def both(steps: range, epochs: range, start: float) -> History:
+        history = rows(*steps, start=start)
+        history.add("eval/loss", epochs, [start + each for each in epochs], [start] * len(epochs), unit="epoch")
+        return history
+
+    parent, child = both(range(10, 60, 10), range(1, 6), 0.0), both(range(40, 80, 10), range(4, 8), 0.5)
+    joined, _ = joined_runs([(parent, 30), (child, MAX_STEP)])
+    assert [step for step, _ in points(joined)] == [*range(10, 80, 10)]
+    assert points(joined, "eval/loss") == [(1, 1), (2, 2), (3, 3), (4, 4.5), (5, 5.5), (6, 6.5), (7, 7.5)]
+    assert (joined["train/loss"].unit, joined["eval/loss"].unit) == ("step", "epoch")
 
 
 def test_an_unknown_step_keeps_the_rows_before_the_first_of_the_child() -> None:
@@ -82,8 +94,3 @@ def test_a_resume_from_a_checkpoint_of_an_earlier_run_leaves_out_the_runs_betwee
         joined, shift = joined_runs([(first, 6), (second, at), (rows(0, 2, start=20.0), MAX_STEP)])
         assert points(joined) == [*((step, float(step)) for step in range(0, at, 2)), (at, 20.0), (at + 2, 22.0)]
         assert shift == at
-
-
-def test_a_checkpoint_behind_the_last_printed_row_counts_if_it_is_less_than_a_row_away() -> None:
-    for until, expected in ((95, 95), (100, 100), (1000, 91)):  # 1,000: of another unit
-        assert joined_runs([(rows(0, 10, 80, 90), until), (rows(0, 10, start=10.0), MAX_STEP)])[1] == expected

@@ -243,6 +243,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "total_steps": 40,
         "metrics": {"train/loss": "NaN"},
         "checkpoints": [],
+        "shared": [],
         "ranks": [beat],
         "stragglers": [],
         "stopped_on": "",

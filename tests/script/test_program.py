@@ -357,3 +357,16 @@ def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_w
     outside = {path for path in after if path.parts[0] != "runs"}
     assert outside == {Path("scripts/mine.py")}
     assert run.dir.parent == repository / "runs"
+
+
+def test_patterns_of_curves_are_read_back_from_a_launcher_script(project: Project) -> None:
+    curves = ("iter {step}: loss {train/loss}, {_} ms", "it's {{ {eval/loss} }}")
+    path = write_script(Program(script="train.py", curves=curves), "mine")
+    assert read_script(path).content == Program(script="train.py", curves=curves)
+    assert '    curves=(\n        "iter {step}: loss {train/loss}, {_} ms",\n' in path.read_text()
+
+
+@pytest.mark.parametrize(("curves", "said"), [(("loss",), "no number has a name"), ("loss {x}", "is one text")])
+def test_a_text_that_is_no_pattern_is_refused(curves: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Program(script="train.py", curves=curves)

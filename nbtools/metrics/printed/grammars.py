@@ -21,14 +21,14 @@ COUNTERS: Final = {
 UNNAMED: Final = 4
 LEADING: Final = 6
 EPOCH: Final = 9
-_TOTALS: Final = frozenset(["total", "max", "num", "number", "of", "per", "every", "n_", "n", "next", "last", "best", "from", "for", "size", "limit", "log", "save"])
-_STOPS: Final = frozenset(
-    ["a", "after", "and", "at", "by", "for", "from", "in", "is", "of", "on", "over", "per", "than", "the", "to", "took", "was", "with", "best", "saved", "into", "current", "reached", "since", "until", "about", "all", "training"]
+_TOTALS: Final = re.compile(r"total|max|num|number|of|per|every|n_?|next|last|best|from|for|size|limit|log|save")
+_STOPS: Final = re.compile(
+    r"a|after|and|at|by|for|from|in|is|of|on|over|per|than|the|to|took|was|with|best|saved|into|current|reached|since"
 )
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
-_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
@@ -42,7 +42,7 @@ _PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
 """The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
 _DECIMAL_COMMA: Final = re.compile(r",\d")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
-_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
+_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _RATE: Final = re.compile(r"\s?(?:s/it|it/s|[a-z]+/s|s/[a-z]+|/s)\b")
@@ -53,10 +53,9 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
+_SUMMARY: Final = "Average {} @[ IoU={} | area={} | maxDets={:>3} ] = {{eval/{}_{}_{}_{}}}"
 KNOWN_LINES: Final = tuple(
-    Pattern(
-        f"Average {name} @[ IoU={iou} | area={area} | maxDets={most:>3} ] = {{eval/{short}{iou[:4].replace(':', '')}_{area.strip()}_{most}}}"
-    )
+    Pattern(_SUMMARY.format(name, iou, area, most, short, iou.replace(":", "-"), area.strip(), most))
     for name, short in (("Precision (AP)", "AP"), ("Recall (AR)", "AR"))
     for iou in ("0.50:0.95", "0.50", "0.75")
     for area in (" all", " small", "medium", " large")
@@ -113,20 +112,21 @@ def read(line: str) -> Reading | None:
     context: list[str] = []
     head: list[str] | None = None
     split: str | None = None
-    at, num_loose, listed, ratio = 0, 0, ("", 0), ""
+    at, first, num_loose, listed, ratio = 0, 0, 0, ("", 0), ""
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
     bar_at = line.find("%|") if is_bar else -1
     is_after_unread = False
     if piped := _PIPED.match(line):
         counters = [Counter("epoch", EPOCH, Slot("", *piped.span(1))), Counter("step", 1, Slot("", *piped.span(2)))]
-        at = piped.end()
+        at = first = piped.end()
     for i, (start, end, is_number) in enumerate(parts):
         if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
             continue
-        gap, text = _GLUED.sub(" ", line[at:start]) if at else line[:start], line[start:end]
-        ending = parts[i + 1][0] if i + 1 < len(parts) else len(line)
-        follows = line[end:ending]
+        gap, text = line[at:start], line[start:end]
+        if at > first:
+            gap = _GLUED.sub(" ", gap)
+        follows = line[end : parts[i + 1][0] if i + 1 < len(parts) else len(line)]
         at = end
         if not is_number:
             before, listed = None, ("", 0)
@@ -135,14 +135,14 @@ def read(line: str) -> Reading | None:
         is_whole = text.isdecimal()
         slot = Slot("", start, end)
         if before is not None and is_whole and gap.strip() in ("/", "of", "out of", "|of|"):
-            name, first, is_explicit = before
+            name, counted, is_explicit = before
             before = None
             if rank_of(name) is None and name and is_explicit:
                 ratio = name
-            elif counters and counters[-1].value == first:
-                counters[-1] = Counter(counters[-1].name, counters[-1].rank, first, slot)
+            elif counters and counters[-1].value == counted:
+                counters[-1] = Counter(counters[-1].name, counters[-1].rank, counted, slot)
             else:
-                counters.append(Counter("", UNNAMED, first, slot))
+                counters.append(Counter("", UNNAMED, counted, slot))
             continue
         before = None
         opened = _OPEN.search(gap)
@@ -158,7 +158,7 @@ def read(line: str) -> Reading | None:
         label = label[: equals.start()] if equals is not None else label
         label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
         pieces = _CUT.split(label)
-        words = pieces[-1].replace("(", " ").replace(")", " ").split()
+        words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
         if (loop := _LOOP.search(label)) is not None and split_of([loop[2]], None):
             words, split = [loop[1]], split_of([loop[2]], None)  # Epoch(val) [1][10/20]
         others = " ".join(pieces[:-1]).split()
@@ -278,7 +278,7 @@ def rank_of(name: str) -> int | None:
     rank = COUNTERS.get(
         last, COUNTERS.get(parts[-1]) if len(parts) == 2 and parts[0] in ("train", "trainer", "training") else None
     )
-    if rank is None or not _TOTALS.isdisjoint(words[:-1]):
+    if rank is None or any(map(_TOTALS.fullmatch, words[:-1])):
         return None
     return rank
 
@@ -291,7 +291,7 @@ def _is_metric(words: list[str], text: str, unit: str | None, *, is_explicit: bo
         return False
     if is_explicit:
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))
-    if unit not in (None, "%") or len(words) > 3 or not _STOPS.isdisjoint(word.lower() for word in words[-1:]):
+    if unit not in (None, "%") or len(words) > 3 or _STOPS.fullmatch(words[-1].lower()):
         return False
     return not text.isdecimal() or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
 

@@ -1,8 +1,6 @@
 """The time and the attempt in which each byte of a log was written."""
 
-import bisect
 import contextlib
-import math
 import time
 from pathlib import Path
 
@@ -34,12 +32,6 @@ class LineTimes:
                             self._sizes.append(int(size))
                             self._times.append(float(when))
                             self._attempts.append(int(attempt))
-
-    def around(self, when: float) -> tuple[float, float]:
-        """Return the recorded times before and after a Unix time; infinite where there is none."""
-        times = [-math.inf, *self._times, math.inf]
-        after = bisect.bisect_left(times, when)
-        return times[after - 1], times[after]
 
     def at(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the Unix times at which the log grew to `offsets` bytes; now for what came last, NaN if unknown."""

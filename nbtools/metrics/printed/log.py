@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.columns import Unit
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.curves import Curves
 from nbtools.metrics.printed.line_times import LineTimes
@@ -25,6 +24,7 @@ from nbtools.rundir.tail import Tail
 EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter, and names before numbers
 _FIRST_LOOK_S: Final = 10.0
 """Processor time for the existing log; what is left is read at the next looks."""
+_LOOK_S: Final = 0.05
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
 _DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
@@ -89,7 +89,7 @@ class LogMetrics:
         """The history of the log as far as it is read; what a look leaves is read at the next one."""
         with self._lock:
             now = time.monotonic()
-            self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
+            self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
             self._looked = now
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
@@ -125,29 +125,9 @@ class LogMetrics:
         with self._lock:
             return sorted(self._plans.kinds.values(), key=lambda kind: -kind.count)
 
-    @property
-    def counts(self) -> Unit:
-        """What the steps of the rows count; `row`: the log has no counter, so its rows have only an order and a time."""
-        return self._history.unit if self._history.has_steps else "row"
-
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
         return self._steps.total_steps(num_epochs)
-
-    @property
-    def epoch_steps(self) -> tuple[int, int] | None:
-        """The epoch of step 0 and the number of steps in each; None if the log does not print both."""
-        return self._steps.epoch_steps
-
-    @property
-    def begins_at(self) -> int:
-        """The steps before the first row, of a training that was resumed in a later epoch."""
-        return self._steps.begins_at
-
-    def times_around(self, when: float) -> tuple[float, float]:
-        """Return the recorded times of the log's growth before and after a Unix time; infinite where there is none."""
-        with self._lock:
-            return self._times.around(when)
 
     def _new_lines(self) -> bytes:
         self._error = ""
@@ -233,36 +213,26 @@ class LogMetrics:
 
     def _place(self, plan: Plan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        groups = plan.groups
-        place = self._steps.place(
-            plan.statement, *(numbers[groups[role]] if role in groups else None for role in _ROLES)
-        )
+        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
         if place is not None:
             unit, step = place
             for group, curve in plan.curves:
                 curve.add(unit, step, numbers[group], end, self._attempt)
 
     def _close_box(self) -> None:
-        """Place the lines of a box, which are one row."""
+        """Place the lines of a box, which are one row: at its counter of the whole run, else at any, else as others."""
         box, self._box = self._box, []
-        counted = [(plan, numbers) for plan, numbers, _ in box if plan.statement and plan.statement.counter]
-        best = min(counted, key=lambda each: not each[0].statement.is_whole_run, default=None)  # type: ignore[union-attr]
-        place = None
-        if best is not None and best[0].statement is not None:
-            best[0].statement.is_plain = False
-            place = self._steps.place(
-                best[0].statement, int(best[1][best[0].groups.get("counter", 0)]), None, None, None
-            )
+        counted = [each for each in box if each[0].statement is not None and each[0].statement.counter]
+        for plan, numbers, _ in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
+            assert plan.statement is not None
+            plan.statement.is_plain = False
+            self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
         for plan, numbers, end in box:
-            where = place or (self._steps.place(plan.statement, None, None, None, None) if plan.statement else None)
-            for group, curve in plan.curves if where else ():
-                curve.add(*where, numbers[group], end, self._attempt)  # type: ignore[misc]
+            if plan.curves:
+                self._place(plan, numbers, end)
 
     def _is_of_another_rank(self, rank: float, *, has_values: bool) -> bool:
         """Several ranks print into one log: the lowest that prints metrics is shown."""
         if has_values and (self._rank is None or rank < self._rank):
             self._rank = rank
         return self._rank is not None and rank > self._rank
-
-
-_ROLES: Final = ("counter", "total", "epoch", "epochs")

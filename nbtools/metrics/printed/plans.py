@@ -26,6 +26,7 @@ from nbtools.metrics.printed.steps import Statement
 _MAX_LINE_CHARACTERS: Final = 4000
 _MAX_PLANS: Final = 4000
 _MAX_KINDS: Final = 1000
+_NAMED: Final = (0, 1, 2, EPOCH)
 _DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
 _HEADING: Final = re.compile(r"[\W_]*(?:[^\W\d]+[\W_]*){1,5}")
@@ -55,7 +56,9 @@ class Plan:
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
     groups: dict[str, int] = field(default_factory=dict)
-    """The groups of the `counter`, its `total`, the `epoch`, the number of `epochs` and the `rank`."""
+    """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
+    places: tuple[tuple[str, int], ...] = ()
+    """Those that give the step."""
     curves: tuple[tuple[int, Curve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -66,6 +69,11 @@ class Plan:
     """The split that a heading gives to the lines without a counter that follow."""
     lines: list[int] = field(default_factory=list)
     """The lines of the current block."""
+
+    @property
+    def is_whole_run(self) -> bool:
+        """Whether its counter counts the whole run."""
+        return self.statement is not None and self.statement.is_whole_run
 
     @property
     def is_read(self) -> bool:
@@ -176,7 +184,7 @@ class Plans:
             if each is not None:
                 roles.append((role, each.value))
                 if each.total is not None:
-                    roles.append(("total" if role == "counter" else "epochs", each.total))
+                    roles.append(("of" if role == "counter" else "num_epochs", each.total))
         spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
         spans += [(position(slot.start), position(slot.end - 1) + 1, "", slot) for slot in reading.values]
         if reading.rank is not None:
@@ -203,8 +211,10 @@ class Plans:
             is_given = reading.source == "pattern"
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.is_redrawn |= reading.is_bar
+            curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
+        plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
         if curves:
             kind.source = reading.source
@@ -228,7 +238,7 @@ class Plans:
             is_bar=reading.is_bar,
             is_plain=not reading.values,
             is_whole_run=chosen is not None and chosen.rank == 0,
-            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end],
+            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1],
         )
         return own
 

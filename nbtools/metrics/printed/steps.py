@@ -43,6 +43,7 @@ class Statement:
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
+    attempt: int = 0
 
 
 class Steps:
@@ -55,11 +56,10 @@ class Steps:
         self.main: Loop | None = None
         """The loop of the training."""
         self.total: int | None = None
-        self.begins_at = 0
-        self.first_epoch: int | None = None
         self._epochs = Loop()
         self._epoch: float | None = None
         self._num_epochs: int | None = None
+        self._attempt = 0
 
     def total_steps(self, num_epochs: int | None) -> int | None:
         """Return the steps of the whole run as printed, or those of an epoch times the number of epochs."""
@@ -68,28 +68,28 @@ class Steps:
         is_step = self.position is not None and self.position[0] == "step"
         return (total or None) if is_step and self.position and total >= self.position[1] else None
 
-    @property
-    def epoch_steps(self) -> tuple[int, int] | None:
-        """The epoch of step 0 and the number of steps in each; None if unknown."""
-        total = self.main.total if self.main is not None else None
-        return (self.first_epoch, total) if self.first_epoch is not None and total else None
-
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), None
+        self._attempt += 1
         self.position = (self.position[0], 0) if self.position else None
 
     def place(
-        self, line: Statement, n: float | None, total: float | None, epoch: float | None, num_epochs: float | None
+        self,
+        line: Statement,
+        counter: float | None = None,
+        of: float | None = None,
+        epoch: float | None = None,
+        num_epochs: float | None = None,
     ) -> Position | None:
         """Return unit and step of a row; None if it belongs nowhere, as the middle of an evaluation's loop."""
         line.num_rows += 1
-        n, total = None if n is None else int(n), None if total is None else int(total)
+        if line.attempt != self._attempt:
+            line.attempt, line.last, line.num_falls = self._attempt, -1, -1
+        n, total = None if counter is None else int(counter), None if of is None else int(of)
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
             self._epoch = epoch
-            self._num_epochs = num_epochs or self._num_epochs
-            if self.first_epoch is None:
-                self.first_epoch = int(epoch)
+            self._num_epochs = int(num_epochs) if num_epochs else self._num_epochs
         if n is None:
             if epoch is None or line.has_fractions:
                 return self.position or (ROW, line.num_rows)
@@ -109,6 +109,8 @@ class Steps:
         return self._in_loop(line, loop, n, total)
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
+        if self.main is not None and self.main.has_rows and self.main.interval and self.position is not None:
+            return self.position  # steps are counted, too
         loop = self._epochs
         if epoch < line.last and line.num_falls == loop.num_falls:  # a further fold or stage
             loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1
@@ -128,7 +130,6 @@ class Steps:
             if total and self._epoch is not None and not line.is_whole_run and self._epoch > 1 and n < total:
                 first = self._epoch - (1 if self._num_epochs else 0)
                 loop.base = int(first) * total  # it was resumed in a later epoch
-                self.begins_at = loop.base
         elif not line.is_whole_run:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
             is_later = self._epoch is not None and loop.epoch is not None and self._epoch > loop.epoch
@@ -154,5 +155,6 @@ class Steps:
         step = min(loop.base + n, MAX_STEP)
         if total and not line.is_whole_run and loop is self.main:
             self.total = total if self._epoch is None else self.total
-        self.position = (line.unit, step)
-        return self.position
+        is_last_line = bool(total) and n + loop.interval > (total or 0)
+        self.position = (line.unit, min(loop.base + max(total or 0, n), MAX_STEP) if is_last_line else step)
+        return line.unit, step

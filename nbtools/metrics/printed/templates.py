@@ -133,8 +133,8 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
         if _is_text(text := node.func.value):
             named = {keyword.arg or "": keyword.value for keyword in node.keywords}
             return _filled(_FIELDS, "".join(map(str, _parts(text, function))), node.args, named)
-    if isinstance(node, ast.Name) and depth < 3 and (text := _assigned(node.id, function)) is not None:
-        return _parts(text, function, depth + 1)
+    if isinstance(node, ast.Name) and depth < 3 and (own := _assigned(node.id, function)) is not None:
+        return _parts(own, function, depth + 1)
     return [(node, False)]
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
+from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
@@ -22,7 +23,7 @@ from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.program_files.files_before import FilesBefore
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, launch_of
 
 _MAX_FILES: Final = 50
 _MAX_LISTED: Final = 8
@@ -131,7 +132,7 @@ class FoundMetrics:
         lines += self._remarks
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
-            lines.append(f'{found}; a printed line such as "{EXAMPLE}" is read, or JSONL with a key "step"')
+            lines.append(f'{found}; click a number in the Log tab of the panel, or print lines such as "{EXAMPLE}"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         elif not self._log.history.has_steps and "" in drawn:
             lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')
@@ -148,7 +149,9 @@ class FoundMetrics:
             # Some programs, such as Megatron's, print on the last rank alone.
             for log in [] if self._log.history else last_rank_logs(self._files.path):
                 writer, changed = f"last rank's {log.name}", log.stat().st_mtime
-                source = MetricSource(str(log), writer, changed, reader=LogMetrics(log))
+                source = MetricSource(
+                    str(log), writer, changed, reader=log_metrics(self._files, launch_of(self._files.path), log)
+                )
                 self._last_rank.setdefault(source.name, source)
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}

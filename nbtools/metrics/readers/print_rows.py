@@ -13,7 +13,7 @@ import orjson
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.rundir.json_files import finite, strict_number
 from nbtools.rundir.rundir import RunDir, launch_of
@@ -49,8 +49,8 @@ def main() -> None:
     """Print the rows of one run."""
     run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, Series]()
     written, tail = History(), Tail(run.metrics)
-    found = FoundMetrics(run.path, LogMetrics(run.log, run.log_times), written)
     launch = launch_of(run.path)
+    found = FoundMetrics(run.path, log_metrics(run, launch), written)
     args = [str(arg) for arg in launch.get("args") or ()]
     while os.getppid() == parent:
         written.follow(tail)

@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import ConfigError, HandEditedError, LaunchError, message_of, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
+from nbtools.launcher.programs.program_resume import said_in_words
 from nbtools.launcher.sbatch import site_defaults
 from nbtools.notebook.background import Filling
 from nbtools.notebook.form.argument_rows import ArgumentRows
@@ -30,15 +32,21 @@ from nbtools.notebook.form.summary import Summary
 from nbtools.notebook.trial_view import TrialView
 from nbtools.project import check_name, find_project
 from nbtools.recipes import Recipe
+from nbtools.run.records import mapping_at, remembered
 from nbtools.run.run import Run
+from nbtools.rundir.rundir import RunDir, launch_of, newest_first
 from nbtools.rundir.secret_values import masked, shown_masked
 from nbtools.script import inspection
+from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.program_flags import guessed_resume
 from nbtools.script.field import fields_of
 from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import read_script, write_script
 from nbtools.settings import errors_by_field
 
 Values = dict[str, Any]
+_MOST_RUNS = 20
+"""Number of newest runs among which one of the same program is looked for."""
 
 
 class FormBody:
@@ -236,7 +244,12 @@ class FormBody:
                 self._summary.clear()
             obstacles = self._find_data(values, mistakes) if valid is None else self._summarize(*valid)
             if self._view.arguments is not None:
+                before = self._view.arguments.own.shown
                 obstacles |= self._show_arguments(self._view.arguments, values, mistakes)
+                read = self._view.arguments.own.shown
+                if read is not None and read is not before and (guessed := self._guessed(values, read)):
+                    self._fill(guessed)
+                    return
                 mistakes |= self._view.arguments.mistakes
                 valid = None if mistakes else valid
             self._mark(values, {**obstacles, **mistakes})
@@ -300,6 +313,22 @@ class FormBody:
         program = Program(**{name: values[name] for name in Program.model_fields})
         return dict(rows.show(program, values["python"], values["torchrun"] is not False))
 
+    def _guessed(self, values: Values, read: ScriptArguments) -> Values:
+        """Return values for the empty fields on checkpoints and resume of a program whose arguments were read: what the
+        user has said of it, what an earlier run of it wrote, and the words by the name of an argument."""
+        path = Program(script=values["script"], module=values["module"]).file(self._project.root)
+        found = remembered(str(self._project.root), str(path))
+        for folder in islice(newest_first(self._project.runs), _MOST_RUNS):
+            program = mapping_at(launch_of(folder), "program")
+            if not found.get("checkpoints") and all(program.get(name) == values[name] for name in ("script", "module")):
+                found["checkpoints"], _, _ = said_in_words(Run(RunDir(folder)))
+        words = tuple(found.get("resume") or ()) or guessed_resume(values["args"], read)
+        return {
+            name: value
+            for name, value in {"resume": words, "checkpoints": found.get("checkpoints")}.items()
+            if value and not values.get(name, True)
+        }
+
     def _check_program(self, program: Program) -> dict[str, str]:
         """Return why the program's file cannot be started, by field."""
         if (path := program.file(self._project.root)) is None:
@@ -319,6 +348,9 @@ class FormBody:
         base_of = "preset" if self._recipe else "default"
         was = {name: f"{base_of}: {shown_masked(base[name], 60)}" for name in changed}
         was |= {name: f"was {shown_masked(value, 60)}" for name, value in self._loaded_over.items() if name in values}
+        if self._view.arguments and (read := self._view.arguments.own.shown) and values.get("resume"):
+            is_guess = values["resume"] == guessed_resume(values.get("args", ()), read)
+            was |= {"resume": "guessed by the name of an argument"} if is_guess else {}
         self._view.sections.mark(wrong, was)
         if self._recipe is None:
             return

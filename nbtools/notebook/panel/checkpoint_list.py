@@ -8,6 +8,7 @@ import ipywidgets as widgets
 
 from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.findings import size
+from nbtools.notebook.background import Filling
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN
 from nbtools.notebook.widgets import html_widget, make_control
@@ -25,7 +26,8 @@ _ROW_PX = 30
 class CheckpointList:
     """A table of the newest checkpoints with a button in each row, above the choice, the changes, and the start.
 
-    `changed` is called after another checkpoint was chosen, or the typed changes differ.
+    `changed` is called after another checkpoint was chosen, or the typed changes differ. Of a program, `pattern` and
+    `words` say what its checkpoints are and how it resumes.
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
@@ -41,24 +43,53 @@ class CheckpointList:
         tooltip = "Compare the files of the listed checkpoints with their checksums"
         self.verify = make_control(widgets.Button, "Verify", width=92, icon="check", tooltip=tooltip)
         self.changing = html_widget()
+        tooltip = "Files or folders that are checkpoints, from the working directory on; each * is in one name"
+        self.pattern = make_control(widgets.Text, "Checkpoints are", width=350, label=100, tooltip=tooltip)
+        tooltip = "Words with which the program resumes; {checkpoint} stands for the path"
+        self.words = make_control(widgets.Text, "Resume with", width=320, label=76, tooltip=tooltip)
+        self.pattern.placeholder, self.words.placeholder = "out/*.ckpt", "--resume {checkpoint}"
+        self.pattern.continuous_update = self.words.continuous_update = False
+        self.filling, self._said_of_program = Filling(), html_widget()
+        self._why_none = self._why_not = ""
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
         self._table, self._buttons = html_widget(), widgets.VBox(layout=widgets.Layout(width="170px", flex="0 0 auto"))
         self._table.layout.flex, self._table.layout.width = "1 1 auto", "0"
         rows = widgets.HBox([self._table, self._buttons], layout=widgets.Layout(width="100%"))
         wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
         self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
-        self.widget = widgets.VBox([rows, self._form, self.changing], layout=widgets.Layout(width="100%"))
+        hidden = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0", display="none")
+        self._program = widgets.HBox([self.pattern, self.words, self._said_of_program], layout=hidden)
+        shown = [rows, self._program, self._form, self.changing]
+        self.widget = widgets.VBox(shown, layout=widgets.Layout(width="100%"))
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
         self.found: list[AnyCheckpoint] = []
         self._said: dict[Path, str] = {}
         self._key: object = None
 
-    def offer(self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool = False) -> bool:
+    def show_program(self, pattern: str, words: str, note: str) -> None:
+        """Show what the checkpoints of a program are and how it resumes, and where that comes from."""
+        with self.filling:
+            self.pattern.value, self.words.value = pattern, words
+        self._said_of_program.value = f"<div style='{FONT}{MUTED}'>{literal(note)}An edit is remembered.</div>"
+        self._program.layout.display = ""
+
+    def offer(
+        self,
+        found: Sequence[AnyCheckpoint],
+        *,
+        is_resumed: bool,
+        is_program: bool = False,
+        why_none: str = "",
+        why_not: str = "",
+    ) -> bool:
         """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have.
 
         Those of a program have names instead of measured values, and a fork of it has arguments instead of changes.
+        `why_none` says why none is listed, and `why_not` why none can be continued from.
         """
+        self._why_none, self._why_not = why_none, why_not
+        self._mark_buttons()
         self.found, best = list(found), _best_of(found)
         offered: list[tuple[str, AnyCheckpoint | str]] = []
         for checkpoint in reversed(self.found):
@@ -83,7 +114,7 @@ class CheckpointList:
 
     def look(self) -> None:
         """Draw the table if it differs; called while it is shown."""
-        key = [checkpoint.path for checkpoint in self.found], dict(self._said)
+        key = [checkpoint.path for checkpoint in self.found], dict(self._said), self._why_none
         if key == self._key:
             return
         shown = self.found[-_MOST_ROWS:][::-1]
@@ -91,7 +122,13 @@ class CheckpointList:
             self._make_buttons(shown)
         self._key = key
         self.verify.disabled = not shown
-        self._table.value = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
+        none = (
+            f"No checkpoint has been found: {self._why_none}."
+            if self._why_none
+            else "No checkpoint has been saved yet."
+        )
+        table = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
+        self._table.value = table or f"<div style='{FONT}{MUTED}'>{literal(none)}</div>"
 
     def check(self) -> str:
         """Compare the files of the checkpoints in the list with their checksums; returns the result in words."""
@@ -110,11 +147,19 @@ class CheckpointList:
             button.close()
         head = widgets.Box(layout=widgets.Layout(height=f"{_ROW_PX}px", flex="0 0 auto"))
         self._buttons.children = (head, *(self._button(checkpoint) for checkpoint in shown))
+        self._mark_buttons()
+
+    def _mark_buttons(self) -> None:
+        """Disable the buttons of the rows with the reason, if no checkpoint can be continued from."""
+        for button in self._buttons.children[1:]:
+            button.disabled = bool(self._why_not)
+            usual = f"Choose {button.name} below"
+            button.tooltip = f"Cannot resume: {self._why_not}" if self._why_not else usual
 
     def _button(self, checkpoint: AnyCheckpoint) -> widgets.Button:
         layout = widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto")
         text = "Continue from here…"
-        button = widgets.Button(description=text, tooltip=f"Choose {checkpoint.name} below", layout=layout)
+        button = widgets.Button(description=text, layout=layout)
         button.name = checkpoint.name
 
         def choose(_: object) -> None:
@@ -132,13 +177,12 @@ def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
 
 
 def _step_of(checkpoint: AnyCheckpoint) -> str:
-    about = "about " if isinstance(checkpoint, ForeignCheckpoint) and checkpoint.is_estimate else ""
-    return "step ?" if checkpoint.step is None else f"{about}step {checkpoint.step:,}"
+    return checkpoint.about if isinstance(checkpoint, ForeignCheckpoint) else f"step {checkpoint.step:,}"
 
 
 def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int, best: Sequence[Checkpoint]) -> str:
     if not shown:
-        return f"<div style='{FONT}{MUTED}'>No checkpoint has been saved yet.</div>"
+        return ""
     newest = shown[0]
     metric = str(newest.manifest.get("best_by", BEST_BY)) if isinstance(newest, Checkpoint) else "file"
     # With its border a row is as high as its button.

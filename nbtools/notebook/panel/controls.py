@@ -118,11 +118,14 @@ class Controls:
             button.disabled = not is_useful or (button is self.onward and bool(self._why_not))
         self.stacks.disabled = not is_running
 
-    def explain_resume(self, why_not: str) -> None:
-        """Say on the buttons that resume why they cannot; an empty text if they can."""
-        self._why_not = why_not
-        for button, usual in ((self.onward, _CONTROLS["Resume"][0]), (self.resume, START)):
-            button.tooltip = f"Cannot resume: {why_not}" if why_not else usual
+    def explain_resume(self, why_not: str, nothing_left: str = "") -> None:
+        """Say on the buttons that resume why they cannot; empty texts if they can.
+
+        If nothing is left to do, a run resumes with changes alone.
+        """
+        self._why_not = why_not or nothing_left
+        for button, usual, why in ((self.onward, _CONTROLS["Resume"][0], self._why_not), (self.resume, START, why_not)):
+            button.tooltip = f"Cannot resume: {why}" if why else usual
 
     def name_run(self, run: Run) -> None:
         """Offer the commands of this run for copying."""

@@ -70,6 +70,8 @@ function render({ model, el }) {
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");
       if (button) copy(button);
+      const number = target.closest?.("[data-n]"); // one of the log, or of the editor's line
+      if (number) model.send({ number: +number.dataset.n, line: number.closest("[data-line]")?.textContent ?? "" });
     }, options);
     document.addEventListener("keydown", ({ key, ctrlKey, metaKey }) => {
       if (key === "s" && (ctrlKey || metaKey)) model.send({ saving: true }); // JupyterLab tells no kernel of a save

@@ -6,7 +6,7 @@ Its thread checks the files about once a second.
 import shlex
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of
-from nbtools.launcher.programs.program_resume import overwritten, why_not_resumable
+from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of, plural
+from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
+from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -40,12 +41,12 @@ from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, is_read
+from nbtools.run.run import Run, is_read, why_no_checkpoints
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
-from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, resume_order
 from nbtools.rundir.rundir import foreign_owner, has_recipe, is_removed
+from nbtools.rundir.secret_values import MASK
 from nbtools.script.script import differences
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
@@ -116,10 +117,13 @@ class LivePlot(LiveView):
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
+        self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
+        for text in (checkpoints.pattern, checkpoints.words):
+            text.observe(self._remember, "value")
         if self._widgets.page is not None:
-            self._widgets.page.on_msg(lambda *_: self._store_soon())  # the page tells of a save, and of nothing else
+            self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
@@ -457,6 +461,32 @@ class LivePlot(LiveView):
             self._stored_at = 0.0
             self._changed()
 
+    def _hear_page(self, said: Mapping[str, Any]) -> None:
+        """Act on a message of the page: it is saved, or a number of the log was clicked."""
+        if "number" not in said:
+            self._store_soon()
+            return
+        with self._lock:
+            self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
+
+    def keep_curves(self, *patterns: str) -> str:
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
+
+        They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
+
+        Returns:
+            Where they are kept.
+
+        Raises:
+            ConfigError: a text is no pattern.
+        """
+        said = remember(self.run, "curves", curves=patterns)
+        with self._lock:
+            self.run, self._stamp = Run(self.run.dir), None  # which reads its lines again
+            self._choices.hidden.clear()  # the page is in use, and may take the empty chart for one out of sight
+            self._changed()
+        return f"{plural(len(patterns), 'pattern')} {said}"
+
     def _hear(self) -> None:
         """Act on a message of the canvas."""
         if self._choices.is_ready:
@@ -471,8 +501,31 @@ class LivePlot(LiveView):
         self._is_program = not has_recipe(self.run.files)
         self._why_not = why_not_resumable(self.run) if self._is_program else ""
         tab, saved = self._widgets.tabs.checkpoints, self._snapshot.checkpoints
-        self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program)
-        self._widgets.explain_resume(self._why_not)
+        why = {"why_none": why_no_checkpoints(self.run), "why_not": self._why_not}
+        self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program, **why)
+        total, left = self._snapshot.total_steps, ""
+        if total and self._snapshot.step >= total and not self._is_program and self.run.state is RunState.SUCCEEDED:
+            left = f"all {total:,} steps are done; for more, enter max_steps={2 * total} as Changes below Checkpoints"
+        self._widgets.explain_resume(self._why_not, left)
+        if self._is_program:
+            tab.show_program(*said_in_words(self.run))
+            self._check_changes()
+
+    def _remember(self, change: Any) -> None:
+        """Remember what the user says of the checkpoints or the resume of a program, and look again."""
+        tab = self._widgets.tabs.checkpoints
+        if tab.filling.is_on:
+            return
+
+        def remembered() -> str:
+            self._stamp = None
+            if MASK in change.new:
+                raise ConfigError(f"{MASK} stands for a secret; write the words into a launcher script")
+            if change.owner is tab.pattern:
+                return f"Checkpoints: {remember(self.run, checkpoints=change.new or None)}"
+            return f"Resume: {remember(self.run, resume=tuple(shlex.split(change.new)))}"
+
+        self._act("Remembering…", remembered)
 
     def _typed(self) -> tuple[dict[str, Any], list[str]]:
         """Return as typed the values to change in the new run, or the further arguments of a program.
@@ -495,11 +548,9 @@ class LivePlot(LiveView):
                 if arguments:
                     said = f"Resume adds the arguments {shlex.join(arguments)}"
                 chosen = widgets.checkpoint.value
-                if chosen == LATEST and arguments:
-                    listed = [one for one in widgets.tabs.checkpoints.found if isinstance(one, ForeignCheckpoint)]
-                    chosen = next(iter(resume_order(listed)), None)
-                if isinstance(chosen, ForeignCheckpoint) and not self._why_not:
-                    said = "\n".join([*filter(None, [said, overwritten(self.run, chosen, arguments)])])
+                if self._is_program and self._has_checkpoint and not self._why_not:
+                    planned = planned_resume(self.run, None if chosen == LATEST else chosen, args=arguments)
+                    said = "\n".join([*filter(None, [said]), f"Continues from {planned.sentence}", *planned.notes])
                 if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))
                     pairs = {name: [old, new] for name, old, new in differing}

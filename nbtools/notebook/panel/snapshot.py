@@ -19,7 +19,16 @@ from nbtools.run.curves import Curves, Sketch
 from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
-from nbtools.run.run import SILENT_S, Run, curve_sources, last_step, newest_history, newest_value, silent_s
+from nbtools.run.run import (
+    SILENT_S,
+    Run,
+    curve_sources,
+    last_step,
+    newest_history,
+    newest_value,
+    shared_outputs,
+    silent_s,
+)
 from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
 from nbtools.rundir.git_source import source_in_words
@@ -125,7 +134,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         restarts=restarts,
-        warnings=breaks + _gaps_of(own) + ([not_saved] if not_saved else []),
+        warnings=breaks + _gaps_of(own) + ([not_saved] if not_saved else []) + shared_outputs(run),
         unsaved=not_saved,
         diverged=diverged,
         version=(run.id, id(history), own.version, own.last_step, saved, len(restarts)),

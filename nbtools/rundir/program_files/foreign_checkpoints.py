@@ -1,10 +1,8 @@
-"""Checkpoints that a program of the user's wrote, known by their names and times; their content is never unpickled.
+"""Checkpoints that a program of the user's wrote: the files that its pattern names, else those with usual names.
 
-A *folder* is one checkpoint if it holds parts of a distributed one (`.metadata` and `*.distcp`), what accelerate's
-`save_state` writes, or weights while its name ends with a count (`checkpoint-500`, `epoch_1`, `step_500`). A *file* is
-one if its name says so (`last.ckpt`, `model_0100.pth`, `checkpoint.pth.tar`); without any such name every other `.pt`
-and `.pth` file counts. Megatron and DeepSpeed load the folder in which a file names the newest checkpoint in it, so
-there that folder is the checkpoint.
+Usual is a *file* that ends with `.ckpt`, or one of torch whose name has a number or a word such as `last`, and a
+*folder* with parts of a distributed checkpoint, with what accelerate or transformers save, or with weights below a
+name that ends with a count. No content is unpickled.
 """
 
 import contextlib
@@ -12,54 +10,43 @@ import os
 import re
 import time
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from nbtools.errors import CheckpointError, html_table
-from nbtools.rundir.program_files.written_files import Places, places_of, walk
+from nbtools.errors import CheckpointError
+from nbtools.rundir.program_files.written_files import places_of, split_pattern, walk
 from nbtools.rundir.tail import open_regular
 
 _LOOK_EVERY_S: Final = 5.0
 _QUIET_S: Final = 2.0
 """A file that changed more recently than this, in a run that continues, may still be written."""
-_HEAD_BYTES: Final = 4096
+_MAX_FILES: Final = 2_000
+"""Number of files that a pattern may name, or a checkpoint have."""
 
-_COUNT = r"[-_=.]?(\d{1,15})(?!\d)"
-_STEP: Final = re.compile(rf"(?:^|[^a-z])(?:global_?)?(?:step|iter|iteration|update|it)s?{_COUNT}", re.IGNORECASE)
-"""A count of steps in a name: `epoch=3-step=400`, `iter_0000500`, `global_step500`."""
-_EPOCH: Final = re.compile(rf"(?:^|[^a-z])(?:epoch|ep)s?{_COUNT}", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"(?:^|[-_=.]|checkpoint|ckpt|model|state)(\d{1,15})(?![\dA-Za-z])", re.IGNORECASE)
-"""A number of unknown unit in a name: steps in `model_0100.pth`, epochs in timm's `checkpoint-12.pth.tar`."""
+_COUNT: Final = r"[-_=.]?(\d{1,15})(?!\d)"
+_STEP: Final = re.compile(rf"(?i)(?:^|[^a-z])(?:(?:global_?)?(?:step|iter|iteration)s?|checkpoint(?=-\d+$)){_COUNT}")
+"""A count of steps in a name: `epoch=3-step=400`, `iter_0000500`, the folder `checkpoint-500`."""
+_EPOCH: Final = re.compile(rf"(?i)(?:^|[^a-z])(?:epoch|ep)s?{_COUNT}")
 _FOLDER: Final = re.compile(
-    rf"(?!tmp)(?:.*[-_.])?(?:checkpoint|ckpt|epoch|step|global_?step|iter|iteration|update)s?{_COUNT}", re.IGNORECASE
+    rf"(?i)(?!tmp)(?:.*[-_.])?(?:checkpoint|ckpt|epoch|step|global_?step|iter|iteration){_COUNT}"
 )
-_SAYS_SO: Final = re.compile(
-    r"(?:^|[^a-z])(?:checkpoint|ckpt|snapshot|last|latest|best|final|model|weights|state|net)s?(?![a-z])", re.IGNORECASE
+_FILE: Final = re.compile(
+    r"(?i).*\.ckpt|.*(?:checkpoint|ckpt).*\.(?:pt|pth|tar|bin|safetensors|pkl)|(?:.*[^a-z])?(?:(?:snapshot|last|latest|best|"
+    r"final|model|weights|state|net)(?![a-z])|(?:step|iter|epoch|ep)?[-_=]?\d+(?![a-z\d])).*\.(?:pt|pth)(?:\.tar)?"
 )
-_ASIDE: Final = re.compile(r"(?:^|[^a-z])(?:best|final|model|weights|net)s?(?![a-z])", re.IGNORECASE)
+_NO_FILE: Final = re.compile(
+    r"(?i)\.|tmp|optimizer|scheduler|scaler|sampler|rng|random|tokenizer|data|cache|feature|embedding|model_optim|"
+    r".*rank[-_=.]?\d|(?:train|val|valid|test|dev)(?![a-z])"
+)
+"""Beginnings of the names of a checkpoint's parts, also those of one rank, and of tensors that are none."""
+_ASIDE: Final = re.compile(r"(?i)(?:.*[^a-z])?(?:best|final)(?![a-z]).*|\D*(?:model|weights)\.\D*")
 """Names of weights alone, or of an earlier state: a resume from the newest checkpoint prefers other names."""
-_PART: Final = re.compile(
-    r"(?:optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args|ema_only|tokenizer|dataset|cache|"
-    r"features?|embeddings?|predictions?|(?:train|val|valid|test|dev)(?![a-z]))",
-    re.IGNORECASE,
-)
-"""Beginning of the names of parts of a checkpoint, and of tensors that are not checkpoints."""
-_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".msgpack", ".h5")
-_OF_TORCH: Final = (".pt", ".pth", ".pt.tar", ".pth.tar", ".ckpt.tar")
-_FILES: Final = (".ckpt", *_OF_TORCH, ".bin", ".safetensors", ".tar", ".pkl")
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".tar", ".distcp", ".msgpack", ".h5")
 _UNFINISHED: Final = (".tmp", ".partial", ".incomplete")
-_TRACKERS: Final = ("latest_checkpointed_iteration.txt", "latest")
-"""Files of Megatron and of DeepSpeed that name the newest checkpoint in their folder."""
-_MODEL_PARALLEL: Final = "mp_rank_"
-"""Beginning of the names of folders with a part of a model."""
-_RANK: Final = re.compile(r"rank[-_=.]?\d+", re.IGNORECASE)
-_MAX_PARTS: Final = 2_000
-"""Number of entries of the folders inside a checkpoint that are examined."""
-_HF_STATE: Final = "trainer_state.json"
-_GLOBAL_STEP: Final = re.compile(rb'"global_step":\s*(\d{1,15})\b')
 
 
 @dataclass(frozen=True)
@@ -70,25 +57,29 @@ class ForeignCheckpoint:
     name: str
     """The path from the working directory or the run directory, if it lies there."""
     step: int | None
-    """Optimizer steps, from the name, a file beside it, or the curves, where they count the parents' too; None if
-    unknown."""
+    """Optimizer steps, from the name, or from the curves, where they count the parents' too; None if unknown."""
     time: float
     """Unix time of its last change."""
     num_bytes: int
     files: dict[str, tuple[int, float]] = field(compare=False, repr=False)
     """Size and time of each file when it was listed, by the path from `path`; by an empty text for a file."""
-    number: int | None = field(default=None, compare=False, repr=False)
-    """A count in the name that is of epochs, of steps or of something else."""
-    is_of_epoch: bool = field(default=False, compare=False, repr=False)
-    """Whether the name says that the count is of epochs."""
+    epoch: int | None = field(default=None, compare=False, repr=False)
+    """A count of epochs in the name."""
     is_estimate: bool = field(default=False, compare=False, repr=False)
     """Whether the step is an estimate, from the time of the file."""
     metrics: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     """Always empty: a file of another program does not say."""
 
-    def _repr_html_(self) -> str:
-        step = "" if self.step is None else f"{self.step:,}"
-        return html_table([(self.name, str(self.path)), ("step", step), ("bytes", f"{self.num_bytes:,}")])
+    @property
+    def about(self) -> str:
+        """The step in words: `step 200`, `about step 200` or `step ?`."""
+        return "step ?" if self.step is None else f"{'about ' * self.is_estimate}step {self.step:,}"
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The checkpoint as `resumed_from` of a launch.json has it."""
+        origin = {"checkpoint": self.name, "step": self.step, "path": str(self.path)}
+        return origin | ({"is_estimate": True} if self.is_estimate else {})
 
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
@@ -107,114 +98,94 @@ class ForeignCheckpoint:
                         raise CheckpointError(f"{path}: has changed since it was listed; list the checkpoints again")
                     if _is_cut_off(file, path.name, num_bytes):
                         raise CheckpointError(f"{path}: ends too early: it was not written to its end")
-            except FileNotFoundError:
-                raise CheckpointError(f"{path}: is missing") from None
             except OSError as error:
                 raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 class ForeignCheckpoints:
-    """Follows the checkpoints of one program. Not thread-safe.
-
-    Args:
-        run_dir: its run directory.
-    """
+    """Follows the checkpoints of the program of a run. Not thread-safe."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._found: list[ForeignCheckpoint] = []
         self._key: object = None
         self._looked = float("-inf")
-        self.unclear: dict[Path, str] = {}
-        """Folders of checkpoints that may be those of another run, whose name is the value, as of the last look."""
+        self.shared: dict[Path, str] = {}
+        """Folders whose checkpoints may be those of another run, whose name is the value, as of the last look."""
 
     def look(
-        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None
+        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str = ""
     ) -> list[ForeignCheckpoint]:
         """Return the checkpoints, oldest first; a checkpoint is included once its files no longer change.
 
-        The arguments are those of `places_of`. What was found is kept for some seconds, and from the end on.
+        The arguments are those of `checkpoints_of`. What was found is kept for some seconds, and from the end on.
         """
-        now, key = time.monotonic(), (ended, started is None)
+        now, key = time.monotonic(), (ended, started is None, pattern)
         is_known = key == self._key and (ended is not None or now - self._looked < _LOOK_EVERY_S)
         if started is not None and not is_known:
             self._looked = now
             with contextlib.suppress(OSError):
-                self.unclear.clear()
-                found = checkpoints_of(self._run_dir, cwd, args, started, ended, unclear=self.unclear)
-                self._found, self._key = found, key
+                self._found, self.shared = checkpoints_of(self._run_dir, cwd, args, started, ended, pattern)
+                self._key = key
         return self._found
 
 
 def checkpoints_of(
-    run_dir: Path,
-    cwd: str | None,
-    args: Sequence[str],
-    started: float,
-    ended: float | None,
-    *,
-    quiet_s: float = _QUIET_S,
-    cut: list[Path] | None = None,
-    unclear: dict[Path, str] | None = None,
-) -> list[ForeignCheckpoint]:
-    """Return the checkpoints that a program wrote, oldest first; the arguments and errors are those of `places_of`.
+    run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None, pattern: str = ""
+) -> tuple[list[ForeignCheckpoint], dict[Path, str]]:
+    """Return the checkpoints that a program wrote, oldest first, and the folders of those that another run may have
+    written, each with the name of that run; the arguments and errors are those of `places_of`.
 
     Args:
-        quiet_s: seconds for which a checkpoint of a run that continues must not have changed.
-        cut: receives the folders that were not read to their end.
-        unclear: receives the folders of checkpoints that another run may have written, each with the name of that run.
+        pattern: `out/*.ckpt`, from the working directory on; empty to look for usual names in the run directory, the
+            folders that the arguments name, and the working directory.
     """
+    shared: dict[Path, str] = {}
     found: dict[Path, ForeignCheckpoint] = {}
-    others: dict[Path, ForeignCheckpoint] = {}
-    before = time.time() - quiet_s if ended is None else float("inf")
+    before = time.time() - _QUIET_S if ended is None else float("inf")
     places = places_of(run_dir, cwd, args, started, ended)
-    for root in dict.fromkeys((run_dir, *places.named, *places.working)):
-        other = places.left_out.get(root)
-        if other is not None and (unclear is None or (places.named and root not in places.named)):
-            continue
-        for one, says_so in _below(root, places, [*places.working, run_dir], cut):
-            if other is None:
-                (found if says_so else others).setdefault(one.path, one)
-            elif says_so and unclear is not None:
-                unclear[one.path.parent] = other
-    listed = [one for one in (found or others).values() if one.time <= before]
-    return sorted(listed, key=lambda one: (one.time, one.name))
+    roots = [run_dir, *places.named, *places.working]
+    folder, rest = split_pattern(cwd, pattern)
+    for root in [folder] if pattern else dict.fromkeys(roots):
+        other = places.left_out.get(next((one for one in roots if root.is_relative_to(one)), root) if pattern else root)
+        if other is not None and not pattern and places.named and root not in places.named:
+            continue  # the program writes elsewhere
+        for path in islice(root.glob(rest), _MAX_FILES) if pattern else _usual(root):
+            with contextlib.suppress(OSError):  # just removed
+                files = _files_of(path)
+                if places.has(max(files.values(), key=attrgetter("st_mtime"))) and not _is_unfinished(path.name, files):
+                    bases = (base for base in (*places.working, run_dir) if path.is_relative_to(base))
+                    name = next((path.relative_to(base) for base in bases), path)
+                    if other is not None:
+                        shared[path.parent] = other
+                    elif (one := _of_files(path, str(name), files)).time <= before:
+                        found.setdefault(path, one)
+    return sorted(found.values(), key=lambda one: (one.time, one.name)), shared
+
+
+def guessed_pattern(found: Sequence[ForeignCheckpoint]) -> str:
+    """Return a pattern for checkpoints with usual names: their numbers become `*`; of several shapes, `out/*.pt`."""
+    shapes = dict.fromkeys(re.sub(r"\d+", "*", one.name) for one in found)
+    newest = Path(next(reversed(shapes), ""))
+    is_one = sum(Path(shape).parent == newest.parent for shape in shapes) == 1
+    return str(newest if is_one else newest.with_name(f"*{newest.suffix}")) if shapes else ""
 
 
 def checkpoint_at(path: Path) -> ForeignCheckpoint:
     """Return any file or folder as a checkpoint; CheckpointError if it cannot be read, or holds no files."""
     try:
-        every = path.rglob("*") if path.is_dir() else [path]
-        files = {str(each.relative_to(path)) if each != path else "": each.stat() for each in every if each.is_file()}
+        return _of_files(path, str(path), _files_of(path, follow=True))
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-    if not files:
-        raise CheckpointError(f"{path}: no such file, nor a folder with files")
-    return _of_files(path, str(path), files)
-
-
-def resume_order(found: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
-    """Return checkpoints in the order in which a resume tries them: the newest first, weights alone and best ones last.
-
-    A program that writes `last.pt` and then `best.pt` continues from the former.
-    """
-
-    def is_aside(one: ForeignCheckpoint) -> bool:
-        is_counted = one.number is not None or (one.step is not None and not one.is_estimate)
-        return bool(_ASIDE.search(one.path.name)) and (one.is_of_epoch or not is_counted)
-
-    return sorted(found, key=lambda one: (is_aside(one), -one.time))
+        raise CheckpointError(f"{path}: cannot be read as a checkpoint ({error.strerror})") from None
 
 
 def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint | None, list[str]]:
     """Return the checkpoint to continue from, or None, and the reasons against newer ones.
 
-    Files that differ only in the number of a rank are passed over: a command line can name one of them, for all ranks.
+    The newest comes first, weights alone and best ones last: of `last.pt` and then `best.pt` it is the former.
     """
-    alike = Counter(map(_but_for_rank, found))
-    parts = [one.name for one in found if alike[_but_for_rank(one)] > 1]
-    reasons = [f"{parts[-1]}: one of {len(parts)} files with a part for each rank; name one to use it"] if parts else []
-    for one in resume_order([one for one in found if alike[_but_for_rank(one)] == 1]):
+    reasons: list[str] = []
+    for one in sorted(found, key=lambda one: (_ASIDE.fullmatch(one.path.name) is not None, -one.time)):
         try:
             one.verify()
             return one, reasons
@@ -223,136 +194,53 @@ def newest_whole(found: Sequence[ForeignCheckpoint]) -> tuple[ForeignCheckpoint 
     return None, reasons
 
 
-def _but_for_rank(one: ForeignCheckpoint) -> str:
-    return _RANK.sub("rank", str(one.path))
-
-
-# --- which files and folders --------------------------------------------------------------------
-
-
-def _below(
-    root: Path, places: Places, bases: Sequence[Path], cut: list[Path] | None
-) -> Iterator[tuple[ForeignCheckpoint, bool]]:
-    """Yield the checkpoints below a folder, each with whether its name is that of a checkpoint."""
-    for folder, inner, entries in walk(root, cut):
-        if folder != root and _is_checkpoint(folder.name, {entry.name for entry in entries}):
-            files = dict(_stats(entries, ""))
-            for name in inner:  # of DeepSpeed, or the parts of FSDP
-                files |= _parts(folder, f"{name}/", 1, iter(range(_MAX_PARTS)))
+def _usual(root: Path) -> Iterator[Path]:
+    """Yield the files and folders below a folder that have the name of a checkpoint, or the parts of one."""
+    for folder, inner, entries in walk(root):
+        inside = {entry.name for entry in entries}
+        is_state = not inside.isdisjoint((".metadata", "random_states_0.pkl")) and not folder.name.startswith("tmp")
+        # A lone file is the checkpoint itself: `epoch_1/model.pt`.
+        has_weights = len(inside) > 1 and any(name.endswith(_WEIGHTS) for name in inside)
+        is_numbered = (has_weights or "trainer_state.json" in inside) and _FOLDER.fullmatch(folder.name)
+        if folder != root and (is_state or is_numbered):
             inner.clear()
-            is_whole = not any(name.endswith(_UNFINISHED) for name in files)
-            if files and is_whole and places.has(max(files.values(), key=lambda status: status.st_mtime)):
-                yield _of_files(folder, _prefix(folder.parent, bases) + folder.name, files), True
-            continue
-        if tracked := _tracked(folder, inner, {entry.name for entry in entries}):
-            files = dict(_parts(folder, f"{tracked}/", 2, iter(range(_MAX_PARTS))))
-            if files and places.has(max(files.values(), key=lambda status: status.st_mtime)):
-                whole = _of_files(folder, _prefix(folder.parent, bases) + folder.name, files)
-                yield replace(whole, step=_counts(tracked)[0]), True
-            inner[:] = [name for name in inner if name != tracked and not _FOLDER.fullmatch(name)]
-        inner[:] = [name for name in inner if not name.startswith(_MODEL_PARALLEL)]
-        prefix = _prefix(folder, bases)
-        for entry in entries:
-            if (says_so := _is_file_of_checkpoint(entry.name)) is not None:
-                with contextlib.suppress(OSError):
-                    if places.has(status := entry.stat(follow_symlinks=False)):
-                        yield _of_files(folder / entry.name, prefix + entry.name, {"": status}), says_so
+            yield folder
+        else:
+            yield from (folder / name for name in inside if _FILE.fullmatch(name) and not _NO_FILE.match(name))
 
 
-def _tracked(folder: Path, inner: Sequence[str], inside: set[str]) -> str:
-    """Return the name of the checkpoint that a tracker file in a folder names; empty without one."""
-    for tracker in _TRACKERS:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if tracker in inside:
-                with open_regular(folder / tracker) as file:
-                    said = file.read(_HEAD_BYTES).decode().strip()[:100]
-                step = int(said) if said.isdecimal() else None
-                for name in inner:
-                    if name == said or (step is not None and _counts(name)[0] == step):
-                        return name
-    return ""
-
-
-def _parts(folder: Path, prefix: str, depth: int, budget: Iterator[int]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and status of the files of a checkpoint in a folder inside it, until the budget is spent."""
-    with contextlib.suppress(OSError), os.scandir(folder / prefix) as entries:
-        for _, entry in zip(budget, entries, strict=False):
-            if not entry.is_dir(follow_symlinks=False):
-                if entry.name.endswith((*_FILES, *_WEIGHTS, *_UNFINISHED, ".metadata")):
-                    yield from _stats([entry], prefix)
-            elif depth > 1:
-                yield from _parts(folder, f"{prefix}{entry.name}/", depth - 1, budget)
-
-
-def _prefix(folder: Path, bases: Sequence[Path]) -> str:
-    """Return what precedes the names of checkpoints in a folder: its path from the first base that it lies in."""
-    base = next((base for base in bases if folder.is_relative_to(base)), None)
-    place = folder if base is None else folder.relative_to(base)
-    return f"{place}/" if place.parts else ""
-
-
-def _is_checkpoint(name: str, inside: set[str]) -> bool:
-    """Whether a folder with this name and these files is one checkpoint."""
-    is_distributed = ".metadata" in inside and any(file.endswith(".distcp") for file in inside)
-    if is_distributed or "random_states_0.pkl" in inside:
-        return not name.startswith("tmp")
-    if "training_args.bin" in inside and _HF_STATE not in inside:  # Trainer writes its state last
-        return False
-    has_weights = any(file.endswith(_WEIGHTS) for file in inside)
-    # A lone file is the checkpoint itself: `epoch_1/model.pt`.
-    return bool(_FOLDER.fullmatch(name)) and (_HF_STATE in inside or (has_weights and len(inside) > 1))
-
-
-def _is_file_of_checkpoint(name: str) -> bool | None:
-    """True if a file name is that of a checkpoint, False if it may be one, None if it is none."""
-    if not name.endswith(_FILES) or name.startswith((".", "tmp")) or _PART.match(name):
-        return None
-    if name.endswith(".ckpt"):
-        return True
-    if name.endswith(_OF_TORCH):
-        return any(pattern.search(name) for pattern in (_SAYS_SO, _STEP, _EPOCH, _NUMBER))
-    return True if re.search(r"checkpoint|ckpt", name, re.IGNORECASE) else None
-
-
-def _stats(entries: Any, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    for entry in entries:
+def _files_of(path: Path, *, follow: bool = False) -> dict[str, os.stat_result]:
+    """Return the status of a file by an empty text, or those of the regular files in a folder by their paths in it;
+    OSError if there is none. Links count if `follow`."""
+    if not path.is_dir() or (path.is_symlink() and not follow):
+        return {"": path.stat(follow_symlinks=follow)}
+    files = {}
+    for entry in islice((entry for _, _, entries in walk(path) for entry in entries), _MAX_FILES):
         with contextlib.suppress(OSError):  # just removed
-            if entry.is_file(follow_symlinks=False):
-                yield prefix + entry.name, entry.stat(follow_symlinks=False)
+            if entry.is_file(follow_symlinks=follow):
+                files[os.path.relpath(entry.path, path)] = entry.stat(follow_symlinks=follow)
+    if not files:
+        raise OSError(0, "it has no files")
+    return files
+
+
+def _is_unfinished(name: str, files: dict[str, os.stat_result]) -> bool:
+    """Whether a checkpoint is still written, or was left so: transformers writes the state of its trainer last."""
+    is_of_trainer = "training_args.bin" in files and "trainer_state.json" not in files
+    return is_of_trainer or any(each.endswith(_UNFINISHED) for each in (name, *files))
 
 
 def _of_files(path: Path, name: str, files: dict[str, os.stat_result]) -> ForeignCheckpoint:
-    labelled, number, is_of_epoch = _counts(path.name)
-    step = _hf_step(path) if _HF_STATE in files else None
-    newest = max(status.st_mtime for status in files.values())
+    step, epoch = (found and int(found[1]) for found in (_STEP.search(path.name), _EPOCH.search(path.name)))
     sizes = {each: (status.st_size, status.st_mtime) for each, status in files.items()}
-    num_bytes = sum(size for size, _ in sizes.values())
-    step = labelled if step is None else step
-    return ForeignCheckpoint(path, name, step, newest, num_bytes, sizes, number, is_of_epoch)
-
-
-def _counts(name: str) -> tuple[int | None, int | None, bool]:
-    """Return the number of steps in a name, another number there, and whether that counts epochs."""
-    if found := _STEP.search(name):
-        return int(found[1]), None, False
-    if found := _EPOCH.search(name):
-        return None, int(found[1]), True
-    numbers = _NUMBER.findall(name)
-    return None, int(numbers[-1]) if numbers else None, False
-
-
-def _hf_step(folder: Path) -> int | None:
-    """Return `global_step` of a trainer_state.json, whose keys are sorted: it precedes the long history."""
-    with contextlib.suppress(OSError), open_regular(folder / _HF_STATE) as file:
-        if found := _GLOBAL_STEP.search(file.read(_HEAD_BYTES)):
-            return int(found[1])
-    return None
+    num_bytes, changed = sum(size for size, _ in sizes.values()), max(changed for _, changed in sizes.values())
+    return ForeignCheckpoint(path, name, step, changed, num_bytes, sizes, epoch)
 
 
 def _is_cut_off(file: Any, name: str, num_bytes: int) -> bool:
     """Whether a file of weights is empty, or is a zip archive (as torch.save writes) or safetensors without its end."""
     if not num_bytes:
-        return name.endswith((*_WEIGHTS, *_OF_TORCH))
+        return name.endswith(_WEIGHTS)
     if name.endswith(".safetensors"):
         head = file.read(8)
         return len(head) < 8 or int.from_bytes(head, "little") + 8 > num_bytes

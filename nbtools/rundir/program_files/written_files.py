@@ -161,13 +161,23 @@ def names_folder(name: str) -> bool:
     return any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project"))
 
 
+def split_pattern(cwd: str | None, pattern: str) -> tuple[Path, str]:
+    """Return the folder in which the files of a pattern lie, and the rest, from the first part with a wildcard on."""
+    path = Path(os.path.normpath(Path(cwd or "/") / expanded(pattern)))
+    num_plain = next((i for i, part in enumerate(path.parts) if re.search(r"[*?[]", part)), len(path.parts) - 1)
+    return Path(*path.parts[:num_plain]), "/".join(path.parts[num_plain:])
+
+
 def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> dict[str, Path]:
     """Return the folders that arguments name, existing or not: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`.
 
     Of a repeated argument the last one counts. The defaults in a launch.json count where `args` leave them out, if they
-    are not around the working directory.
+    are not around the working directory, as does the folder of its pattern of checkpoints.
     """
-    recorded, found = launch.get("default_folders"), dict[str, Path]()
+    recorded, program, found = launch.get("default_folders"), launch.get("program"), dict[str, Path]()
+    if isinstance(program, dict) and isinstance(pattern := program.get("checkpoints"), str):
+        folder, _ = split_pattern(cwd, pattern)
+        found |= {} if Path(cwd or "/").is_relative_to(folder) else {"the pattern of its checkpoints": folder}
     for given, is_default in ((recorded if isinstance(recorded, list) else [], True), (args, False)):
         words = [word for arg in given if isinstance(arg, str) for word in arg.split("=", 1)]
         for name, value in pairwise(words):

@@ -1,4 +1,4 @@
-"""The flags of a program that may resume it or that name folders, in its file and its other modules; its epochs."""
+"""The resume of a program, the folders that it writes to, and its epochs, by the names of its arguments."""
 
 import contextlib
 import re
@@ -12,10 +12,16 @@ from nbtools.machine.interpreter import Interpreter
 from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import known_arguments
-from nbtools.script.field import Field
-from nbtools.script.resume_arguments import Takes, arguments_in
+from nbtools.script.resume_arguments import CHECKPOINT, flag_name
 
 _EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
+_RESUME: Final = (
+    "resume_from_checkpoint", "ckpt_path", "resume_from", "resume_path", "resume_checkpoint", "resume_ckpt", "resume",
+    "auto_resume",
+)  # fmt: skip
+"""Names of arguments that resume, the least ambiguous first."""
+_MAY_RESUME: Final = ("load_checkpoint", "checkpoint_path", "load_ckpt", "load", "checkpoint", "ckpt")
+"""Names that may also be those of initial weights, or of where to save: no restart uses them unasked."""
 
 
 def declared_arguments(path: Path, python: Interpreter, cwd: Path, module: str | None) -> ScriptArguments | None:
@@ -25,16 +31,28 @@ def declared_arguments(path: Path, python: Interpreter, cwd: Path, module: str |
     return None
 
 
-def flags_of_program(path: Path, args: Sequence[str], declared: ScriptArguments | None) -> dict[str, Takes]:
-    """Return the flags that `arguments_in` finds, and those of the declared arguments."""
-    found = arguments_in(path, args)
-    for argument in declared.arguments if declared else ():
-        for flag in argument.flags[:1]:
-            if argument.action == "key_value":  # its config tells more than the line that reads the key
-                found[f"{flag}="] = _taken(argument.field)
-            else:
-                found.setdefault(flag, _taken(argument.field) if argument.takes_value else "nothing")
-    return found
+def guessed_resume(args: Sequence[str], declared: ScriptArguments | None, *, is_asked: bool = False) -> tuple[str, ...]:
+    """Return the words that probably resume a program, by exact names of its arguments; () if none has such a name.
+
+    Args:
+        args: its words of this launch; a flag among them counts even if nothing is declared.
+        declared: its arguments.
+        is_asked: whether the user sees the words before they are used: then `_MAY_RESUME` counts, too.
+    """
+    arguments = [one for one in (declared.arguments if declared else ()) if one.flags]
+    known = {flag_name(one.flags[0]).rpartition(".")[2]: one for one in arguments}
+    given = {flag_name(word).rpartition(".")[2]: word for word in args if word[:1] == "-" or "=" in word}
+    for name in (*_RESUME, *(_MAY_RESUME if is_asked else ())):
+        if declared and name in known:
+            field, kinds = known[name].field, set(known[name].field.types) - {NoneType}
+            is_switch, is_number = kinds == {bool}, bool(kinds) and kinds <= {int, float}
+            takes_another = field.is_closed or is_number or (name in _MAY_RESUME and (is_switch or field.default))
+            if not takes_another:
+                return tuple(declared.written(known[name], is_switch or CHECKPOINT))
+        elif name in given:
+            flag, equals, _ = given[name].partition("=")
+            return (f"{flag}={CHECKPOINT}",) if equals else (flag, CHECKPOINT)
+    return ()
 
 
 def num_epochs(args: Sequence[str], declared: ScriptArguments | None) -> int | None:
@@ -55,13 +73,3 @@ def default_folders(args: Sequence[str], declared: ScriptArguments | None) -> li
         if flags and given.isdisjoint(flags) and isinstance(default, str) and names_folder(flags[0]):
             found += [flags[0], default]
     return found
-
-
-def _taken(field: Field) -> Takes:
-    """Return what an argument takes, by its types and its default."""
-    kinds = set(field.types) - {NoneType}
-    if kinds == {bool}:
-        return "bool"
-    if field.is_closed or (kinds and kinds <= {int, float, bool}):
-        return "number"
-    return "preset" if isinstance(field.default, str) and field.default else "value"

@@ -1,6 +1,7 @@
 """Programs of the user's continue from the checkpoints that they wrote: by hand, as a fork, and after a failure."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -17,18 +18,16 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job_supervisor import with_job
 from nbtools.launcher.launch import launch
-from nbtools.launcher.programs.program_restart import continued, newest_of_program
-from nbtools.launcher.programs.program_resume import origin_of_launch, overwritten
+from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.programs.program_resume import known_words, origin_of_launch, overwritten, remember, said_in_words
 from nbtools.launcher.resume import launch_again, resume
-from nbtools.notebook.panel.changes import Look, changes_since
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
 from nbtools.run.compare import compare_runs
-from nbtools.run.run import Run, curve_sources
+from nbtools.run.run import Run, curve_sources, shared_outputs
 from nbtools.run.state import RunState
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
-from nbtools.rundir.rundir import RunDir
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
@@ -88,7 +87,7 @@ def test_the_checkpoints_of_a_program_are_listed_with_step_and_size(work: Path, 
 def test_a_checkpoint_whose_name_has_no_step_has_about_that_of_the_curve(work: Path, cli: Cli) -> None:
     run = finished(saves("--name", "ckpt.pt", "--pause", "0.2", "--steps", "14"))
     (found,) = run.checkpoints
-    assert found.step is not None and 10 <= found.step <= 14
+    assert found.step is not None and 8 <= found.step <= 11, "saved after step 10"
     assert f"ckpt.pt (about step {found.step})" in cli("show", run.id).stdout
     child = finished(resume(run, args=["--steps", "16", "--out-dir", "elsewhere"]))
     assert child.summary()["origin"].startswith(f"forked from {run.id} at about step {found.step}: adds the arguments ")
@@ -141,7 +140,7 @@ def test_a_run_resumes_where_it_was_with_its_arguments_and_the_curves_join(
 
 def test_a_resume_of_a_resumed_run_replaces_the_checkpoint_among_its_arguments(work: Path) -> None:
     parent = finished(saves("--steps", "20"))
-    with pytest.warns(UserWarning, match=r"overwrites those of .* \(1 checkpoint may be lost\); .* with --out-dir"):
+    with pytest.warns(UserWarning, match=r"overwrites those of .*; name another folder with --out-dir"):
         child = resume(parent, "ckpt_step10.pt", args=["--steps", "30"])
     finished(child)
     assert steps_of(child) == list(range(1, 31))
@@ -171,32 +170,27 @@ def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> No
     assert steps_of(parent) == list(range(1, 26))
 
 
-def test_steps_count_on_from_the_parents_along_a_chain_whose_counters_start_over(work: Path, cli: Cli) -> None:
+def test_a_chain_of_runs_without_steps_in_their_names_keeps_each_ones_own_rows(work: Path, cli: Cli) -> None:
     first = finished(launch("epochs.py", torchrun=False))
-    assert (first.step, [one.step for one in first.checkpoints]) == (22, [8, 16, 24])
+    assert all(isinstance(one, ForeignCheckpoint) and one.is_estimate for one in first.checkpoints)
     second = finished(resume(first, args=["--epochs", "6"]))
-    assert (second.step, [one.step for one in second.checkpoints]) == (46, [32, 40, 48])
-    assert second.own_history["train/loss"].steps.tolist() == list(range(24, 48, 2))
-    with pytest.warns(UserWarning, match=r"overwrites those of .* \(2 checkpoints may be lost\); .* with --out_dir"):
+    with pytest.warns(UserWarning, match=r"overwrites those of .*; name another folder with --out_dir"):
         third = resume(second, "ckpt_3.pt", args=["--lr", "2", "--epochs", "5"])
     finished(third)
     said = cli("show", third.id).stdout
-    assert f"forked from {second.id} at step 32: adds the arguments --lr 2 --epochs 5\n" in said
-    assert "step         38\n" in said and "ckpts/ckpt_4.pt (step 40)" in said
-    assert (third.step, [one.step for one in third.checkpoints]) == (38, [40])
-    loss = third.history["train/loss"]
-    assert loss.values.tolist() == [1000.0 - step for step in range(0, 40, 2)] and steps_of(third) == [*range(0, 40, 2)]
+    assert re.search(rf"forked from {second.id} at about step \d+: adds the arguments --lr 2 --epochs 5\n", said)
+    assert re.search(r"ckpts/ckpt_4.pt \(about step \d+\)", said)
+    for run in (first, second, third):
+        drawn, own = run.history["train/loss"], run.own_history["train/loss"]
+        assert drawn.values.tolist()[-len(own) :] == own.values.tolist(), "the newest run's rows are all there"
+        assert (drawn.steps[1:] > drawn.steps[:-1]).all()
     view = view_of(third)
-    assert (view.resumed_at, view.checkpoints) == (32, [(40, None), (32, None)])
-    assert "step 38" in view.subtitle
-    assert "step 32 → 38" in [change.short for change in changes_since(third, Look(second.records.ended_at or 0.0, 0))]
+    assert view.is_resume_estimated and view.resumed_at == third.info["resumed_from"]["step"]
     compared = compare_runs(first, second, third)
-    assert compared.sources[2] == [(second.id, 32), (first.id, 24)]
-    assert compared.labels == [f"work_epochs · epochs {count}" for count in ("not given", "6", "5")]
+    assert [name for name, _ in compared.sources[2]] == [second.id, first.id]
     with pytest.warns(UserWarning, match="overwrites those of"):
         fourth = resume(third, "ckpts/ckpt_1.pt", args=["--epochs", "3"])  # of the first
-    assert steps_of(finished(fourth)) == list(range(0, 24, 2)) and fourth.step == 22
-    assert view_of(fourth).resumed_at == 16
+    assert finished(fourth).info["resumed_from"]["run"] == third.id
 
 
 def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Path) -> None:
@@ -204,7 +198,7 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
     (saved,) = parent.checkpoints
     assert isinstance(saved, ForeignCheckpoint)
     assert overwritten(parent, saved, []) == "", "it continues"
-    assert "(1 checkpoint may be lost); name another folder with --out_dir" in overwritten(parent, saved, ["--lr", "2"])
+    assert "same names; name another folder with --out_dir" in overwritten(parent, saved, ["--lr", "2"])
     assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
     panel = LivePlot(parent)
     try:
@@ -225,17 +219,53 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
 
 
 def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resume(work: Path) -> None:
-    first, second = (launch("epochs.py", torchrun=False, args=["--epochs", "10000"]) for _ in range(2))
+    first = launch("epochs.py", torchrun=False, args=["--epochs", "10000"])
+    with pytest.warns(
+        UserWarning, match=rf"ckpts: {first.id} writes its files there, too, .*: name another .* --out_dir"
+    ):
+        second = launch("epochs.py", torchrun=False, args=["--epochs", "10000"])
     apart = launch("epochs.py", torchrun=False, args=["--out_dir", "apart"])
     assert [one.name for one in finished(apart).checkpoints] == [f"apart/ckpt_{epoch}.pt" for epoch in range(3)]
     eventually(lambda: (work / "ckpts/ckpt_0.pt").exists() and "epoch 1" in second.log())
-    first.stop()
+    why = f"{work / 'ckpts'}: its checkpoints are not listed, since {second.id} ran at the same time"
+    assert f"no checkpoint was found ({why} and may have written them" in first.stop()
     second.stop()
     assert first.info["default_folders"] == ["--out_dir", "ckpts"] and first.checkpoints == []
-    why = f"{work / 'ckpts'}: its checkpoints are not listed, since {second.id} ran at the same time"
-    assert curve_sources(first)[-1].startswith(why)
+    assert shared_outputs(first)[0].startswith(why) and first.summary()["shared"] == shared_outputs(first)
     with pytest.raises(LaunchError, match=rf"\({why}"):
         resume(first)
+    panel = LivePlot(first)
+    try:
+        table = panel._widgets.tabs.checkpoints
+        eventually(lambda: why in panel._widgets.losses.value)
+        table.look()
+        assert f"No checkpoint has been found: {why}" in table._table.value
+    finally:
+        panel.close()
+
+
+def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: Path) -> None:
+    (work / "own.py").write_text(
+        "for i in range(1, 4): print(f'step {i} loss {9 - i}.5')\nopen('ckpt_1.pt', 'w').write('x')\n"
+    )
+    run = finished(launch("own.py", torchrun=False))
+    panel = LivePlot(run)
+    try:
+        tab = panel._widgets.tabs.checkpoints
+        eventually(lambda: tab.pattern.value == "ckpt_*.pt")
+        tab.look()
+        (row,) = tab._buttons.children[1:]
+        assert row.disabled and row.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
+        assert "Guessed: the files by the usual names of checkpoints" in tab._said_of_program.value
+        tab.words.value = "--from {checkpoint}"
+        eventually(lambda: not row.disabled and not panel._widgets.resume.disabled)
+        assert known_words(run) == ("--from", "{checkpoint}")
+        assert f"Continues from ckpt_1.pt (about step 3), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
+        tab.pattern.value = "none/*.pt"
+        tab_says = "No checkpoint has been found: none of its files is named none/*.pt"
+        eventually(lambda: tab.look() or tab_says in tab._table.value)
+    finally:
+        panel.close()
 
 
 def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:
@@ -269,8 +299,7 @@ def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Aud
     with audited() as events:
         assert origin_of_launch(program, ["--resume", "data"], tmp_path, tmp_path / "runs") is None
     looked = {str(args[0]) for event, args in events if event in ("os.scandir", "os.listdir")}
-    assert str(tmp_path / "data") in looked
-    assert not {path for path in looked if path.startswith(f"{tmp_path}/data/")}
+    assert not {path for path in looked if path.startswith(f"{tmp_path}/data")}
     (tmp_path / "empty").mkdir()
     assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
 
@@ -304,13 +333,11 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over_with_a_warning(work: Path)
 def test_what_cannot_be_resumed_says_why_and_what_to_do(work: Path, cli: Cli) -> None:
     (work / "plain.py").write_text("open('last.ckpt', 'w').write('x'); print('step 1 loss 1.0')")
     run = finished(launch("plain.py", torchrun=False))
-    hint = "resume_with=('--flag', '{checkpoint}') (--resume-with '--flag {checkpoint}')"
-    with pytest.raises(LaunchError) as refused:
-        resume(run)
-    assert str(refused.value) == (
-        f"{run.id}: no argument of plain.py is known to resume it; name one: {hint}, or launch it again with its "
-        "own arguments"
+    why = (
+        rf"{run.id}: no argument of plain.py is known .*; name one: resume_with=.*--resume-with .* the tab Checkpoints"
     )
+    with pytest.raises(LaunchError, match=why):
+        resume(run)
     with pytest.raises(ConfigError, match=r"'lr': .* runs a program, which has arguments and no fields; give them as"):
         resume(run, changes={"lr": 1})
     assert "runs a program, which has arguments and no fields" in cli("resume", run.id, "--set", "lr=1", code=2).stderr
@@ -349,11 +376,19 @@ def test_given_words_are_remembered_by_the_run_and_its_launcher_script(work: Pat
     parent = finished(launch(script))
     with pytest.raises(LaunchError, match=r"no argument of saves.py is known to resume it"):
         resume(parent)
-    started = cli("resume", parent.id, "--resume-with", "--go-on {checkpoint}", "--", "--steps", "30")
+    words = ["resume", parent.id, "--resume-with", "--go-on {checkpoint}"]
+    target, num_runs = work / "out/ckpt_step20.pt", len(list(project.runs.iterdir()))
+    assert cli(*words, "--dry-run", "--", "--steps", "30").stdout.splitlines() == [
+        f"{parent.id}: continues from out/ckpt_step20.pt (step 20), with --go-on {target}",
+        f"saves.py --steps 20 --go-on {target} --steps 30",
+    ]
+    assert len(list(project.runs.iterdir())) == num_runs and known_words(parent) == ()
+    started = cli(*words, "--", "--steps", "30")
     child = finished(Run(started.stdout.strip()))
-    words = ("--go-on", "{checkpoint}")
-    assert read_script(script).program == program.replace(resume=words)
-    assert tuple(child.info["program"]["resume"]) == words
+    given = ("--go-on", "{checkpoint}")
+    assert known_words(parent) == given, "the parent can now be resumed from the panel, too"
+    assert read_script(script).program == program.replace(resume=given)
+    assert tuple(child.info["program"]["resume"]) == given
     assert child.info["script"] == str(script) and child.name == "mine"
     third = finished(resume(child, args=["--steps", "35"]))
     assert steps_of(third) == list(range(1, 36))
@@ -365,7 +400,9 @@ def test_a_launcher_script_that_was_edited_by_hand_is_left_with_a_note(work: Pat
     script.write_text("# my own comment\n" + script.read_text())
     before = script.read_bytes()
     parent = finished(launch(script))
-    with pytest.warns(UserWarning, match=r"mine.py is not changed; write resume=\('--resume=\{checkpoint\}',\)"):
+    with pytest.warns(
+        UserWarning, match=r"mine.py: was edited by hand, so .*; write resume=\('--resume=\{checkpoint\}',\)"
+    ):
         child = resume(parent, resume_with=["--resume={checkpoint}"])
     assert script.read_bytes() == before
     assert finished(child).info["resumed_from"]["step"] == 20
@@ -380,6 +417,30 @@ def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, p
     run = finished(launch(script, args=["--lr", "3"]))
     write_script(program.replace(args=("--steps", "4", "--pause", "0")), "mine", Launch(torchrun=False), overwrite=True)
     assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
+
+
+def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is launched without a launcher script."""
+    (work / "own.py").write_text(
+        "import pathlib, sys\nprint('words', *sys.argv[1:])\n"
+        "for name in ('a.weights', 'last.ckpt'): pathlib.Path(name).write_text('x')\n"
+    )
+    run = finished(launch("own.py", torchrun=False))
+    assert said_in_words(run) == ("last.ckpt", "", "Guessed: the files by the usual names of checkpoints. ")
+    assert remember(run, checkpoints="*.weights") == "remembered for own.py"
+    assert [one.name for one in run.checkpoints] == ["a.weights"], "of this run, too"
+    remember(run, resume=("--from", "{checkpoint}"))
+    assert said_in_words(run) == ("*.weights", "--from '{checkpoint}'", "")
+    assert "words --from a.weights" in finished(resume(run)).log().replace(f"{work}/", "")
+    later = finished(launch("own.py", torchrun=False))
+    assert later.info["program"]["checkpoints"] == "*.weights"
+    assert later.info["program"]["resume"] == ["--from", "{checkpoint}"]
+    with pytest.raises(ConfigError, match=r"checkpoints='\*\*/x': must be a path with \* for what differs"):
+        remember(run, checkpoints="**/x")
+    monkeypatch.setattr("nbtools.run.run.foreign_owner", lambda _: "somebody")
+    assert [one.name for one in Run(later.dir).checkpoints] == ["last.ckpt"], "another user's pattern is not followed"
 
 
 # --- automatic restarts -----------------------------------------------------------------------------
@@ -445,33 +506,6 @@ def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
     assert again["argv"] == ["torchrun", "train.py", "--lr", "1", "--resume", "/out/newer.pt"]
 
 
-def test_an_argument_that_names_the_folder_of_the_checkpoint_stays_at_a_restart(tmp_path: Path) -> None:
-    words = {"resume": ["--load", "{checkpoint}"]}
-    plan = {"args": ["--load", "ckpts"], "argv": ["train", "--load", "ckpts"], "program": words, "cwd": str(tmp_path)}
-    (tmp_path / "ckpts/iter_5").mkdir(parents=True)
-    for found in ("ckpts", "ckpts/iter_5"):
-        assert continued(plan, tmp_path / found)["argv"] == plan["argv"]
-    assert continued(plan, tmp_path / "other.pt")["argv"] == ["train", "--load", str(tmp_path / "other.pt")]
-    (tmp_path / "ckpts").rename(tmp_path / "moved")
-    assert continued(plan, tmp_path / "moved/iter_5")["args"] == ["--load", str(tmp_path / "moved/iter_5")]
-
-
-def test_a_restart_from_the_beginning_says_which_folder_was_not_looked_through(tmp_path: Path) -> None:
-    run, images = RunDir(tmp_path / "runs/2026-01-31_142233_a"), tmp_path / "work/images"
-    for folder in (run.path, images):
-        folder.mkdir(parents=True)
-    words = {"resume": ["--resume", "{checkpoint}"]}
-    plan = {"cwd": str(images.parent), "args": [], "time": time.time() - 100, "program": words}
-    assert newest_of_program(run, plan) == (None, [])
-    for number in range(2_100):
-        (images / f"{number}.png").touch()
-    found, (reason,) = newest_of_program(run, plan)
-    assert found is None and reason.startswith(f"{images}: has too many entries")
-    (images.parent / "last.ckpt").write_text("x")
-    found, reasons = newest_of_program(run, plan)
-    assert found is not None and reasons == []
-
-
 # --- real programs ------------------------------------------------------------------------------------
 
 
@@ -496,7 +530,83 @@ def test_transformers_trainer_resumes_to_the_same_weights(work: Path) -> None:
     assert ends[0] == ends[1]
 
 
+LIGHTNING = """
+import argparse, lightning, torch
+p = argparse.ArgumentParser()
+p.add_argument("--ckpt_path")
+p.add_argument("--max_epochs", type=int, default=2)
+args = p.parse_args()
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1)
+    def training_step(self, batch):
+        loss = (self.linear(batch) ** 2).mean()
+        print(f"step {self.global_step} loss {loss.item():.6f}", flush=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+data = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)
+options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": False, "default_root_dir": "out"}
+lightning.Trainer(max_epochs=args.max_epochs, **options).fit(Line(), data, ckpt_path=args.ckpt_path)
+"""
+ACCELERATE = """
+import argparse, torch
+from accelerate import Accelerator
+p = argparse.ArgumentParser()
+p.add_argument("--resume_from_checkpoint")
+p.add_argument("--max_epochs", type=int, default=2)
+args = p.parse_args()
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(2, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.01))
+step = 0
+if args.resume_from_checkpoint:
+    accelerator.load_state(args.resume_from_checkpoint)
+    step = int(args.resume_from_checkpoint.rpartition("_")[2])
+while step < 4 * args.max_epochs:
+    loss = (model(torch.ones(2, 2)) ** 2).mean()
+    print(f"step {step} loss {loss.item():.6f}", flush=True)
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    if step % 4 == 0:
+        accelerator.save_state(f"out/step_{step}")
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "flag", "newest", "pattern"),
+    [
+        pytest.param(
+            LIGHTNING,
+            "--ckpt_path",
+            "out/checkpoints/epoch=1-step=8.ckpt",
+            "out/checkpoints/epoch=*-step=*.ckpt",
+            marks=pytest.mark.needs("lightning"),
+        ),
+        (ACCELERATE, "--resume_from_checkpoint", "out/step_8", "out/step_*"),
+    ],
+    ids=["lightning", "accelerate"],
+)
+def test_programs_of_lightning_and_accelerate_resume_where_they_were(
+    work: Path, source: str, flag: str, newest: str, pattern: str
+) -> None:
+    (work / "train.py").write_text(source)
+    run = finished(launch("train.py", torchrun=False))
+    assert said_in_words(run)[:2] == (pattern, f"{flag} '{{checkpoint}}'")
+    assert (run.checkpoints[-1].name, run.checkpoints[-1].step) == (newest, 8)
+    child = finished(resume(run, args=["--max_epochs", "3"]))
+    assert child.info["args"] == [flag, str(work / newest), "--max_epochs", "3"]
+    assert child.own_history["train/loss"].steps.tolist() == [8, 9, 10, 11] and steps_of(child) == [*range(12)]
+    loss = child.history["train/loss"].values
+    assert (loss[1:] < loss[:-1]).all(), "the weights continue"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* overwrites those of")  # the other kind of checkpoint was saved a moment later
 def test_a_ddp_program_with_torch_save_and_dcp_is_resumed(work: Path) -> None:
     parent = finished(launch("ddp_saves.py", nproc_per_node=2, args=["--out_dir", "o"]))
     assert {one.name: one.step for one in parent.checkpoints if "dcp" in one.name} == {

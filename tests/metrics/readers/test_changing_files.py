@@ -38,7 +38,7 @@ CURVES = {
     "train/accuracy": "work/checkpoint-4/trainer_state.json",
     "train/learning_rate": "runs/b/ranks/x/attempt_0/1/stdout.log",
 }
-CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel"}
+CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel/global_step4"}
 Change = Callable[[Path], object]
 IN_PLACE: dict[str, Change] = {
     "empty": lambda path: os.truncate(path, 0),
@@ -176,15 +176,15 @@ def tree(tmp_path: Path) -> Path:
         runs / "a/rank0.times.jsonl": f"[2,{started - 90:.1f},1]\n",
         runs / "b/launch.json": json.dumps({"time": started}),
         runs / "b/rank0.times.jsonl": f"[2,{started + 1:.1f},1]\n",
-        runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\n",
+        runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\nstep 4 lr 0.4 loss 8.0\n",
         work / "metrics.csv": "step,val_loss\n3,1.5\n",
         work / "log.txt": '{"step": 3, "train_loss": 2.5}\n',
         work / "events.out.tfevents.1": event_file(),
         work / "wandb/run-1/run-1.wandb": wandb_file(),
         work / "checkpoint-4/trainer_state.json": json.dumps(state),
         work / "checkpoint-4/model.safetensors": struct.pack("<Q", 2) + b"{}",
-        work / "parallel/latest": "global_step4",
         work / "parallel/global_step4/mp_rank_00_model_states.pt": "x",
+        work / "parallel/global_step4/zero_pp_rank_0.pt": "x",
         work / "last.pt": "x",
     }
     for path, content in files.items():

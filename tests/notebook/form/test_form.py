@@ -4,6 +4,7 @@ import csv
 import html
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from nbtools.notebook.form import layout, summary
 from nbtools.notebook.form.field_rows import FieldRow, GPUField, parse_value
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.rundir.json_files import write_json
+from nbtools.rundir.rundir import RunDir
 from nbtools.script.field import Field, fields_of
 
 from slurm_cluster import SlurmCluster
@@ -622,6 +625,26 @@ def test_program_is_listed_chosen_and_written_as_a_launcher_script(project: Proj
     assert (script.program, script.launch) == (form.program, form.launch_settings)
     with pytest.raises(ConfigError, match="has no config"):
         _ = form.config
+
+
+def test_form_offers_a_guess_of_the_resume_and_of_the_checkpoints_of_an_earlier_run(project: Project) -> None:
+    (project.root / "train.py").write_text(TRAIN.replace('"--lr"', '"--resume-from"').replace("type=float, ", ""))
+    (project.root / "out").mkdir()
+    run = project.runs / "2026-01-31_142233_a"
+    run.mkdir(parents=True)
+    program, begun = {"script": "train.py", "module": None}, time.time() - 5
+    recorded = {"time": begun, "cwd": str(project.root), "args": [], "program": program, "target": ["train.py"]}
+    write_json(RunDir(run).launch, recorded)
+    write_json(RunDir(run).exit, {"time": time.time() + 5, "returncode": 0})
+    RunDir(run).log.touch()
+    (project.root / "out/epoch_3.pt").write_text("x")
+    form = nt.ConfigForm(config=nt.Program(script="other.py"))
+    labelled(form, "script").children[0].value = "train.py"
+    eventually(lambda: form.program.resume == ("--resume-from", "{checkpoint}"))
+    assert form.program.checkpoints == "out/epoch_*.pt"
+    assert "guessed by the name of an argument" in labelled(form, "resume").children[1].value
+    labelled(form, "resume").children[0].value = ""
+    assert form.program.resume == (), "what the user clears stays empty"
 
 
 def test_program_that_is_missing_or_not_python_holds_the_launch_back(project: Project) -> None:

@@ -1,8 +1,9 @@
-"""Checkpoints of other programs: known by their names and times, listed when they are quiet, never unpickled."""
+"""Checkpoints of other programs: known by a pattern or by usual names, listed when they are quiet, never unpickled."""
 
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -12,7 +13,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,8 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoints,
     checkpoint_at,
     checkpoints_of,
+    guessed_pattern,
     newest_whole,
-    resume_order,
 )
 from nbtools.rundir.program_files.written_files import walk
 
@@ -45,9 +45,9 @@ def cwd(run_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
-def listed(run_dir: Path, *args: str, ended: float | None = None, quiet_s: float = 0) -> list[ForeignCheckpoint]:
-    cwd = run_dir.parents[1] / "cwd"
-    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, quiet_s=quiet_s)
+def listed(run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False) -> list[ForeignCheckpoint]:
+    cwd, ended = run_dir.parents[1] / "cwd", None if goes_on else time.time()
+    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
 
 
 def names(found: list[ForeignCheckpoint]) -> set[str]:
@@ -65,38 +65,36 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "step", "number"),
+    ("name", "step", "epoch"),
     [
-        ("lightning_logs/version_0/checkpoints/epoch=3-step=400.ckpt", 400, None),
+        ("lightning_logs/version_0/checkpoints/epoch=3-step=400.ckpt", 400, 3),
         ("last.ckpt", None, None),
         ("out/ckpt.pt", None, None),
-        ("out/model_0100.pth", None, 100),
+        ("out/model_0100.pth", None, None),
         ("checkpoint_best.pt", None, None),
-        ("checkpoint.pth.tar", None, None),
-        ("checkpoint-12.pth.tar", None, 12),
+        ("checkpoint-12.pth.tar", None, None),
         ("iter_2000.pth", 2000, None),
         ("epoch_12.pth", None, 12),
-        ("runs/detect/train/weights/last.pt", None, None),
         ("snapshot.pt", None, None),
-        ("00000500.pt", None, 500),
-        ("checkpoint_3.safetensors", None, 3),
+        ("00000500.pt", None, None),
+        ("checkpoint_3.safetensors", None, None),
         ("llama-3.1-step700.pt", 700, None),
     ],
 )
-def test_files_of_known_names_are_checkpoints(
-    run_dir: Path, cwd: Path, name: str, step: int | None, number: int | None
+def test_files_of_usual_names_are_checkpoints(
+    run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None
 ) -> None:
     write(cwd / name)
     (found,) = listed(run_dir)
-    assert (found.name, found.step, found.number, found.num_bytes) == (name, step, number, 7)
+    assert (found.name, found.step, found.epoch, found.num_bytes) == (name, step, epoch, 7)
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *("optimizer.pt", "rng_state.pth", "training_args.bin", "tokenizer.pt", "val_predictions.pt", "dataset_4.pt"),
-        *("train_000.bin", "train_3.pt", "model.safetensors", "data_7.npz", "a.tar"),
-        *("last.ckpt.tmp", "tmp123.pt", ".last.pt"),
+        *("train_000.bin", "train_3.pt", "model.safetensors", "data_7.npz", "a.tar", "mnist_cnn.pt"),
+        *("last.ckpt.tmp", "tmp123.pt", ".last.pt", "ckpt_rank3.pt", "iter_5/mp_rank_01/model_optim_rng.pt"),
     ],
 )
 def test_parts_data_and_unfinished_files_are_none(run_dir: Path, cwd: Path, name: str) -> None:
@@ -104,11 +102,34 @@ def test_parts_data_and_unfinished_files_are_none(run_dir: Path, cwd: Path, name
     assert listed(run_dir) == []
 
 
-def test_a_tensor_file_of_any_name_counts_only_where_no_name_says_so(run_dir: Path, cwd: Path) -> None:
-    write(cwd / "mnist_cnn.pt")
-    assert names(listed(run_dir)) == {"mnist_cnn.pt"}
-    write(cwd / "out/ckpt.pt")
-    assert names(listed(run_dir)) == {"out/ckpt.pt"}
+def test_a_pattern_names_the_checkpoints_whatever_their_names_are(run_dir: Path, cwd: Path) -> None:
+    for name in ("a/mnist_7.weights", "b/mnist_8.weights", "b/last.ckpt", "b/mnist_9.weights.tmp"):
+        write(cwd / name)
+    write(cwd / "a/mnist_1.weights", age_s=1000)
+    assert names(listed(run_dir, pattern="*/mnist_*")) == {"a/mnist_7.weights", "b/mnist_8.weights"}, "of this run"
+    assert names(listed(run_dir, pattern=str(cwd / "b/*.ckpt"))) == {"b/last.ckpt"}
+    write(cwd / "ckpts/iter_0000500/mp_rank_00/model_optim_rng.pt")
+    (found,) = listed(run_dir, pattern="ckpts/iter_*")
+    assert (found.step, found.files.keys()) == (500, {"mp_rank_00/model_optim_rng.pt"})
+
+
+@pytest.mark.parametrize(
+    ("written", "pattern"),
+    [
+        (["out/checkpoint_10.pt", "out/checkpoint_20.pt"], "out/checkpoint_*.pt"),
+        (["lightning_logs/version_3/checkpoints/epoch=1-step=8.ckpt"],) * 2,
+        (["out/best.pt", "out/last.pt"], "out/*.pt"),
+        ([], ""),
+    ],
+)
+def test_a_pattern_is_guessed_from_what_was_written_and_finds_it(
+    run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]
+) -> None:
+    for age_s, name in enumerate(reversed(written), 10):
+        write(cwd / name, age_s=age_s)
+    guess = guessed_pattern(listed(run_dir))
+    assert guess == (pattern if isinstance(pattern, str) else re.sub(r"\d+", "*", pattern[0]))
+    assert names(listed(run_dir, pattern=guess or "none")) == set(written)
 
 
 def test_a_numbered_folder_is_one_checkpoint_with_the_size_of_its_files(run_dir: Path, cwd: Path) -> None:
@@ -117,10 +138,11 @@ def test_a_numbered_folder_is_one_checkpoint_with_the_size_of_its_files(run_dir:
     assert names(listed(run_dir)) == {"out/checkpoint-500"}, "of a program that writes no more"
     write(cwd / "out/checkpoint-500/training_args.bin")
     assert listed(run_dir) == [], "of a Trainer that has not come to its end"
-    state = {"best_metric": None, "epoch": 1.5, "global_step": 501, "log_history": [{"step": 10}] * 9}
-    write(cwd / "out/checkpoint-500/trainer_state.json", json.dumps(state).encode())
+    write(cwd / "out/checkpoint-500/trainer_state.json", b"{}")
     (found,) = listed(run_dir)
-    assert (found.step, found.num_bytes) == (501, 20 + 7 + len(json.dumps(state)))
+    assert (found.step, found.num_bytes) == (500, 20 + 7 + 2)
+    write(cwd / "out/trainer_state.json", b"{}")
+    assert names(listed(run_dir)) == {"out/checkpoint-500"}, "as Trainer.save_state writes it beside them"
 
 
 def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: Path) -> None:
@@ -160,9 +182,9 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
         for name in ("model.safetensors", "trainer_state.json"):
             write(cwd / f"checkpoint-{number}/{name}")
 
-    def deleting(root: Path, cut: None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
-        for found in walk(root, cut):
-            if found[0].name == "checkpoint-500":
+    def deleting(root: Path) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
+        for found in walk(root):
+            if found[0].name == "checkpoint-500" and found[0] != root:
                 shutil.rmtree(found[0])
             yield found
 
@@ -170,20 +192,15 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
     assert names(listed(run_dir)) == {"checkpoint-600"}
 
 
-def test_of_a_folder_inside_a_checkpoint_few_entries_and_only_parts_are_looked_at(
-    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_folder_of_many_files_few_are_looked_at(run_dir: Path, cwd: Path) -> None:
     write(cwd / "checkpoint-5/trainer_state.json")
-    for number in range(3_000):
-        (cwd / "checkpoint-5").joinpath("images").mkdir(exist_ok=True)
-        (cwd / f"checkpoint-5/images/{number}.png").touch()
     write(cwd / "checkpoint-5/global_step5/mp_rank_00_model_states.pt")
     (found,) = listed(run_dir)
     assert found.files.keys() == {"trainer_state.json", "global_step5/mp_rank_00_model_states.pt"}
     for number in range(3_000):
         (cwd / f"checkpoint-5/global_step5/{number}.pt").touch()
     (found,) = listed(run_dir)
-    assert 1_990 < len(found.files) <= 2_001
+    assert len(found.files) <= 2_001
 
 
 def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> None:
@@ -208,10 +225,15 @@ def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overl
     launch = {"time": time.time() - 50, "cwd": str(cwd), "default_folders": ["--log_dir", "."]}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other"]}))
     assert listed(run_dir) == []
+    assert listed(run_dir, pattern="ckpts/*.pt") == []
+    (run_dir / "launch.json").write_text(json.dumps({"program": {"checkpoints": "ckpts/*.pt"}}))
+    assert names(listed(run_dir, pattern="ckpts/*.pt")) == {"ckpts/ckpt_0.pt"}, "the pattern counts as named, too"
     (run_dir / "launch.json").write_text(json.dumps({"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}))
     assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
     assert listed(run_dir) == [], "both write to it"
+    _, shared = checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
+    assert shared == {cwd / "ckpts": other.name}
     assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
 
 
@@ -220,10 +242,10 @@ def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overl
 
 def test_a_checkpoint_that_is_being_written_is_listed_once_it_is_quiet(run_dir: Path, cwd: Path) -> None:
     write(cwd / "last.ckpt", age_s=0)
-    assert listed(run_dir, quiet_s=2) == []
-    assert names(listed(run_dir, quiet_s=2, ended=time.time())) == {"last.ckpt"}, "no process is left that writes"
+    assert listed(run_dir, goes_on=True) == []
+    assert names(listed(run_dir)) == {"last.ckpt"}, "no process is left that writes"
     write(cwd / "last.ckpt", age_s=3)
-    assert names(listed(run_dir, quiet_s=2)) == {"last.ckpt"}
+    assert names(listed(run_dir, goes_on=True)) == {"last.ckpt"}
 
 
 def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_dir: Path, cwd: Path) -> None:
@@ -235,10 +257,10 @@ def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_d
 
 def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_dir: Path, cwd: Path) -> None:
     follows, started = ForeignCheckpoints(run_dir), time.time() - 100
-    assert follows.look(str(cwd), (), started, None) == []
+    assert follows.look(str(cwd), (), started, None, "") == []
     write(cwd / "last.ckpt")
-    assert follows.look(str(cwd), (), started, None) == []
-    assert names(follows.look(str(cwd), (), started, time.time())) == {"last.ckpt"}
+    assert follows.look(str(cwd), (), started, None, "") == []
+    assert names(follows.look(str(cwd), (), started, time.time(), "")) == {"last.ckpt"}
 
 
 def test_a_look_at_a_hundred_thousand_files_takes_a_small_part_of_reading_the_folder(run_dir: Path, cwd: Path) -> None:
@@ -266,20 +288,6 @@ def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd
     assert names(listed(run_dir)) == {f"out/{checkpoint}"}
 
 
-def test_folders_named_for_checkpoints_are_looked_through_first_and_what_was_not_is_told(
-    run_dir: Path, cwd: Path
-) -> None:
-    for folder in range(8):
-        (cwd / f"out/{folder}").mkdir(parents=True)
-        for number in range(2_100):
-            (cwd / f"out/{folder}/{number}.png").touch()
-    write(cwd / "out/my_checkpoints/last.ckpt")
-    cut: list[Path] = []
-    found = checkpoints_of(run_dir, str(cwd), [], time.time() - 100, None, cut=cut)
-    assert names(found) == {"out/my_checkpoints/last.ckpt"}
-    assert set(cut) == {cwd / f"out/{folder}" for folder in range(8)}
-
-
 def test_a_folder_below_the_home_directory_is_looked_through(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,12 +300,13 @@ def test_a_folder_below_the_home_directory_is_looked_through(
 
 
 def test_the_last_one_precedes_the_best_one_that_is_written_after_it(run_dir: Path, cwd: Path) -> None:
-    for name, age_s in (("w/last.pt", 11.0), ("w/best.pt", 10.9), ("w/model_0100.pth", 50), ("model.pt", 5)):
+    order = ["w/last.pt", "w/model_0100.pth", "model.pt", "w/best.pt"]
+    for name, age_s in zip(order, (11.0, 50, 5, 10.9), strict=True):
         write(cwd / name, age_s=age_s)
-    found = listed(run_dir)
-    placed = [replace(one, step=5, is_estimate=True) if one.number is None else one for one in found]
-    for each in (found, placed):  # as the files say, and with steps by the curve, as a run lists them
-        assert [one.path.name for one in resume_order(each)] == ["last.pt", "model_0100.pth", "model.pt", "best.pt"]
+    for name in order:
+        found, _ = newest_whole(listed(run_dir))
+        assert found is not None and found.name == name
+        found.path.unlink()
 
 
 def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> None:
@@ -318,57 +327,6 @@ def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> Non
     assert all(reason.endswith("ends too early: it was not written to its end") for reason in reasons)
 
 
-@pytest.mark.parametrize(
-    ("tracker", "said", "files"),
-    [
-        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/mp_rank_00/m.pt", "iter_0000500/mp_rank_01/m.pt"]),
-        ("latest_checkpointed_iteration.txt", b"500", ["iter_0000500/.metadata", "iter_0000500/__0_0.distcp"]),
-        (
-            "latest",
-            b"global_step500",
-            ["global_step500/mp_rank_00_model_states.pt", "global_step500/zero_pp_rank_0.pt"],
-        ),
-    ],
-)
-@pytest.mark.parametrize("args", [(), ("--save-dir", "ckpts")])
-def test_a_folder_with_a_tracker_file_is_the_checkpoint(
-    run_dir: Path, cwd: Path, tracker: str, said: bytes, files: list[str], args: tuple[str, ...]
-) -> None:
-    for name in files:
-        write(cwd / "ckpts" / name, age_s=20)
-        write(cwd / "ckpts" / name.replace("500", "400"), age_s=30)
-    write(cwd / "ckpts/other.ckpt", age_s=90)
-    write(cwd / "ckpts" / tracker, said)
-    if args:
-        args = (args[0], str(cwd / args[1]))
-    found, _ = newest_whole(listed(run_dir, *args))
-    assert found is not None and (found.path, found.name, found.step) == (cwd / "ckpts", "ckpts", 500)
-    assert found.files.keys() == set(files)
-    assert names(listed(run_dir)) == {"ckpts", "ckpts/other.ckpt"}
-    write(cwd / "ckpts" / files[0], b"")
-    assert newest_whole(listed(run_dir))[0] != found
-
-
-@pytest.mark.parametrize("said", [b"600", b"", b"\xff", b"9" * 200])
-def test_a_tracker_that_names_nothing_beside_it_does_not_count(run_dir: Path, cwd: Path, said: bytes) -> None:
-    for name in ("optimizer.pt", "model.bin"):
-        write(cwd / f"ckpts/iter_0000500/{name}")
-    write(cwd / "ckpts/latest_checkpointed_iteration.txt", said)
-    assert names(listed(run_dir)) == {"ckpts/iter_0000500"}
-
-
-def test_what_holds_the_part_of_one_rank_is_not_continued_from(run_dir: Path, cwd: Path) -> None:
-    write(cwd / "iter_0000500/mp_rank_01/model_optim_rng.pt")
-    assert listed(run_dir) == []
-    write(cwd / "checkpoint_rank0.pt", age_s=50)
-    for rank in range(4):
-        write(cwd / f"checkpoint_0100_rank{rank}.pt", age_s=20 - rank)
-        write(cwd / f"rank_{rank}/last.ckpt")
-    found, reasons = newest_whole(listed(run_dir))
-    assert found is not None and found.name == "checkpoint_rank0.pt", "its only file"
-    assert len(reasons) == 1 and "one of 8 files with a part for each rank; name one to use it" in reasons[0]
-
-
 def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: Path, cwd: Path) -> None:
     write(cwd / "ckpt.pt")
     (found,) = listed(run_dir)
@@ -377,9 +335,9 @@ def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: P
     with pytest.raises(CheckpointError, match="has changed since it was listed"):
         found.verify()
     (cwd / "ckpt.pt").unlink()
-    with pytest.raises(CheckpointError, match="is missing"):
+    with pytest.raises(CheckpointError, match=r"cannot be read \(No such file"):
         found.verify()
-    with pytest.raises(CheckpointError, match="no such file"):
+    with pytest.raises(CheckpointError, match=r"cannot be read as a checkpoint \(No such file"):
         checkpoint_at(cwd / "nothing")
 
 

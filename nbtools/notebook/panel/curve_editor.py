@@ -1,0 +1,185 @@
+"""The editor of a program's curves: a number of a printed line becomes a metric, the step, or nothing."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import ipywidgets as widgets
+import numpy as np
+
+from nbtools.errors import ConfigError, literal
+from nbtools.metrics.printed.choice import Found, counters_in, find, metric_at, names_in
+from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.run_patterns import curve_patterns
+from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
+from nbtools.notebook.background import Filling
+from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, WARN, sparkline
+from nbtools.notebook.widgets import button, html_widget, in_row, make_control
+from nbtools.run.run import Run, line_kinds
+
+_HELP = (
+    "Click a number of the log, say what it is, look at the preview, and keep it. The pattern stands in the launcher "
+    "script if there is one, else in your configuration, and counts for earlier and later runs of the script."
+)
+_CURVE, _NOTHING = "Curve", "Nothing"
+_MEANINGS = {
+    _CURVE: "This number is a metric: it is drawn",
+    "Step": "This number counts the steps: the values of the line are drawn there",
+    "Epoch": "This number counts the epochs",
+    _NOTHING: "This number is not drawn",
+}
+_UNREAD = "time"
+"""Name of a number that is neither drawn nor counts: a pattern with it alone keeps a line from being drawn."""
+_MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
+
+
+class CurveEditor:
+    """Kinds of lines, the numbers of one of them with their names, a preview, and the patterns that are kept."""
+
+    def __init__(self) -> None:
+        self.keep: Callable[[Sequence[str]], None] = lambda curves: None
+        """Called with all patterns of the script."""
+        self._filling, self._line, self._names, self._at = Filling(), "", dict[int, str](), 0
+        self._lines, self._kept = list[str](), tuple[str, ...]()
+        self._drawn: set[str] = set()
+        tip = "Lines that differ in more than their numbers; the most frequent come first"
+        self.kind = make_control(widgets.Dropdown, "Line", width=690, label=60, tooltip=tip, options=[""])
+        tip = "The numbers of this line"
+        self.number = make_control(widgets.Dropdown, "Number", width=250, label=60, tooltip=tip, options=[("", 0)])
+        self.meaning = widgets.ToggleButtons(options=[*_MEANINGS], tooltips=[*_MEANINGS.values()])
+        self.meaning.style.button_width = "72px"
+        tip = "Name of the curve, such as train/loss or eval/accuracy; empty: this number is not drawn"
+        self.name = make_control(widgets.Text, "Name", width=210, label=50, tooltip=tip, continuous_update=False)
+        tip = "The line as text: {name} is a number, {_} any text. Edit it to match more or fewer lines"
+        self.text = make_control(widgets.Text, "Pattern", width=530, label=60, tooltip=tip, continuous_update=False)
+        tip = "The patterns of this script"
+        self.kept = make_control(widgets.Dropdown, "Kept", width=530, label=60, tooltip=tip, options=[""])
+        keep, remove = button("Keep", "check", "Draw these curves, and keep the pattern"), "Forget this pattern"
+        self._save, self._remove = keep, button("Remove", "trash", remove)
+        self._example, self._preview, told = html_widget(), html_widget(), html_widget()
+        told.value = f"<div style='{FONT}{MUTED}margin:2px 0 6px'>{_HELP}</div>"
+        self._row = in_row(self.kept, self._remove)
+        parts = in_row(self.number, self.meaning, self.name), in_row(self.text, self._save)
+        self.widget = widgets.VBox([told, self.kind, self._example, *parts, self._preview, self._row])
+        self.widget.layout.width = "100%"
+        self.widget.add_class("nbt-curves")
+        for control, act in (
+            (self.kind, self._open),
+            (self.number, self._select),
+            (self.meaning, self._mean),
+            (self.name, self._call),
+            (self.text, self._write),
+        ):
+            control.observe(lambda change, act=act: None if self._filling.is_on else act(change.new), "value")
+        keep.on_click(lambda _: self.keep(self._others()))
+        self._remove.on_click(lambda _: self.keep([kept for kept in self._kept if kept != self.kept.value]))
+
+    def look(self, run: Run, lines: Sequence[str]) -> None:
+        """Show the kinds of lines of a run, and what the pattern finds in the end of its log."""
+        self._lines, self._kept = [folded(line) for line in lines], curve_patterns(run.info)
+        found = line_kinds(run)[:_MOST_KINDS]
+        self._drawn = {kind.shape for kind in found if kind.curves}
+        options = {kind.shape: (f"{kind.count:,} × {kind.example}"[:_LONGEST], kind.example) for kind in found}
+        line = self._line or next((example for _, example in options.values()), "")
+        options[shape_of(line)] = options.get(shape_of(line), (line[:_LONGEST], ""))[0], line
+        with self._filling:
+            self.kind.options, self.kind.value = [*options.values()], line
+            self.kept.options, self._row.layout.display = self._kept or [""], "" if self._kept else "none"
+            self.kept.value = self.kept.options[-1]
+        if line == self._line:
+            self._look_again()
+        else:
+            self._open(line)
+
+    def pick(self, line: str, index: int) -> None:
+        """Choose a number of a line, as by a click; without a line, of the one that is shown."""
+        line = folded(line) if line else self._line
+        if shape_of(line) != shape_of(self._line):
+            self._open(line)
+        if not 0 <= index < len(numbers_in(self._line)):
+            return
+        self._at = index
+        self._call(self._names.get(index) or metric_at(self._line, index))
+
+    def _open(self, line: str) -> None:
+        """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
+        patterns, self._line = [Pattern(text) for text in self._kept], line
+        is_drawn = shape_of(line) in self._drawn or any(pattern.values(line) for pattern in patterns)
+        self._names = names_in(line, patterns) if is_drawn else {}
+        if not any(name in COUNTERS for name in self._names.values()):
+            self._names |= counters_in(line, self._lines)
+        self._select(min(self._names, default=0))
+
+    def _select(self, index: int) -> None:
+        self._at = index
+        self._show()
+
+    def _mean(self, meaning: str) -> None:
+        named = {_NOTHING: "", _CURVE: metric_at(self._line, self._at)}
+        self._call(named.get(meaning, meaning.lower()))
+
+    def _call(self, name: str) -> None:
+        """Name the chosen number; another one of this name loses it."""
+        others = {index: other for index, other in self._names.items() if index != self._at and other != name}
+        self._names = {**others, **({self._at: name.strip()} if name.strip() else {})}
+        self._show()
+
+    def _write(self, text: str) -> None:
+        with suppress(ConfigError):  # which the preview shows
+            self._names = names_in(self._line, [Pattern(text)]) if Pattern(text).values(self._line) else {}
+        self._show(text)
+
+    def _show(self, text: str = "") -> None:
+        numbers, name = numbers_in(self._line), self._names.get(self._at, "")
+        with suppress(ConfigError):
+            unread = {self._at: _UNREAD} if shape_of(self._line) in self._drawn else {}
+            text = text or Pattern.of(self._line, self._names or unread).text
+        with self._filling:
+            told = [f"{self._line[start:end]} {self._names.get(i, '')}" for i, (start, end, _) in enumerate(numbers)]
+            self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
+            self.number.value = self._at
+            meaning = _NOTHING if name in ("", _UNREAD) else _CURVE
+            self.meaning.value = name.title() if name.title() in _MEANINGS else meaning
+            self.name.value, self.text.value = name, text
+        self._example.value = _example(self._line, numbers, self._names, self._at)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        try:
+            text = self.text.value
+            found = find(Pattern(text) if text else Pattern.of(self._line, self._names), self._lines)
+            self._save.disabled, said = text in self._kept, _drawn(found)
+        except ConfigError as error:
+            said = f"<span style='{WARN}'>{literal(str(error))}</span>" if self._names or text else "Click a number."
+            self._save.disabled = True
+        self._preview.value = f"<div role='status' style='{FONT}{TEXT}'>{said}</div>"
+
+    def _others(self) -> list[str]:
+        """Return the patterns with the new one, which replaces those that read the same line."""
+        return [*(text for text in self._kept if Pattern(text).values(self._line) is None), self.text.value]
+
+
+def _example(line: str, numbers: Sequence[tuple[int, int, float]], names: dict[int, str], chosen: int) -> str:
+    """Return a line in which each number is a button, with its name behind it."""
+    parts, at = [], 0
+    for index, (start, end, _) in enumerate(numbers):
+        name, is_chosen = literal(names.get(index, "")), index == chosen
+        kind = "nbt-named " * bool(name) + "nbt-chosen" * is_chosen
+        parts += [literal(line[at:start]), f"<button data-n={index} class='{kind}'>{literal(line[start:end])}</button>"]
+        parts += [f"<sub>{name}</sub>"] if name else []
+        at = end
+    body = "".join([*parts, literal(line[at:])])
+    style = f"{MONO}{TEXT}white-space:pre-wrap;overflow-wrap:anywhere;padding:4px 0 4px 68px"
+    return f"<div role='group' aria-label='numbers of the line' style='{style}'>{body}</div>"
+
+
+def _drawn(found: Found) -> str:
+    """Return the curves of a pattern as small pictures, above what it finds."""
+    pictures = []
+    for name, values in [*found.curves.items()][:_MOST_DRAWN]:
+        if finite := [value for value in values if np.isfinite(value)]:
+            some = [finite[i] for i in np.linspace(0, len(finite) - 1, min(len(finite), _MOST_POINTS)).astype(int)]
+            curve = sparkline(some, (min(some), max(some)), (240, 44), name)
+            ends = f"<b>{literal(name)}</b> {finite[0]:.4g} → {finite[-1]:.4g}"
+            pictures.append(f"<span style='display:inline-block;margin-right:18px'>{curve} {ends}</span>")
+    return f"<div>{''.join(pictures)}</div>{literal(str(found))}"
