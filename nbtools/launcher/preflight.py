@@ -21,6 +21,7 @@ from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
+from nbtools.metrics.printed.templates import program_files
 from nbtools.project import Project, expanded, find_project, plain_name, project_of_program
 from nbtools.recipes import Source, recipe_of
 from nbtools.recipes.named_model import weights_notes
@@ -31,7 +32,7 @@ from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, guessed_resume, num_epochs
-from nbtools.script.inspection import inspect_program, module_of, program_files, python_file, why_apart
+from nbtools.script.inspection import inspect_program, module_of, python_file, why_apart
 from nbtools.script.program import Program
 from nbtools.script.script import Script, parse_script
 

@@ -31,7 +31,6 @@ _OLD_ARGUMENT = re.compile(r"[\"']--local[-_]rank\b")
 _STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
 _LARGEST_BYTES = 8 * 2**20
-_MOST_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -85,27 +84,6 @@ def inspect_program(path: Path) -> Inspection:
         if isinstance(statement, ast.ImportFrom) and statement.level and relative is None:
             relative = statement.lineno
     return Inspection(None if reads_rank else spawns, relative)
-
-
-def program_files(script: Path, root: Path) -> list[Path]:
-    """Return a script and the modules of its project that its import statements name; at most 100 that are Python."""
-    found, waiting = dict[Path, None](), [script]
-    while waiting and len(found) < _MOST_FILES:
-        path = waiting.pop(0)
-        try:
-            tree = None if path in found or not path.is_file() else syntax_tree(path, path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        found |= {path: None} if tree else {}
-        for node in ast.walk(tree) if tree else ():
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or "", *(f"{node.module or ''}.{name}".strip(".") for name in names)]
-            stems = [
-                base.joinpath(*name.split(".")) for name in names if name for base in (path.parent, script.parent, root)
-            ]
-            waiting += [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
-    return [*found]
 
 
 def why_apart(text: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nbtools.metrics.printed.templates import program_files
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, argument_of, as_key, with_unique_names
 from nbtools.script.arguments.config_file import keys_of_config
 from nbtools.script.arguments.constants import configurator_line, constants_of
 from nbtools.script.arguments.source_file import NAMED, Item, SourceFile, keywords_of
-from nbtools.script.inspection import program_files
 from nbtools.script.source import read_source
 
 _PARSERS = re.compile(
