@@ -18,10 +18,18 @@ class Curve:
     name: str
     is_given: bool
     """Whether the user has named it, so that it is drawn at once."""
+    is_counted: bool = False
+    """Whether its lines have a counter with a name."""
     unit: Unit = "row"
     is_drawn: bool = False
     is_redrawn: bool = False
     """Whether a bar shows it, which repeats a value until it is measured again."""
+    first: tuple[int, float] | None = None
+    last_step: int = 0
+    last_value: float = 0.0
+    num_steps: int = 0
+    is_changing: bool = False
+    has_fraction: bool = False
     num_shown: int = 0
     num_changes: int = 0
     shown: float | None = None
@@ -33,19 +41,22 @@ class Curve:
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if unit != self.unit:
-            if self.unit == "row" and len(self.steps) > 1:
-                unit, step = "row", self.steps[-1] + 1  # what counted later is another loop
-            elif self.is_drawn or (self.steps and unit == "row"):
+            if self.unit == "row" and self.num_steps > 1:
+                unit, step = "row", self.last_step + 1  # what counted later is another loop
+            elif self.num_steps and (self.is_measured or unit == "row"):
                 return  # a curve has one unit
             else:
                 self.clear()
-                self.unit = unit
+                self.unit, self.first, self.num_steps = unit, None, 0
         if self.is_redrawn:
             self.num_shown += 1
             if value == self.shown and 2 * self.num_changes < self.num_shown:
                 return
             self.num_changes += value != self.shown
             self.shown = value
+        if not self.is_drawn:
+            self._compare(step, value)
+        self.last_step, self.last_value = step, value
         self.steps.append(step)
         self.values.append(value)
         self.offsets.append(offset)
@@ -55,13 +66,28 @@ class Curve:
         """Forget the points."""
         self.steps, self.values, self.offsets, self.attempts = array("q"), array("d"), array("q"), array("q")
 
+    @property
     def is_measured(self) -> bool:
         """Whether it is certain that the points are measurements: not a setting, and not what is printed once."""
         if self.is_given:
             return True
-        at_steps = dict(zip(self.steps, self.values, strict=True))  # a bar draws a step several times
-        is_numbered = self.unit == "row" and all(map(float.is_integer, self.values))
-        return len({*at_steps.values()}) > 1 and len(at_steps) > (2 if self.unit == "row" else 1) and not is_numbered
+        if self.unit == "row":
+            return self.is_changing and self.has_fraction and self.num_steps > 2
+        if self.has_fraction and self.name.startswith(("eval/", "test/")):  # an evaluation may be the only one
+            return self.is_counted or self.num_steps > 1
+        return self.is_changing
+
+    def _compare(self, step: int, value: float) -> None:
+        """Note whether values of different steps differ; of a bar, the last drawing of a step counts."""
+        self.num_steps += not self.num_steps or step != self.last_step
+        self.has_fraction |= not value.is_integer()
+        if self.first is None or self.first[0] == step:
+            self.first = (step, value)
+            return
+        seen = (self.last_step, self.last_value) if self.is_redrawn else (step, value)
+        self.is_changing |= (
+            seen[0] not in (self.first[0], step if self.is_redrawn else None) and seen[1] != self.first[1]
+        )
 
 
 class Curves:
@@ -92,7 +118,7 @@ class Curves:
     def draw(self, history: History, times: LineTimes, generation: int) -> None:
         """Move the points of all curves that are measured into the history."""
         for curve in self._curves.values():
-            if not curve.steps or not (curve.is_drawn or curve.is_measured()):
+            if not curve.steps or not (curve.is_drawn or curve.is_measured):
                 continue
             curve.is_drawn = True
             attempts = np.frombuffer(curve.attempts, np.int64)

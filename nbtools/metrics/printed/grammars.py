@@ -28,7 +28,7 @@ _STOPS: Final = re.compile(
 _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[({\"'$~≈ ])*+$")
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
-_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*#\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
+_CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
@@ -53,10 +53,9 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
+_SUMMARY: Final = "Average {} @[ IoU={} | area={} | maxDets={:>3} ] = {{eval/{}_{}_{}_{}}}"
 KNOWN_LINES: Final = tuple(
-    Pattern(
-        f"Average {name} @[ IoU={iou} | area={area} | maxDets={most:>3} ] = {{eval/{short}{iou[:4].replace(':', '')}_{area.strip()}_{most}}}"
-    )
+    Pattern(_SUMMARY.format(name, iou, area, most, short, iou.replace(":", "-"), area.strip(), most))
     for name, short in (("Precision (AP)", "AP"), ("Recall (AR)", "AR"))
     for iou in ("0.50:0.95", "0.50", "0.75")
     for area in (" all", " small", "medium", " large")
@@ -159,7 +158,7 @@ def read(line: str) -> Reading | None:
         label = label[: equals.start()] if equals is not None else label
         label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
         pieces = _CUT.split(label)
-        words = pieces[-1].replace("(", " ").replace(")", " ").split()
+        words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
         if (loop := _LOOP.search(label)) is not None and split_of([loop[2]], None):
             words, split = [loop[1]], split_of([loop[2]], None)  # Epoch(val) [1][10/20]
         others = " ".join(pieces[:-1]).split()

@@ -24,6 +24,7 @@ from nbtools.rundir.tail import Tail
 EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter, and names before numbers
 _FIRST_LOOK_S: Final = 10.0
 """Processor time for the existing log; what is left is read at the next looks."""
+_LOOK_S: Final = 0.05
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
 _DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
@@ -90,7 +91,7 @@ class LogMetrics:
         """The history of the log as far as it is read; what a look leaves is read at the next one."""
         with self._lock:
             now = time.monotonic()
-            self._credit_s = min(self._credit_s, 0) + min(_FIRST_LOOK_S, _SHARE * (now - self._looked))
+            self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
             self._credit_s = math.inf if self.has_ended else self._credit_s
             self._looked = now
             while self._credit_s > 0 and (block := self._new_lines()):
@@ -227,7 +228,7 @@ class LogMetrics:
         for plan, numbers, _ in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             assert plan.statement is not None
             plan.statement.is_plain = False
-            self._steps.place(plan.statement, numbers[plan.groups["counter"]])
+            self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
         for plan, numbers, end in box:
             if plan.curves:
                 self._place(plan, numbers, end)

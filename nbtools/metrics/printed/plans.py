@@ -26,6 +26,7 @@ from nbtools.metrics.printed.steps import Statement
 _MAX_LINE_CHARACTERS: Final = 4000
 _MAX_PLANS: Final = 4000
 _MAX_KINDS: Final = 1000
+_NAMED: Final = (0, 1, 2, EPOCH)
 _DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
 _HEADING: Final = re.compile(r"[\W_]*(?:[^\W\d]+[\W_]*){1,5}")
@@ -210,6 +211,7 @@ class Plans:
             is_given = reading.source == "pattern"
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.is_redrawn |= reading.is_bar
+            curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
         plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
@@ -236,7 +238,7 @@ class Plans:
             is_bar=reading.is_bar,
             is_plain=not reading.values,
             is_whole_run=chosen is not None and chosen.rank == 0,
-            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end],
+            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1],
         )
         return own
 

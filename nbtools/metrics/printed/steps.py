@@ -43,6 +43,7 @@ class Statement:
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
+    attempt: int = 0
 
 
 class Steps:
@@ -58,6 +59,7 @@ class Steps:
         self._epochs = Loop()
         self._epoch: float | None = None
         self._num_epochs: int | None = None
+        self._attempt = 0
 
     def total_steps(self, num_epochs: int | None) -> int | None:
         """Return the steps of the whole run as printed, or those of an epoch times the number of epochs."""
@@ -69,6 +71,7 @@ class Steps:
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), None
+        self._attempt += 1
         self.position = (self.position[0], 0) if self.position else None
 
     def place(
@@ -81,6 +84,8 @@ class Steps:
     ) -> Position | None:
         """Return unit and step of a row; None if it belongs nowhere, as the middle of an evaluation's loop."""
         line.num_rows += 1
+        if line.attempt != self._attempt:
+            line.attempt, line.last, line.num_falls = self._attempt, -1, -1
         n, total = None if counter is None else int(counter), None if of is None else int(of)
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
             self._epoch = epoch
@@ -104,6 +109,8 @@ class Steps:
         return self._in_loop(line, loop, n, total)
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
+        if self.main is not None and self.main.has_rows and self.main.interval and self.position is not None:
+            return self.position  # steps are counted, too
         loop = self._epochs
         if epoch < line.last and line.num_falls == loop.num_falls:  # a further fold or stage
             loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1

@@ -1,0 +1,199 @@
+"""The curves of printed lines, their steps and units, and the kinds of lines."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbtools.metrics.printed.log import LogMetrics
+
+Curves = dict[str, tuple[str, list[int], list[float]]]
+
+
+def curves_of(log: Path, text: str, patterns: Sequence[str] = (), templates: Sequence[str] = ()) -> Curves:
+    log.write_text(text)
+    history = LogMetrics(log, patterns=patterns, templates=templates).history
+    return {n: (s.unit, s.steps.tolist(), s.values.tolist()) for n, s in history.items()}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "rank0.log"
+
+
+@pytest.mark.parametrize(
+    ("text", "curves"),
+    [
+        (
+            "epoch 1 best val acc: 0.5100, train loss: 0.9\nepoch 2 best val acc: 0.6100, train loss: 0.8\n",
+            {"eval/best_accuracy": ("epoch", [1, 2], [0.51, 0.61]), "train/loss": ("epoch", [1, 2], [0.9, 0.8])},
+        ),
+        (
+            "step 0 loss 1.5\nstep 1 loss 0.5\nRuntimeError: [/a/pair.cc:537] Read error [10.0.0.1]:2500: reset\n",
+            {"train/loss": ("step", [0, 1], [1.5, 0.5])},
+        ),
+        (
+            "[INFO] Epoch#0. cost: 1.5 s. train_loss: 5.30. val_loss: 5.2\n"
+            "[INFO] Epoch#1. cost: 2.5 s. train_loss: 5.20. val_loss: 5.1\n",
+            {
+                "train/cost": ("epoch", [0, 1], [1.5, 2.5]),
+                "train/loss": ("epoch", [0, 1], [5.3, 5.2]),
+                "eval/loss": ("epoch", [0, 1], [5.2, 5.1]),
+            },
+        ),
+        (
+            "Epoch: [1] Average Loss 0.6\n * Average Loss 0.8\nEpoch: [2] Average Loss 0.4\n * Average Loss 0.7\n",
+            {"train/average_loss": ("epoch", [1, 2], [0.6, 0.4]), "eval/loss": ("epoch", [1, 2], [0.8, 0.7])},
+        ),
+        (
+            "Epoch 1, step/total_step: 5/10 Loss:5.9\nEpoch 1, step/total_step: 10/10 Loss:3.6\nEpoch 1, Val Loss:4.5\n"
+            "Epoch 2, step/total_step: 5/10 Loss:2.5\n",
+            {"train/loss": ("step", [5, 10, 15], [5.9, 3.6, 2.5]), "eval/loss": ("step", [10], [4.5])},
+        ),
+        (
+            "Train Epoch: 1 [0/640 (0%)]\tLoss: 2.5\nTrain Epoch: 1 [320/640 (50%)]\tLoss: 1.5\n"
+            "Train Epoch: 2 [0/640 (0%)]\tLoss: 1.2\n",
+            {"train/loss": ("sample", [0, 320, 640], [2.5, 1.5, 1.2])},
+        ),
+        ("loss: 1.5\nloss: 1.25\nloss: 1.2\n", {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}),
+        (
+            "epoch,train_loss,lr\n0,1.5,0.1\n1,1.2,0.05\n",
+            {"train/loss": ("epoch", [0, 1], [1.5, 1.2]), "train/learning_rate": ("epoch", [0, 1], [0.1, 0.05])},
+        ),
+        (
+            "| time/ | |\n| total_timesteps | 64 |\n| train/ | |\n| loss | 1.5 |\n-------\n"
+            "| time/ | |\n| total_timesteps | 128 |\n| train/ | |\n| loss | 1.25 |\n-------\n",
+            {"train/loss": ("step", [64, 128], [1.5, 1.25])},
+        ),
+        (
+            "[rank0]: step 1 loss 2.5\n[rank1]: step 1 loss 9.5\n[rank1]: step 2 loss 8.5\n[rank0]: step 2 loss 1.5\n",
+            {"train/loss": ("step", [1, 2], [2.5, 1.5])},
+        ),
+    ],
+)
+def test_printed_lines_have_their_values_steps_and_units(log: Path, text: str, curves: Curves) -> None:
+    assert curves_of(log, text) == curves
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch_size: 32\nlr: 0.001\nmomentum: 0.9\n",
+        "Namespace(lr=0.1, epoch=3, loss_weight=0.5)\n",
+        "step 1 wd 0.1\nstep 2 wd 0.1\nstep 3 wd 0.1\n",
+        "Conv2d(3, 16, kernel_size=(3, 3), stride=1)\nConv2d(16, 32, kernel_size=(5, 5), stride=2)\n",
+        "saving to out/model_loss_0.5.pt\nsaving to out/model_loss_0.4.pt\n",
+        "loss: 0,51\nloss: 0,41\nloss: 0,31\n",
+    ],
+)
+def test_settings_constants_and_unsure_lines_are_no_curves(log: Path, text: str) -> None:
+    assert curves_of(log, text) == {}
+
+
+def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
+    text = "at 1 we saw 0.5 nats\nat 2 we saw 0.4 nats\nstep 3 loss 7.5\nstep 4 loss 7.1\n"
+    found = curves_of(log, text, ["at {step} we saw {eval/score} nats"])
+    assert found["eval/score"] == ("step", [1, 2], [0.5, 0.4])
+    assert curves_of(log, text) == {"train/loss": ("step", [3, 4], [7.5, 7.1])}
+
+
+def test_template_reads_what_no_grammar_reads(log: Path) -> None:
+    text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
+    assert curves_of(log, text) == {}
+    assert curves_of(log, text, templates=["at {step} we saw {nll} nats"]) == {
+        "train/nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])
+    }
+
+
+def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:
+    log.write_text("hello\nstep 1 loss 0.5\nstep 2 loss 0.4\nhello\nhello\n")
+    metrics = LogMetrics(log)
+    assert metrics.history
+    assert [(k.shape, k.count, k.source, k.curves, k.counter) for k in metrics.kinds if k.shape] == [
+        ("hello", 3, "", (), ""),
+        ("step # loss #", 2, "grammar", ("train/loss",), "step"),
+    ]
+
+
+def test_bad_and_unused_patterns_are_told_and_nothing_is_lost(log: Path) -> None:
+    log.write_text("step 1 loss 0.5\nstep 2 loss 0.4\n")
+    metrics = LogMetrics(log, patterns=["loss {x", "never {y} here", "{_} {z}"])
+    assert [*metrics.history] == ["train/loss"]
+    assert "without its partner" in metrics.note
+    assert "'never {y} here' matches no line" in metrics.note
+    assert "no text beside the numbers" in metrics.note
+
+
+def test_restart_continues_the_curve_from_its_first_step(log: Path, tmp_path: Path) -> None:
+    first, second = "step 1 loss 5.5\nstep 2 loss 5.1\nstep 3 loss 4.8\n", "step 2 loss 5.2\nstep 3 loss 4.7\n"
+    times = tmp_path / "times.jsonl"
+    times.write_text(
+        "".join(
+            json.dumps(row) + "\n"
+            for row in ([0, 1, 1], [len(first), 2, 1], [len(first), 2, 2], [len(first + second), 3, 2])
+        )
+    )
+    log.write_text(first + second)
+    series = LogMetrics(log, times).history["train/loss"]
+    assert series.values.tolist() == [5.5, 5.2, 4.7]
+    assert series.times.tolist()[0] < 2 < series.times.tolist()[1] <= 3
+
+
+LINES = [
+    "step {n}: loss {v}, lr {w}",
+    "Epoch {n}/9 loss={v}",
+    "val_loss: {v}",
+    "{{'loss': {v}, 'epoch': {w}}}",
+    "\r {n}%|##   | {n}/99 [00:01<00:02, 5.2it/s, loss={v}]",
+    "| a/ | |\n| loss | {v} |\n| total_timesteps | {n} |\n------",
+    "epoch,loss\n{n},{v}",
+    "Validation:",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(LINES), st.integers(0, 99), st.floats(0, 9)), max_size=30), st.data())
+@settings(max_examples=60, deadline=None)
+def test_growth_in_pieces_gives_the_curves_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, float]], data: st.DataObject
+) -> None:
+    text = "".join(line.format(n=n, v=f"{v:.3f}", w=f"{v / 9:.2f}") + "\n" for line, n, v in rows)
+    folder = tmp_path_factory.mktemp("growth")
+    whole = curves_of(folder / "whole.log", text)
+    log = folder / "pieces.log"
+    log.write_text("")
+    metrics = LogMetrics(log)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        with log.open("a", newline="") as file:
+            file.write(text[start:stop])
+        assert metrics.history is not None
+    assert {n: (s.unit, s.steps.tolist(), s.values.tolist()) for n, s in metrics.history.items()} == whole
+
+
+@pytest.mark.parametrize(
+    "text", ["1,", "a=1 ", "[1/2] ", "{'a': 1, ", "loss 1.5 ", "| 1 ", "x(", "\x1b[31m1 ", "1:00 "]
+)
+def test_hostile_lines_take_linear_time(log: Path, text: str) -> None:
+    log.write_text((text * (200_000 // len(text)) + "\n") * 3)
+    began = time.process_time()
+    assert LogMetrics(log).history is not None
+    assert time.process_time() - began < 2
+
+
+def test_lines_of_one_shape_are_all_read_in_little_time(log: Path) -> None:
+    with log.open("w") as file:
+        file.writelines(f"iter {i}: loss {4 / (1 + i):.5f}, time {100 + i % 7}ms\n" for i in range(100_000))
+    began = time.process_time()
+    assert len(LogMetrics(log).history["train/loss"]) == 100_000
+    assert time.process_time() - began < 3
+
+
+def test_memory_of_kinds_is_bounded(log: Path) -> None:
+    log.write_text("".join(f"{'ab' * (i % 50)} {chr(97 + i % 26) * (i // 50)} 1\n" for i in range(5000)))
+    metrics = LogMetrics(log)
+    assert metrics.history is not None
+    assert len(metrics.kinds) <= 1000
