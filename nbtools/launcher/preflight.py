@@ -329,7 +329,8 @@ def _check_program(
     placement = _placed(wanted, interpreter, (), found)
     what = program.module or _shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else _shorter(str(cwd), project.root)
-    found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {project.runs}"), *found]
+    runs = os.path.relpath(project.runs, cwd) if cwd.is_relative_to(project.root) else project.runs
+    found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {runs}"), *found]
     declared = None if source is None else declared_arguments(source, interpreter, cwd, program.module)
     if declared is not None:
         refused = parse_words(declared, args).refused
