@@ -101,7 +101,7 @@ class Reading:
     rank: Slot | None = None
 
 
-def read(line: str) -> Reading | None:
+def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
     if _OBJECT.match(line):
         return None

@@ -46,7 +46,7 @@ class Statement:
     attempt: int = 0
 
 
-class Steps:
+class StepCounters:
     """Follows the counters of a log."""
 
     def __init__(self) -> None:

@@ -19,7 +19,6 @@ from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundEr
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
-from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html

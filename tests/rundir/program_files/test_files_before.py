@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nbtools.launcher.launch import launch
-from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
