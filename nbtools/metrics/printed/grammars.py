@@ -86,7 +86,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a line says: its metrics, its counters, and what stands before them."""
+    """The meaning of a line: its metrics, its counters, and what stands before them."""
 
     values: tuple[Slot, ...]
     counters: tuple[Counter, ...] = ()

@@ -1,4 +1,4 @@
-"""How the lines of each shape are read: a line is understood once, all others of its shape by a compiled expression."""
+"""Plans of the lines of each shape: a line is understood once, all others of its shape by a compiled expression."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class LineKind:
     """A folded line."""
     count: int = 0
     source: str = ""
-    """What reads them: "pattern", "template" or "grammar"; empty if nothing does."""
+    """The source that reads them: "pattern", "template" or "grammar"; empty if nothing does."""
     curves: tuple[str, ...] = ()
     counter: str = ""
     """The name of what counts their steps; empty if they stand at the last line with a counter."""
@@ -49,7 +49,7 @@ class LineKind:
 
 @dataclass
 class LinePlan:
-    """How the lines of one shape are read: an expression with a group for each number that means something."""
+    """The way in which the lines of one shape are read: an expression with a group for each number that means something."""
 
     kind: LineKind
     statement: Statement | None = None
