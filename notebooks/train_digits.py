@@ -69,7 +69,8 @@ def main() -> None:
                 scores = net(held_out[0][:, None])
             loss = nn.functional.cross_entropy(scores, held_out[1])
             accuracy = (scores.argmax(1) == held_out[1]).float().mean()
-            print(f"epoch {epoch}/{args.epochs} val loss {loss:.4f} val accuracy {accuracy:.4f}", flush=True)
+            told = f"epoch {epoch}/{args.epochs} step {100 * epoch}"
+            print(f"{told} val loss {loss:.4f} val accuracy {accuracy:.4f}", flush=True)
             right = [(scores.argmax(1)[held_out[1] == digit] == digit).float().mean() for digit in range(10)]
             print("recall", *(f"{digit}={share:.2f}" for digit, share in enumerate(right)), flush=True)
             content = {"epoch": epoch, **{name: part.state_dict() for name, part in state.items()}}

@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "rundir": FOUNDATION,
     "user_config": {"errors", "rundir"},
     "machine": FOUNDATION | {"rundir"},
-    "metrics": FOUNDATION | {"rundir"},
+    "metrics": FOUNDATION | {"rundir", "user_config"},
     "failures": LOW - {"metrics"},
     "run": LOW | {"failures"},
     "data": LOW,

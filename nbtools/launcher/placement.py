@@ -214,7 +214,9 @@ def check_outputs(runs: Path, cwd: Path, args: Sequence[str], plan: Mapping[str,
         launch = launch_of(run.path) if goes_on(run) else {}
         theirs = named_folders(str(launch.get("cwd") or "/"), recorded_arguments(launch), launch)
         for flag in (flag for flag, folder in own.items() if folder in theirs.values()):
-            text = f"{own[flag]}: {run.id} writes its files there, too, so the runs may overwrite each other's"
+            folder = Path(own[flag])
+            name = folder.relative_to(cwd) if folder.is_relative_to(cwd) else folder
+            text = f"{name}: {run.id} writes its files there, too, so the runs may overwrite each other's"
             yield warn("outputs", text, f"name another folder with {flag}" if flag[0] == "-" else "name another folder")
 
 

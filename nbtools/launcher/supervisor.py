@@ -91,6 +91,8 @@ class Supervisor:
         self._log_start = 0
         self._num_swept = 0
         self._stamped = (-1, 0)
+        self._idle_until = 0.0
+        """Unix time of the last look at the log at which it had not grown; 0 if it had."""
         self._files_before = FilesBefore(run)
         self._started = time.monotonic()
         self._waited_s = 0.0
@@ -549,11 +551,14 @@ class Supervisor:
         self._files_before.forget_rewritten()
         with contextlib.suppress(OSError):
             status, when = self._log.stat(), time.time()
+            idle_until, self._idle_until = self._idle_until, when
             if (status.st_size, self.attempt) != self._stamped:
-                self._stamped = status.st_size, self.attempt
+                (size, attempt), self._stamped, self._idle_until = self._stamped, (status.st_size, self.attempt), 0.0
                 when = status.st_mtime if 0 <= when - status.st_mtime <= 2 * every_s else when
+                # The time until which nothing was printed, so that later lines are not placed in that pause.
+                idle = f"[{size},{min(idle_until, when):.2f},{attempt}]\n" if idle_until else ""
                 with self.run.log_times.open("a") as file:
-                    file.write(f"[{status.st_size},{when:.2f},{self.attempt}]\n")
+                    file.write(f"{idle}[{status.st_size},{when:.2f},{self.attempt}]\n")
 
     def _sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""

@@ -58,8 +58,6 @@ class History(Mapping[str, Series]):
         """Number of rows that the writer reports as dropped."""
         self.num_unread_bytes = 0
         """Bytes of printed text that were not searched for metrics, since the output grew too fast."""
-        self.has_steps = True
-        """False if rows are only numbered: a script prints no counter, so its curves are drawn by time."""
         self.version = 0
         """Counter that changes with every addition."""
         self._lock = threading.RLock()
@@ -183,6 +181,11 @@ class History(Mapping[str, Series]):
         with self._lock:
             units = {homes[0].unit for name, homes in self._homes.items() if name in self}
         return next((unit for unit in UNITS if unit in units), "step")
+
+    @property
+    def has_steps(self) -> bool:
+        """False if rows have only an order, since nothing counts them."""
+        return self.unit != "row"
 
     @property
     def last_step(self) -> int | None:

@@ -32,7 +32,7 @@ def joined_runs(parts: Sequence[tuple[History, int]]) -> tuple[History, int]:
         for name, (steps, values, times) in rows.items():
             result.add(name, steps, values, times, unit=unit)
     result.version += sum(part.version for part, _ in parts)
-    result.has_steps = all(part.has_steps for part, _ in parts if part)
+    result.num_unread_bytes = sum(part.num_unread_bytes for part, _ in parts)
     return result, shifts[main]
 
 

@@ -23,10 +23,11 @@ from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.project import user_cache
 from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
-from nbtools.run.run import Run, is_read
+from nbtools.run.run import Run, is_read, metric_sources
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
+from nbtools.user_config import config_folder
 
 Floats = npt.NDArray[np.float64]
 NUM_COLUMNS: Final = 8192
@@ -104,7 +105,8 @@ def read_curves(run: Run) -> Curves:
         return found
     stamp = curve_files(run)
     found = curves_of(run.history)
-    if num_bytes(run) > SMALL_BYTES:
+    stamp += [_stamp_of(source.name) for source in metric_sources(run)]
+    if sum(size for _, _, size, _ in stamp) > SMALL_BYTES and not run.history.num_unread_bytes:
         with contextlib.suppress(OSError):  # no home, or a full disk
             path = _cache_file(run, make=True)
             write_file(path, _encoded(found, stamp), mode=0o600)
@@ -129,6 +131,7 @@ def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
         data = _cache_file(run).read_bytes()
         header = orjson.loads(data[: data.index(b"\n")])
         known, now = header["stamp"], curve_files(run)
+        now += [_stamp_of(name) for name, *_ in known[len(now) :]]
         if may_lag:
             known, now = [file[:2] for file in known], [file[:2] for file in now]
         return _decoded(header, data) if header["format"] == _FORMAT and known == now else None
@@ -260,10 +263,17 @@ def curve_files(run: Run) -> list[list[Any]]:
         files, launch = RunDir(folder), launch_of(folder)
         decided = "\n".join([f"{folder.name} {step}", *curve_patterns(launch)])
         for path in [files.metrics, *([] if launch.get("recipe") else [files.log])]:
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                found.append([decided, status.st_ino, status.st_size, status.st_mtime_ns])
-    return found
+            _, *status = _stamp_of(str(path))
+            found += [[decided, *status]] if any(status) else []
+    choices = [] if launch_of(run.dir).get("recipe") else [config_folder() / "counters.json"]
+    return [*found, *(_stamp_of(str(path)) for path in choices)]
+
+
+def _stamp_of(path: str) -> list[Any]:
+    with contextlib.suppress(OSError):
+        status = Path(path).stat()
+        return [path, status.st_ino, status.st_size, status.st_mtime_ns]
+    return [path, 0, 0, 0]
 
 
 def _cache_file(run: Run, *, make: bool = False) -> Path:

@@ -23,6 +23,7 @@ from nbtools.metrics.printed.run_patterns import curve_patterns, log_metrics
 from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.metrics.readers.discovery import FoundMetrics
+from nbtools.metrics.readers.sources import MetricSource
 from nbtools.project import find_project, located
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
@@ -451,7 +452,7 @@ def curve_sources(run: Run) -> list[str]:
     notes, kinds = run._readers[1].notes(), line_kinds(run)
     drawn = [kind for kind in kinds if kind.curves]
     if kinds:
-        notes[0] += f"; {plural(len(kinds), 'kind')} of printed lines have numbers, {len(drawn)} drawn"
+        notes[0] += f"; {plural(len(kinds), 'kind')} of lines with numbers, {len(drawn)} drawn"
     for kind in drawn:
         counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
         read = _READ_BY.get(kind.source, kind.source)
@@ -466,6 +467,11 @@ def line_kinds(run: Run) -> list[LineKind]:
     kinds = run._readers[0].kinds if run._has_program_log else []
     kinds = [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
     return [kind for kind in kinds if numbers_in(kind.example)]
+
+
+def metric_sources(run: Run) -> list[MetricSource]:
+    """Return the files from which the curves of a script come, with what counts their rows; those found so far."""
+    return run._readers[1].sources if run._has_program_log else []
 
 
 def shift_of(run: Run) -> int:

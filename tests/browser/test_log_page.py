@@ -10,7 +10,8 @@ from nbtools.script.script import read_script
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 PROGRAM = """
 for turn in range(60):
-    print(" ".join(["turn", str(5 * turn), "of the wheel:", format(3 / (1 + turn) + 0.5, ".4f"), "in", str(10 + turn % 3)]))
+    value = format(3 / (1 + turn) + 0.5, ".4f")
+    print(" ".join(["turn", str(5 * turn), "of the wheel:", value, "in", str(10 + turn % 3)]))
     if turn % 20 == 19:
         print("(reading the next part)")
 """

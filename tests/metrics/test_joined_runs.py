@@ -83,9 +83,6 @@ def test_a_parent_without_rows_changes_nothing() -> None:
     assert (points(joined), shift) == ([(1, 1.0), (2, 2.0)], 0)
     joined, _ = joined_runs([(rows(1, 2, 3), 2), (History(), MAX_STEP)])
     assert [step for step, _ in points(joined)] == [1, 2, 3], "the child has no row yet"
-    waiting = History()
-    waiting.has_steps = False  # nothing is printed yet
-    assert joined_runs([(rows(1, 2, 3), 2), (waiting, MAX_STEP)])[0].has_steps
 
 
 def test_a_resume_from_a_checkpoint_of_an_earlier_run_leaves_out_the_runs_between() -> None:

@@ -251,6 +251,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         "outputs": "",
         "weights": {},
         "why_stopped": "",
+        "units": {"train/loss": "step"},
         "curves": [],
         "silent_s": None,
         "failure": {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED},
@@ -812,8 +813,8 @@ def test_parts_of_another_shape_count_as_missing(files: RunDir, value: object) -
 
 def test_a_script_that_turns_out_to_be_ours_is_read_from_its_metrics(files: RunDir) -> None:
     write_json(files.launch, {"name": "toy", "recipe": None})  # edited until it was no plain script
-    files.log.write_text("step 1 loss 9.0\n")
+    files.log.write_text("step 1 loss 9.0\nstep 2 loss 8.0\n")
     run = Run(files.path)
-    assert run.history["train/loss"].values.tolist() == [9.0]
+    assert run.history["train/loss"].values.tolist() == [9.0, 8.0]
     rows(files, 10, 20)
     assert run.history["train/loss"].steps.tolist() == [10, 20]

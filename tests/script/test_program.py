@@ -339,7 +339,7 @@ def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_w
     (repository / "scripts").mkdir(parents=True)
     for name, text in {
         "pyproject.toml": "[project]\nname='theirs'\n",
-        "train.py": "print('step 1 loss 2.0')\n",
+        "train.py": "for i in (1, 2): print('step', i, 'loss', 2.0 / i)\n",
         "scripts/prepare.py": "raise SystemExit(3)\n",
         "scripts/train.sh": "torchrun train.py\n",
         "scripts/nbtools.py": "raise SystemExit(4)\n",
@@ -352,7 +352,7 @@ def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_w
     path = write_script(Program(script="train.py"), "mine", Launch(gpus=()))
     run = nt.launch(path)
     run.wait(120)
-    assert run.history["train/loss"].values.tolist() == [2.0]
+    assert run.history["train/loss"].values.tolist() == [2.0, 1.0]
     after = {path.relative_to(repository) for path in repository.rglob("*")} - before
     outside = {path for path in after if path.parts[0] != "runs"}
     assert outside == {Path("scripts/mine.py")}

@@ -14,7 +14,7 @@ from nbtools.metrics.printed.shapes import numbers_in, shape_of
 
 @dataclass(frozen=True)
 class Found:
-    """What a pattern finds in some lines: the values of each metric and of the counter, in the order of the lines."""
+    """The values of each metric of a pattern and of its counter, in the order of the lines that it matches."""
 
     num_lines: int
     num_matched: int

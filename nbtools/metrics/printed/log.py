@@ -62,6 +62,8 @@ class LogMetrics:
         self._history = History()
         self._lock = threading.Lock()
         self._looked, self._credit_s = -math.inf, 0.0
+        self.has_ended = False
+        """Whether nothing is added to the log any more: one look reads all of it."""
         self._error = ""
         self._start_over(0)
 
@@ -90,6 +92,7 @@ class LogMetrics:
         with self._lock:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
+            self._credit_s = math.inf if self.has_ended else self._credit_s
             self._looked = now
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
@@ -103,7 +106,6 @@ class LogMetrics:
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
                 self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
-            self._history.has_steps = any(series.unit != "row" for series in self._history.values())
             return self._history
 
     @property

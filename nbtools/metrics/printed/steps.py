@@ -134,7 +134,8 @@ class StepCounters:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
             is_later = self._epoch is not None and loop.epoch is not None and self._epoch > loop.epoch
             loop.first = min(loop.first, n)
-            if has_fallen or (is_later and n <= loop.last and line.num_falls != loop.num_falls + 1 and line.last >= 0):
+            is_behind = n < loop.last or n == line.last  # another statement may print the same step
+            if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 if total or loop.total:
                     passed = int(self._epoch - loop.epoch) if is_later and self._epoch and loop.epoch is not None else 1
                     loop.base += (total or loop.total or 0) * max(passed, 1)

@@ -110,9 +110,10 @@ class FoundMetrics:
 
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run, as a file or the log says."""
-        totals = [source.rows.total for source in self.sources if source.rows]
-        logs = (log.reader.total_steps(num_epochs) for log in self._logs if isinstance(log.reader, LogMetrics))
-        return next((total for total in (*totals, *logs) if total), None)
+        readers = [source.reader for source in (*self.sources, *self._logs)]
+        totals = [reader.rows.total for reader in readers if isinstance(reader, Reader) and reader.rows]
+        totals += [reader.total_steps(num_epochs) for reader in readers if isinstance(reader, LogMetrics)]
+        return next(filter(None, totals), None)
 
     @property
     def _logs(self) -> list[MetricSource]:
@@ -127,15 +128,11 @@ class FoundMetrics:
             lines.append(f"also found, but not drawn: {_listed(others)}")
         every = [*self.sources, *self._logs]
         lines += [f"{one.name or self._files.log}: not read: {one.note}" for one in every if one.note]
-        tables = [one.reader for one in every if isinstance(one.reader, TableFile) and one.reader.older]
-        lines += [f"{one.path}: after {', '.join(Path(path).name for *_, path in one.older)}" for one in tables]
         lines += self._remarks
         if not drawn:
             found = "no metrics were found" if self._has_ended else "no metrics yet"
             lines.append(f'{found}; click a number in the Log tab of the panel, or print lines such as "{EXAMPLE}"')
             lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
-        elif not self._log.history.has_steps and "" in drawn:
-            lines.append(f'no counter is printed, so curves are drawn by time; "{EXAMPLE}" has one')
         return lines
 
     # --- discovery ---
@@ -147,11 +144,10 @@ class FoundMetrics:
         self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
         with contextlib.suppress(OSError):
             # Some programs, such as Megatron's, print on the last rank alone.
-            for log in [] if self._log.history else last_rank_logs(self._files.path):
+            for log in [] if self._log.history else sorted(last_rank_logs(self._files.path)):
                 writer, changed = f"last rank's {log.name}", log.stat().st_mtime
-                source = MetricSource(
-                    str(log), writer, changed, reader=log_metrics(self._files, launch_of(self._files.path), log)
-                )
+                made = log_metrics(self._files, launch_of(self._files.path), log)
+                source = MetricSource(str(log), writer, changed, reader=made)
                 self._last_rank.setdefault(source.name, source)
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}

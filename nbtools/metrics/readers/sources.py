@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,6 @@ from typing import Any, Final
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
-from nbtools.metrics.readers.counted_rows import CountedRows
 from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.user_config import read_user_config, update_user_config
@@ -33,14 +32,22 @@ class MetricSource:
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
     failure: str = ""
+    counter: str | None = None
+    """The column that counts the rows of a table; "" for their order, None where the format says what counts."""
+    counters: Sequence[str] = ()
+    """The columns that may count."""
 
     def poll(self, *, is_complete: bool) -> History:
         """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
         try:
             if isinstance(self.reader, LogMetrics):
+                self.reader.has_ended = is_complete
                 self.history = self.reader.history
             elif self.reader is not None and not self.failure:
                 self.history = self.reader.poll(is_complete=is_complete)
+                if (rows := self.reader.rows) is not None and rows.has_counter:
+                    self.counter = rows.counter
+                    self.counters = [name for name, may_count in rows.counters.items() if may_count]
         except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
             self.failure = f"{type(error).__name__}: {error}"
         return self.history
@@ -50,21 +57,10 @@ class MetricSource:
         """Why rows are not read; "" if they are."""
         return self.failure or (self.reader.note if self.reader is not None else "")
 
-    @property
-    def rows(self) -> CountedRows | None:
-        """The rows of a table, once one of them is placed."""
-        rows = self.reader.rows if isinstance(self.reader, Reader) else None
-        return rows if rows is not None and rows.has_counter else None
-
-    @property
-    def counter(self) -> str | None:
-        """The column that counts the rows; "" for their order, None where the format says what counts."""
-        return None if self.rows is None else self.rows.counter
-
-    @property
-    def counters(self) -> list[str]:
-        """The columns that may count."""
-        return [] if self.rows is None else [name for name, may_count in self.rows.counters.items() if may_count]
+    def time(self, name: str, row: int) -> float:
+        """Return the time of a row of a metric."""
+        time = float(self.history[name].times[row])
+        return self.changed if math.isnan(time) else time
 
 
 def chosen_counters(run_dir: Path) -> dict[str, str]:
@@ -104,9 +100,17 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
-        pieces = max(_chains(having, name), key=_weight)
+        chains: list[list[MetricSource]] = []
+        for source in sorted(having, key=lambda source: source.time(name, 0)):
+            # one that began before the last row of another was written does not continue it
+            before = [chain for chain in chains if chain[-1].time(name, -1) <= source.time(name, 0)]
+            chain = next((chain for chain in before if chain[0].writer == source.writer), [])
+            chains += [] if chain else [chain]
+            chain.append(source)
+        pieces = max((_pieces(chain, name) for chain in chains), key=_weight)
         for _, series, end in reversed(pieces):
-            result.history.add(name, series.steps[:end], series.values[:end], series.times[:end], unit=series.unit)
+            columns = series.steps[:end], series.values[:end], series.times[:end]
+            result.history.add(name, *columns, unit=series.unit)
         drawn = {source.name for source, _, _ in pieces}
         for source in having:
             named = result.drawn if source.name in drawn else result.not_drawn
@@ -115,39 +119,21 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     return result
 
 
-def _weight(chain: list[tuple[MetricSource, Series, int]]) -> float:
+def _weight(pieces: list[tuple[MetricSource, Series, int]]) -> float:
     """Return the number of points; printed values are often rounded, and may be read a row ahead of metrics.jsonl.
 
     Points that are counted go before those that have only an order.
     """
-    (source, series, _), count = chain[0], sum(end for _, _, end in chain)
+    (source, series, _), count = pieces[0], sum(end for _, _, end in pieces)
     weight = count * 1.01 + 0.9 if source.is_asked else count
     return weight * 1e-9 if series.unit == "row" else weight
 
 
-def _chains(having: Iterable[MetricSource], name: str) -> list[list[tuple[MetricSource, Series, int]]]:
-    """Return the curves of a metric: of each, the sources with the number of points to the next one, newest first."""
-    writers: dict[str, list[list[tuple[MetricSource, Series]]]] = {}
-    for member in sorted(((source, source.history[name]) for source in having), key=lambda member: _time(member, 0)):
-        chains = writers.setdefault(member[0].writer, [])
-        # one that began before the last row of another was written does not continue it
-        chain = next((chain for chain in chains if _time(chain[-1], -1) <= _time(member, 0)), None)
-        if chain is None:
-            chains.append(chain := [])
-        chain.append(member)
-    return [_pieces(chain) for chains in writers.values() for chain in chains]
-
-
-def _pieces(chain: list[tuple[MetricSource, Series]]) -> list[tuple[MetricSource, Series, int]]:
+def _pieces(chain: Sequence[MetricSource], name: str) -> list[tuple[MetricSource, Series, int]]:
+    """Return the sources of a curve, the newest first, each with the number of points before the next one."""
     limit, found = MAX_STEP + 1, []
-    for source, series in reversed(chain):
+    for source, series in ((source, source.history[name]) for source in reversed(chain)):
         if end := int(series.steps.searchsorted(limit)):
             found.append((source, series, end))
             limit = int(series.steps[0])
     return found
-
-
-def _time(member: tuple[MetricSource, Series], row: int) -> float:
-    source, series = member
-    time = float(series.times[row])
-    return source.changed if math.isnan(time) else time

@@ -316,9 +316,10 @@ class ArgumentRows:
             value = self.own.value(argument)
             for word in value if isinstance(value, tuple) else (value,):
                 path = self._question.cwd / expanded(word) if isinstance(word, str) and may_be_path(word) else None
-                if path and path.is_file() and keys_of_config(path, path.name):
+                changed_ns = path.stat().st_mtime_ns if path and path.is_file() else 0
+                if path and changed_ns and _keys(((word, path, changed_ns),), word).arguments:
                     self._configs.setdefault(word, argument.flags[:1])
-                    files.setdefault(word, (path, path.stat().st_mtime_ns))
+                    files.setdefault(word, (path, changed_ns))
         if not files:
             self.config.hide()
             return
@@ -466,7 +467,7 @@ def _described(argument: Argument) -> Field:
     return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _keys(files: tuple[tuple[str, Path, int], ...], main: str) -> ScriptArguments:
     """Return the keys of config files, each with its word, path and time of change; plain ones of the main file."""
     found: list[Argument] = []

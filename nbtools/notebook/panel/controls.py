@@ -7,6 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.notebook.panel.checkpoint_list import START
+from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.html import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
@@ -56,6 +57,7 @@ class Controls:
         self.sources, self.losses, self.trouble, self.note, self.taken, self._commands = (
             html_widget() for _ in range(6)
         )
+        self.counters = CounterChoice()
         self.image, self.canvas = charts.image, charts.box
         self.image.add_class(PICTURE)
         self.log = _control(widgets.ToggleButton, "Log scale", value=log)
@@ -93,7 +95,8 @@ class Controls:
         top.layout.align_items = "flex-start"
         acting = (self._menu_row, self.note, self.taken)
         self.lower = _column(
-            self.sources, self.losses, self.trouble, self.tabs.widget, *([] if self.page is None else [self.page])
+            *(self.sources, self.counters.widget, self.losses, self.trouble, self.tabs.widget),
+            *([] if self.page is None else [self.page]),
         )
         upper = _column(top, self._menu_row, *self.words[2:], self.note, self.taken)
         self.whole = _column(upper, self.image, self.canvas, self.lower)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import ipywidgets as widgets
 import numpy as np
@@ -12,6 +13,7 @@ from nbtools.metrics.printed.grammars import COUNTERS
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
+from nbtools.metrics.readers.sources import MetricSource
 from nbtools.notebook.background import Filling
 from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, WARN, sparkline
 from nbtools.notebook.widgets import button, html_widget, in_row, make_control
@@ -30,6 +32,7 @@ _MEANINGS = {
 }
 _UNREAD = "time"
 """Name of a number that is neither drawn nor counts: a pattern with it alone keeps a line from being drawn."""
+_MOST_FILES = 5
 _MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
 
 
@@ -41,9 +44,9 @@ class CurveEditor:
         """Called with all patterns of the script."""
         self._filling, self._line, self._names, self._at = Filling(), "", dict[int, str](), 0
         self._lines, self._kept = list[str](), tuple[str, ...]()
-        self._drawn: set[str] = set()
+        self._drawn, self._shapes = set[str](), set[str]()
         tip = "Lines that differ in more than their numbers; the most frequent come first"
-        self.kind = make_control(widgets.Dropdown, "Line", width=690, label=60, tooltip=tip, options=[""])
+        self.kind = make_control(widgets.Dropdown, "Line", width=690, label=60, tooltip=tip, options=[("", "")])
         tip = "The numbers of this line"
         self.number = make_control(widgets.Dropdown, "Number", width=250, label=60, tooltip=tip, options=[("", 0)])
         self.meaning = widgets.ToggleButtons(options=[*_MEANINGS], tooltips=[*_MEANINGS.values()])
@@ -54,8 +57,8 @@ class CurveEditor:
         self.text = make_control(widgets.Text, "Pattern", width=530, label=60, tooltip=tip, continuous_update=False)
         tip = "The patterns of this script"
         self.kept = make_control(widgets.Dropdown, "Kept", width=530, label=60, tooltip=tip, options=[""])
-        keep, remove = button("Keep", "check", "Draw these curves, and keep the pattern"), "Forget this pattern"
-        self._save, self._remove = keep, button("Remove", "trash", remove)
+        self._save = button("Keep", "check", "Draw these curves, and keep the pattern", style="primary")
+        self._remove = button("Remove", "trash", "Forget this pattern")
         self._example, self._preview, told = html_widget(), html_widget(), html_widget()
         told.value = f"<div style='{FONT}{MUTED}margin:2px 0 6px'>{_HELP}</div>"
         self._row = in_row(self.kept, self._remove)
@@ -63,15 +66,11 @@ class CurveEditor:
         self.widget = widgets.VBox([told, self.kind, self._example, *parts, self._preview, self._row])
         self.widget.layout.width = "100%"
         self.widget.add_class("nbt-curves")
-        for control, act in (
-            (self.kind, self._open),
-            (self.number, self._select),
-            (self.meaning, self._mean),
-            (self.name, self._call),
-            (self.text, self._write),
-        ):
+        controls = self.kind, self.number, self.meaning, self.name, self.text
+        acts = self._open, self._select, self._mean, self._call, self._write
+        for control, act in zip(controls, acts, strict=True):
             control.observe(lambda change, act=act: None if self._filling.is_on else act(change.new), "value")
-        keep.on_click(lambda _: self.keep(self._others()))
+        self._save.on_click(lambda _: self.keep(self._others()))
         self._remove.on_click(lambda _: self.keep([kept for kept in self._kept if kept != self.kept.value]))
 
     def look(self, run: Run, lines: Sequence[str]) -> None:
@@ -83,29 +82,26 @@ class CurveEditor:
         line = self._line or next((example for _, example in options.values()), "")
         options[shape_of(line)] = options.get(shape_of(line), (line[:_LONGEST], ""))[0], line
         with self._filling:
-            self.kind.options, self.kind.value = [*options.values()], line
+            if self._shapes != {*options}:  # else a list that the user has opened would close
+                self._shapes, self.kind.options = {*options}, [*options.values()]
             self.kept.options, self._row.layout.display = self._kept or [""], "" if self._kept else "none"
             self.kept.value = self.kept.options[-1]
-        if line == self._line:
-            self._look_again()
-        else:
-            self._open(line)
+        self._show(self.text.value) if line == self._line else self._open(line)
 
     def pick(self, line: str, index: int) -> None:
         """Choose a number of a line, as by a click; without a line, of the one that is shown."""
         line = folded(line) if line else self._line
         if shape_of(line) != shape_of(self._line):
             self._open(line)
-        if not 0 <= index < len(numbers_in(self._line)):
+        if not 0 <= index < len(numbers_in(line)):
             return
-        self._at = index
-        self._call(self._names.get(index) or metric_at(self._line, index))
+        self._line, self._at = line, index
+        self._call(self._names.get(index) or metric_at(line, index))
 
     def _open(self, line: str) -> None:
         """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
-        patterns, self._line = [Pattern(text) for text in self._kept], line
-        is_drawn = shape_of(line) in self._drawn or any(pattern.values(line) for pattern in patterns)
-        self._names = names_in(line, patterns) if is_drawn else {}
+        patterns, self._line = [Pattern(text) for text in self._kept if _reads(text, line)], line
+        self._names = names_in(line, patterns) if patterns or shape_of(line) in self._drawn else {}
         if not any(name in COUNTERS for name in self._names.values()):
             self._names |= counters_in(line, self._lines)
         self._select(min(self._names, default=0))
@@ -120,13 +116,13 @@ class CurveEditor:
 
     def _call(self, name: str) -> None:
         """Name the chosen number; another one of this name loses it."""
-        others = {index: other for index, other in self._names.items() if index != self._at and other != name}
+        others = {index: other for index, other in self._names.items() if index != self._at and other != name.strip()}
         self._names = {**others, **({self._at: name.strip()} if name.strip() else {})}
         self._show()
 
     def _write(self, text: str) -> None:
-        with suppress(ConfigError):  # which the preview shows
-            self._names = names_in(self._line, [Pattern(text)]) if Pattern(text).values(self._line) else {}
+        if _reads(text, self._line):  # else the preview says what it finds, or what is wrong
+            self._names = names_in(self._line, [Pattern(text)])
         self._show(text)
 
     def _show(self, text: str = "") -> None:
@@ -136,17 +132,15 @@ class CurveEditor:
             text = text or Pattern.of(self._line, self._names or unread).text
         with self._filling:
             told = [f"{self._line[start:end]} {self._names.get(i, '')}" for i, (start, end, _) in enumerate(numbers)]
+            lines = (other for _, other in self.kind.options if shape_of(other) == shape_of(self._line))
+            self.kind.value = next(lines, self.kind.value)
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
             self.number.value = self._at
             meaning = _NOTHING if name in ("", _UNREAD) else _CURVE
             self.meaning.value = name.title() if name.title() in _MEANINGS else meaning
             self.name.value, self.text.value = name, text
         self._example.value = _example(self._line, numbers, self._names, self._at)
-        self._look_again()
-
-    def _look_again(self) -> None:
         try:
-            text = self.text.value
             found = find(Pattern(text) if text else Pattern.of(self._line, self._names), self._lines)
             self._save.disabled, said = text in self._kept, _drawn(found)
         except ConfigError as error:
@@ -156,7 +150,40 @@ class CurveEditor:
 
     def _others(self) -> list[str]:
         """Return the patterns with the new one, which replaces those that read the same line."""
-        return [*(text for text in self._kept if Pattern(text).values(self._line) is None), self.text.value]
+        return [*(text for text in self._kept if not _reads(text, self._line)), self.text.value]
+
+
+def _reads(text: str, line: str) -> bool:
+    with suppress(ConfigError):  # of a file that was edited by hand
+        return Pattern(text).values(line) is not None
+    return False
+
+
+class CounterChoice:
+    """The column that counts the rows of each file of a program, to choose another one, or the order of the rows."""
+
+    def __init__(self) -> None:
+        self.choose: Callable[[str, str], None] = lambda name, column: None
+        """Called with the name of the file and the column; an empty one for the order."""
+        self.widget = widgets.VBox()
+        self._shown: dict[str, tuple[str, ...]] = {}
+
+    def look(self, sources: Sequence[MetricSource]) -> None:
+        """Show the files whose rows are read."""
+        found = {Path(one.name).name: (one.counter, *one.counters) for one in sources if one.counter is not None}
+        if found != self._shown:
+            self._shown, before = found, self.widget.children
+            self.widget.children = [self._control(name, *columns) for name, columns in found.items()][:_MOST_FILES]
+            for control in before:
+                control.close()
+
+    def _control(self, name: str, counter: str, *columns: str) -> widgets.Dropdown:
+        options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
+        tip = f"The column that counts the rows of {name}, in all runs of this project"
+        control = make_control(widgets.Dropdown, f"Counter of {name}", width=420, label=220, tooltip=tip)
+        control.options, control.value = [*options[:_MOST_KINDS], ("the order of its rows", "")], counter
+        control.observe(lambda change: self.choose(name, change.new), "value")
+        return control
 
 
 def _example(line: str, numbers: Sequence[tuple[int, int, float]], names: dict[int, str], chosen: int) -> str:

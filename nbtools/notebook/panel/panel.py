@@ -19,6 +19,7 @@ from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundEr
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
+from nbtools.metrics.readers.sources import choose_counter
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -40,7 +41,7 @@ from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, is_read, why_no_checkpoints
+from nbtools.run.run import Run, is_read, metric_sources, why_no_checkpoints
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
@@ -117,6 +118,7 @@ class LivePlot(LiveView):
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
         self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
+        self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
         checkpoints = self._widgets.tabs.checkpoints
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         for text in (checkpoints.pattern, checkpoints.words):
@@ -421,6 +423,7 @@ class LivePlot(LiveView):
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
+        widgets.counters.look(metric_sources(self.run))
         widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
@@ -469,7 +472,7 @@ class LivePlot(LiveView):
             self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
 
     def keep_curves(self, *patterns: str) -> str:
-        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab does.
+        """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab.
 
         They replace the earlier ones, and stand in the launcher script, else in the user's configuration.
 
@@ -485,6 +488,21 @@ class LivePlot(LiveView):
             self._choices.hidden.clear()  # the page is in use, and may take the empty chart for one out of sight
             self._changed()
         return f"{plural(len(patterns), 'pattern')} {said}"
+
+    def count_rows(self, name: str, column: str) -> str:
+        """Place the rows of the program's files of a name by a column, in all runs of the project; "" for their order.
+
+        Returns:
+            What is counted now.
+
+        Raises:
+            ConfigError: the user's configuration cannot be written.
+        """
+        choose_counter(self.run.dir, name, column)
+        with self._lock:
+            self._stamp = None
+            self._changed()
+        return f"{name}: {column or 'the order'} counts its rows"
 
     def _hear(self) -> None:
         """Act on a message of the canvas."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from nbtools.failures.restarts import read_restarts, step_of
 from nbtools.metrics.columns import UNITS, Series, Unit
-from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
@@ -151,8 +150,6 @@ class Axis:
         # Taken once: the history may grow in another thread while this picture is made.
         every = {name: (view.system if name in view.system else view.history)[name] for name in names}
         has = places_of_all(every)
-        if isinstance(view.history, History) and not view.history.has_steps:
-            has["step"] = not has["time"]
         self.unit, self.note, left_out = common_unit(every, has)
         self.series = every = {name: series for name, series in every.items() if name not in left_out}
         rank = {name: (name not in view.system, -UNITS.index(one.unit), len(one)) for name, one in every.items()}

@@ -32,6 +32,13 @@ def details_of(rows: Rows, row: RunRow) -> Details:
     return Details()
 
 
+def takes_long(rows: Rows, row: RunRow) -> bool:
+    """Whether the details of a run are not read in milliseconds."""
+    with suppress(FormatError, OSError, RunNotFoundError):
+        return num_bytes(rows.run(row.id)) > SMALL_BYTES
+    return False
+
+
 def _chosen(curves: Curves) -> str:
     """Return the metric to show: an evaluation's loss, else a loss, else one with a best value."""
 

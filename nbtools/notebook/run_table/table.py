@@ -5,7 +5,7 @@ Its thread reads the curves of the rows on screen and looks at active runs every
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -24,7 +24,7 @@ from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
-from nbtools.notebook.run_table.details import details_of
+from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, make_control, view_bundle
@@ -231,9 +231,13 @@ class RunTable(LiveView):
         while True:
             self._wake.clear()
             due = time.monotonic() + REFRESH_S
-            for row in (*self._shown, *self._unread):
-                if self._wake.is_set():
-                    break  # another page
+            waiting, long = deque((*self._shown, *self._unread)), set[str]()
+            while waiting and not self._wake.is_set():  # else another page
+                row = waiting.popleft()
+                if row.id not in long and takes_long(self.runs.rows, row):
+                    long.add(row.id)
+                    waiting.append(row)  # it delays no other
+                    continue
                 self._read(row)
                 if self._unread and time.monotonic() > due:
                     with self._lock:

@@ -14,7 +14,7 @@ _DEEPEST = 4
 def configurator_line(source: SourceFile) -> int | None:
     """Return the line that executes a file which reads `--name=value` into the constants; None without one."""
     for node in source.nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "exec":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "exec":
             names = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
             for path in (source.path.parent / name for name in names if name.endswith(".py")):
                 with contextlib.suppress(ScriptError):

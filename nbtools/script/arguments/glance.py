@@ -1,25 +1,23 @@
 """A glance at a program's file: literal `add_argument` calls, dataclass fields and constants, without running it."""
 
 import ast
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, argument_of, as_key, with_unique_names
 from nbtools.script.arguments.config_file import keys_of_config
 from nbtools.script.arguments.constants import configurator_line, constants_of
 from nbtools.script.arguments.source_file import NAMED, Item, SourceFile, keywords_of
+from nbtools.script.inspection import program_files
 from nbtools.script.source import read_source
 
 _PARSERS = re.compile(
-    r"\b(argparse|click|typer|tyro|fire|absl|hydra|jsonargparse|LightningCLI|HfArgumentParser|simple_parsing|tap|"
-    r"parse_args|sys\.argv)\b"
+    rb"\b(argparse|click|typer|tyro|fire|absl|hydra|jsonargparse|LightningCLI|HfArgumentParser|simple_parsing|tap|"
+    rb"parse_args|sys\.argv)\b"
 )
-_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+)?import\s+(\w[\w.]*)", re.MULTILINE)
-_MOST_FILES, _DEEPEST = 60, 4
+_DEEPEST = 4
 _ACTIONS = ("store", "store_true", "store_false", "append", "count")
 
 
@@ -42,7 +40,7 @@ def glance(script: Path, module: str | None = None) -> ScriptArguments:
     found = with_unique_names([argument_of(item) for item in (*source.calls(), *source.dataclasses())])
     commands = tuple(dict.fromkeys((name,) for name in source.commands.values()))
     parser = "HfArgumentParser" if b"HfArgumentParser" in text else "tyro" if b"tyro" in text else "argparse"
-    can_ask = _mentions_parser(script, start_folder(script, module))
+    can_ask = _mentions_parser(script, text, start_folder(script, module))
     return ScriptArguments(script, parser if found or can_ask else "", tuple(found), commands, can_ask=can_ask)
 
 
@@ -51,23 +49,11 @@ def start_folder(script: Path, module: str | None) -> Path:
     return script.absolute().parents[0 if module is None else module.count(".") + (script.name == "__main__.py")]
 
 
-def _mentions_parser(script: Path, start: Path) -> bool:
+def _mentions_parser(script: Path, text: bytes, start: Path) -> bool:
     """Whether a program's file, or one of its project that an import statement names, mentions a parser."""
-    waiting, seen = [script], {script}
-    while waiting:
-        content, file = "", waiting.pop()
-        with contextlib.suppress(ScriptError):
-            content = read_source(file).decode(errors="replace")
-        if _PARSERS.search(content):
-            return True
-        for found in _IMPORT.finditer(content):
-            for name in [found[1], f"{found[1]}.{found[2]}"] if found[1] else [found[2]]:
-                for path in (base.joinpath(*name.strip(".").split(".")) for base in (start, *file.parents[:2])):
-                    files = [path.with_suffix(".py"), path / "__init__.py", path / "__main__.py"]
-                    new = [each for each in files if each not in seen and each.is_file() and len(seen) < _MOST_FILES]
-                    seen.update(new)
-                    waiting += new
-    return False
+    if _PARSERS.search(text):
+        return True
+    return any(_PARSERS.search(path.read_bytes()) for path in program_files(script, start))
 
 
 class _Glance(SourceFile):
@@ -89,7 +75,7 @@ class _Glance(SourceFile):
                 ) if attr in ("add_parser", "add_argument_group"):
                     (self.commands if attr == "add_parser" else groups)[name] = title
         for node in self.nodes:
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names = [n.value for n in node.args if isinstance(n, ast.Constant) and isinstance(n.value, str)]
                 owner = ast.unparse(node.func)[: -len(".add_argument")]
                 command = [self.commands[owner]] if owner in self.commands else []

@@ -31,6 +31,8 @@ from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
+from asking import asked
+
 PROGRAMS = Path(__file__).parents[2] / "programs"
 Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -513,6 +515,7 @@ def test_an_attempt_of_a_job_continues_with_the_words_of_its_program() -> None:
 def test_transformers_trainer_resumes_to_the_same_weights(work: Path) -> None:
     own = ["--save_steps", "10", "--logging_steps", "5", "--max_steps", "40", "--use_cpu", "--disable_tqdm", "true"]
     own += ["--report_to", "none", "--learning_rate", "0.05"]
+    asked(work / "hf_trainer.py")  # its source does not name the flags of TrainingArguments
     whole = finished(launch("hf_trainer.py", torchrun=False, args=["--output_dir", "whole", *own]))
     assert [one.step for one in whole.checkpoints] == [10, 20, 30, 40]
     assert whole.checkpoints[-1].name == "whole/checkpoint-40"

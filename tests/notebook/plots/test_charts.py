@@ -83,10 +83,11 @@ def test_a_run_with_nothing_but_times_shows_them() -> None:
 
 
 def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
-    made = noisy(5)
-    made.has_steps = False
+    made, rows = History(), noisy(5)["train/loss"]
+    made.add("train/loss", rows.steps, rows.values, rows.times, unit="row")
     drawn = charts(View(made))
     assert (drawn.x, drawn.limits) == ("relative", (0.0, 4.0)) and "step" not in drawn.kinds
+    assert drawn.note == "Rows have no counter: they are drawn by order"
 
 
 def test_curves_of_different_units_have_no_axis_but_time_and_it_is_said() -> None:

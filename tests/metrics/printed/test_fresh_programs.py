@@ -1,0 +1,70 @@
+from types import SimpleNamespace
+
+import pytest
+
+from measure import PROGRAMS, compare, measure, run_program
+
+NAMES = sorted(path.parent.name for path in PROGRAMS.glob("*/expected.json"))
+LACKING = {"asr": 4, "eval_loop": 5, "meters": 1, "reinforce": 3}
+"""Curves of a program that need clicks, at most; of any other program none."""
+WRONG = {
+    "asr": {"loss", "loss_att", "loss_ctc", "lr", "ba_loss", "history_loss", "cv_loss"},  # an epoch and a batch as a/b
+    "gnn_runs": {"run", "Run"},
+    "meters": {"Acc@1"},  # behind a star, below rows of a test
+    "reinforce": {"last_return", "smoothed_return", "mean_return"},  # an episode as an epoch
+}
+"""Curves of a program that are wrong at first sight, at most: this only shrinks."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curves_of_a_program_are_right_at_first_sight_or_after_clicks(name, tmp_path):
+    measured = measure(PROGRAMS / name, tmp_path)
+    assert len(measured.first.right) >= measured.num_curves - LACKING.get(name, 0), str(measured)
+    wrong = {curve.rpartition("/")[2] for reading in (measured.first, measured.after) for curve in reading.wrong}
+    assert wrong <= WRONG.get(name, set()), str(measured)
+    assert len(measured.after.right) == measured.num_curves, str(measured)
+    assert max(measured.clicks.values(), default=0) <= 3, str(measured)
+
+
+def test_a_program_prints_the_same_twice(tmp_path):
+    for name in NAMES:
+        logs = [run_program(PROGRAMS / name, tmp_path / each)[1].read_text() for each in ("1", "2")]
+        stamped = [[line.partition("] ")[2] or line for line in log.splitlines()] for log in logs]
+        assert stamped[0] == stamped[1]
+
+
+EXPECTED = {
+    "curves": [
+        {
+            "names": ["loss"],
+            "splits": ["train", ""],
+            "accept": [{"unit": "step", "steps": [0, 10], "values": [2.0, 1.0]}],
+        }
+    ],
+    "also": [
+        {"names": ["lr"], "splits": ["train"], "accept": [{"unit": "step", "steps": [0, 10], "values": [0.1, 0.2]}]}
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "steps", "values", "where", "why"),
+    [
+        ("train/loss", "step", [0, 10], [2.0, 1.0], "right", ""),
+        ("train/loss", "step", [10], [1.0], "partly", ""),
+        ("train/lr", "step", [0, 10], [0.1, 0.2], "", ""),
+        ("train/loss", "row", [0, 1], [2.0, 1.0], "beside", "by order"),
+        ("train/cost", "step", [0, 10], [2.0, 1.0], "beside", "another name"),
+        ("epoch", "step", [0, 10], [1.0, 1.0], "beside", "a counter"),
+        ("train/loss", "step", [0, 10], [2.0, 1.5], "wrong", "values"),
+        ("train/loss", "step", [1, 10], [2.0, 1.0], "wrong", "steps"),
+        ("train/loss", "epoch", [0, 10], [2.0, 1.0], "wrong", "steps: epoch"),
+        ("eval/loss", "step", [0, 10], [2.0, 1.0], "wrong", "split"),
+        ("train/size", "step", [0, 10], [7.0, 7.0], "wrong", "a constant"),
+    ],
+)
+def test_a_wrong_value_step_unit_split_and_a_constant_are_found(name, unit, steps, values, where, why):
+    reading = compare(SimpleNamespace(history={name: SimpleNamespace(steps=steps, values=values, unit=unit)}), EXPECTED)
+    found = {kind: getattr(reading, kind) for kind in ("right", "partly", "beside", "wrong")}
+    assert [kind for kind, names in found.items() if names] == ([where] if where else [])
+    assert why in reading.beside.get(name, "") + reading.wrong.get(name, "")
