@@ -49,7 +49,7 @@ class LineKind:
 
 @dataclass
 class LinePlan:
-    """The way in which the lines of one shape are read: an expression with a group for each number that means something."""
+    """The expression that reads the lines of one shape, with a group for each number that means something."""
 
     kind: LineKind
     statement: Statement | None = None
@@ -58,7 +58,7 @@ class LinePlan:
     groups: dict[str, int] = field(default_factory=dict)
     """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
     places: tuple[tuple[str, int], ...] = ()
-    """Those that give the step."""
+    """The groups that give the step."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
