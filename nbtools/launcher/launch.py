@@ -30,7 +30,7 @@ from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refuse
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import happens_within, members, sweep_processes
 from nbtools.metrics.printed.run_patterns import curves_at_launch
-from nbtools.metrics.printed.templates import program_files, templates_of
+from nbtools.metrics.printed.templates import imported_files, templates_of
 from nbtools.project import file_digest, located
 from nbtools.recipes import RECIPES
 from nbtools.run.listing import active_run
@@ -390,7 +390,7 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         program = program.of_copies(run.configs)  # of which a resume makes its own
     if program is not None and source is not None:
         with contextlib.suppress(Exception):  # curves are no reason against a launch, whatever a source contains
-            texts = templates_of(program_files(source, checked.project.root))
+            texts = templates_of(imported_files(source, checked.project.root))
             write_json(run.templates, {"templates": texts}, mode=stat.S_IMODE(run.script.stat().st_mode))
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}

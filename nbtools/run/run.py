@@ -16,7 +16,7 @@ from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.joined_runs import joined_runs
-from nbtools.metrics.printed.grammars import read
+from nbtools.metrics.printed.grammars import read_line
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.plans import LineKind
 from nbtools.metrics.printed.run_patterns import curve_patterns, log_metrics
@@ -522,7 +522,7 @@ def remaining_s(run: Run) -> float | None:
 def _without_row(failure: Failure) -> Failure:
     """Return a failure whose message does not end with a row of the curves, as a program prints before `sys.exit`."""
     head, _, printed = failure.message.partition(": ")
-    row = read(folded(printed)) if head.startswith("exited with code") else None
+    row = read_line(folded(printed)) if head.startswith("exited with code") else None
     if row is None or not row.values or not row.counters:
         return failure
     return replace(failure, message=f"{head} without a message (sys.exit?)")

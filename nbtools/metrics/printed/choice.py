@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from nbtools.errors import plural
 from nbtools.metrics.curve_names import metric_of, split_of
-from nbtools.metrics.printed.grammars import COUNTERS, EPOCH, read
+from nbtools.metrics.printed.grammars import COUNTERS, EPOCH, read_line
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import numbers_in, shape_of
 
@@ -52,7 +52,7 @@ def names_in(line: str, patterns: Sequence[Pattern]) -> dict[int, str]:
     for pattern in patterns:
         if (spans := pattern.spans(line)) is not None:
             return {starts[start]: name for name, (start, _) in spans.items() if start in starts}
-    if (reading := read(line)) is None:
+    if (reading := read_line(line)) is None:
         return {}
     counters = sorted(reading.counters, key=lambda counter: -counter.rank)  # of several steps, the best comes last
     named = {"epoch" if each.rank == EPOCH else "step": each.value.start for each in counters}

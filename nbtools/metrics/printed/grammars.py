@@ -86,7 +86,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a line says: its metrics, its counters, and what stands before them."""
+    """The meaning of a line: its metrics, its counters, and what stands before them."""
 
     values: tuple[Slot, ...]
     counters: tuple[Counter, ...] = ()
@@ -101,7 +101,7 @@ class Reading:
     rank: Slot | None = None
 
 
-def read(line: str) -> Reading | None:
+def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
     if _OBJECT.match(line):
         return None

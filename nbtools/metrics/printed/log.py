@@ -13,12 +13,12 @@ import numpy as np
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
-from nbtools.metrics.printed.curves import Curves
 from nbtools.metrics.printed.line_times import LineTimes
+from nbtools.metrics.printed.measured_curves import PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.plans import LineKind, Plan, Plans
+from nbtools.metrics.printed.plans import LineKind, LinePlan, LinePlans
 from nbtools.metrics.printed.shapes import ANSI
-from nbtools.metrics.printed.steps import Steps
+from nbtools.metrics.printed.steps import StepCounters
 from nbtools.rundir.tail import Tail
 
 EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter, and names before numbers
@@ -33,7 +33,7 @@ _AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ 
 _BREAK: Final = re.compile(rb"[\r\x08]")
 
 
-_Line = tuple[Plan, Sequence[float], int]
+_Line = tuple[LinePlan, Sequence[float], int]
 
 
 class LogMetrics:
@@ -78,8 +78,8 @@ class LogMetrics:
 
     def _start_over(self, generation: int) -> None:
         self._generation, self._attempt = generation, 1
-        self._curves, self._steps = Curves(), Steps()
-        self._plans = Plans(self._patterns, self._curves)
+        self._curves, self._steps = PrintedCurves(), StepCounters()
+        self._plans = LinePlans(self._patterns, self._curves)
         self._box: list[_Line] = []
         self._waiting: list[_Line] = []
         """Lines for which a bar was erased, which belong to its next drawing."""
@@ -151,9 +151,9 @@ class LogMetrics:
         lines = text.split("\n")
         keys = _DIGITS.sub("\0", text).split("\n")
         ends = offset + np.cumsum(sizes + 1)
-        found: list[Plan | None] = []
+        found: list[LinePlan | None] = []
         known = self._plans.known()
-        groups: dict[int, Plan] = {}
+        groups: dict[int, LinePlan] = {}
         for i, key in enumerate(keys):
             plan = known.get(key)
             if plan is None or plan.is_exact:
@@ -177,11 +177,12 @@ class LogMetrics:
         for plan in groups.values():
             plan.kind.count += len(plan.lines)
             if plan.expression is not None:
-                rows.update(zip(plan.lines, plan.numbers([lines[i] for i in plan.lines]), strict=True))
+                with contextlib.suppress(ValueError):  # digits of other scripts, which are no numbers here
+                    rows.update(zip(plan.lines, plan.numbers([lines[i] for i in plan.lines]), strict=True))
             plan.lines = []
         attempts = self._times.attempts(ends)
         for i, each in enumerate(found):
-            if each is not None:
+            if each is not None and (each.expression is None or i in rows):
                 if attempts[i] > self._attempt:
                     self._attempt = attempts[i]
                     self._steps.rewind()
@@ -189,7 +190,7 @@ class LogMetrics:
                 self._take(each, rows.get(i, ()), int(ends[i]), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
 
-    def _take(self, plan: Plan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
+    def _take(self, plan: LinePlan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
         """Place a line, or keep it: one of a box, whose counter may follow, or one for which a bar was erased."""
         if plan.is_cell:
             self._box.append((plan, numbers, end))
@@ -213,7 +214,7 @@ class LogMetrics:
         for line in waiting if statement.is_bar else []:
             self._place(*line)
 
-    def _place(self, plan: Plan, numbers: Sequence[float], end: int) -> None:
+    def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
         place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
         if place is not None:

@@ -1,4 +1,4 @@
-"""How the lines of each shape are read: a line is understood once, all others of its shape by a compiled expression."""
+"""Plans of the lines of each shape: a line is understood once, all others of its shape by a compiled expression."""
 
 import re
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nbtools.metrics.curve_names import split_of
-from nbtools.metrics.printed import tables
-from nbtools.metrics.printed.curves import Curve, Curves
+from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import (
     EPOCH,
     KNOWN_LINES,
@@ -16,9 +15,10 @@ from nbtools.metrics.printed.grammars import (
     Reading,
     Slot,
     of_pattern,
-    read,
     read_known,
+    read_line,
 )
+from nbtools.metrics.printed.measured_curves import PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, shape_of
 from nbtools.metrics.printed.steps import Statement
@@ -41,15 +41,15 @@ class LineKind:
     """A folded line."""
     count: int = 0
     source: str = ""
-    """What reads them: "pattern", "template" or "grammar"; empty if nothing does."""
+    """The source that reads them: "pattern", "template" or "grammar"; empty if nothing does."""
     curves: tuple[str, ...] = ()
     counter: str = ""
     """The name of what counts their steps; empty if they stand at the last line with a counter."""
 
 
 @dataclass
-class Plan:
-    """How the lines of one shape are read: an expression with a group for each number that means something."""
+class LinePlan:
+    """The expression that reads the lines of one shape, with a group for each number that means something."""
 
     kind: LineKind
     statement: Statement | None = None
@@ -58,8 +58,8 @@ class Plan:
     groups: dict[str, int] = field(default_factory=dict)
     """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
     places: tuple[tuple[str, int], ...] = ()
-    """Those that give the step."""
-    curves: tuple[tuple[int, Curve], ...] = ()
+    """The groups that give the step."""
+    curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
     is_cell: bool = False
@@ -80,6 +80,13 @@ class Plan:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
 
+    def reads(self, line: str) -> bool:
+        """Whether the expression finds numbers in a line."""
+        try:
+            return len(self.numbers([line])) == 1
+        except ValueError:
+            return False
+
     def numbers(self, lines: Sequence[str]) -> list[list[float]]:
         """Return the numbers of lines of its shape."""
         assert self.expression is not None
@@ -91,10 +98,10 @@ class Plan:
         return [[*map(float, texts)] for texts in found]
 
 
-class Plans:
+class LinePlans:
     """The plans of all shapes of a log. Which lines are rows depends on the table header that was printed last."""
 
-    def __init__(self, patterns: Sequence[tuple[Pattern, str]], curves: Curves) -> None:
+    def __init__(self, patterns: Sequence[tuple[Pattern, str]], curves: PrintedCurves) -> None:
         """Start without plans; `patterns` have their source, the first that matches reads a line."""
         self.kinds: dict[str, LineKind] = {}
         self.header: tables.Header | None = None
@@ -105,14 +112,14 @@ class Plans:
             each for each in (*patterns, *((known, "grammar") for known in KNOWN_LINES)) if each[0].has_digits
         ]
         self._curves = curves
-        self._plans: dict[tuple[tables.Header | None, str | None], dict[str, Plan]] = {}
+        self._plans: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
 
-    def known(self) -> dict[str, Plan]:
+    def known(self) -> dict[str, LinePlan]:
         """Return the plans, by the line with marks in the place of digits, that hold below the current heading."""
         return self._plans.setdefault((self.header, self.split), {})
 
-    def of(self, line: str, key: str) -> Plan:
+    def of(self, line: str, key: str) -> LinePlan:
         """Return the plan for a line, a new one if none of its shape was seen."""
         plans = self.known()
         if key in plans:  # the digits of its text matter: a pattern has some
@@ -128,35 +135,35 @@ class Plans:
             and "\n" not in key
             and (own := next((p for p, _ in self._exact if p.values(plan.kind.example)), None))
         ):
-            plans[key] = Plan(plan.kind, is_exact=True)
+            plans[key] = LinePlan(plan.kind, is_exact=True)
             plans[f"{key}\n{own.text}"] = plan
         return plan
 
-    def _plan(self, line: str) -> Plan:
+    def _plan(self, line: str) -> LinePlan:
         text = folded(line[:_MAX_LINE_CHARACTERS])
         shape = shape_of(text)
         kind = self.kinds.get(shape) or LineKind(shape, text)
         if len(self.kinds) < _MAX_KINDS and text:
             self.kinds[shape] = kind
         if len(line) > _MAX_LINE_CHARACTERS:
-            return Plan(kind)
+            return LinePlan(kind)
         if (header := tables.header_of(text, line)) is not None:
-            return Plan(kind, header=header)
+            return LinePlan(kind, header=header)
         if not any(map(str.isdigit, line)):
             return self._of_words(kind, text)
         reading = self._reading(text)
-        return Plan(kind) if reading is None else self._compiled(kind, reading, text, line)
+        return LinePlan(kind) if reading is None else self._compiled(kind, reading, text, line)
 
-    def _of_words(self, kind: LineKind, text: str) -> Plan:
+    def _of_words(self, kind: LineKind, text: str) -> LinePlan:
         """Return the plan for a line without numbers: a rule, or the heading of a split."""
         if tables.is_border(text):
-            return Plan(kind, is_border=True)
+            return LinePlan(kind, is_border=True)
         if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
-            return Plan(kind, split=split_of([found[1]], "train"), is_cell=True)
+            return LinePlan(kind, split=split_of([found[1]], "train"), is_cell=True)
         words = re.findall(r"[^\W\d_]+", text)
         if _HEADING.fullmatch(text) and len(words) <= 5 and (split := split_of(words, None)):
-            return Plan(kind, split=split)
-        return Plan(kind)
+            return LinePlan(kind, split=split)
+        return LinePlan(kind)
 
     def _reading(self, text: str) -> Reading | None:
         for pattern, source in self._patterns:
@@ -165,7 +172,7 @@ class Plans:
         reading = read_known(text) or tables.box_line_of(text)
         if reading is None and self.header is not None:
             reading = tables.row_of(text, self.header)
-        reading = reading or read(text)
+        reading = reading or read_line(text)
         if reading is not None and reading.values and reading.counters:
             return reading
         for pattern, source in self._patterns:
@@ -173,7 +180,7 @@ class Plans:
                 return found if reading is None or len(found.values) >= len(reading.values) else reading
         return reading
 
-    def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> Plan:
+    def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
         position = _places(text, line)
         counter = min(reading.counters, key=lambda each: each.rank, default=None)
         epoch = next((each for each in reading.counters if each.rank == EPOCH), None)
@@ -192,15 +199,15 @@ class Plans:
         elif found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
         if not spans:  # a pattern of the user that names neither a metric nor a counter
-            return Plan(kind)
+            return LinePlan(kind)
         spans.sort(key=lambda span: span[:2])
         expression, at = "", 0
-        plan = Plan(kind, is_cell=reading.is_cell)
+        plan = LinePlan(kind, is_cell=reading.is_cell)
         statement = self._statement(reading, counter, epoch, text)
         curves = []
         for group, (start, end, role, slot) in enumerate(spans):
             if start < at:
-                return Plan(kind)
+                return LinePlan(kind)
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end
@@ -216,6 +223,8 @@ class Plans:
         plan.curves, plan.statement = tuple(curves), statement
         plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
+        if not plan.reads(line):  # control characters, which fold otherwise
+            return LinePlan(kind)
         if curves:
             kind.source = reading.source
             kind.curves = tuple(dict.fromkeys((*kind.curves, *(curve.name for _, curve in curves))))

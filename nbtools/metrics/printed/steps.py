@@ -15,9 +15,9 @@ class Loop:
     """A counter with one name, over all lines that print it."""
 
     base: int = 0
-    """What it counted before it last started over."""
+    """The count before it last started over."""
     first: int = 0
-    """Its lowest value."""
+    """The lowest value that it had."""
     last: int = -1
     interval: int = 0
     total: int | None = None
@@ -28,7 +28,7 @@ class Loop:
 
 @dataclass
 class Statement:
-    """What counts in the lines of one statement of the program."""
+    """The counter in the lines of one statement of the program."""
 
     counter: str | None
     unit: Unit
@@ -46,7 +46,7 @@ class Statement:
     attempt: int = 0
 
 
-class Steps:
+class StepCounters:
     """Follows the counters of a log."""
 
     def __init__(self) -> None:

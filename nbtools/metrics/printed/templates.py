@@ -31,7 +31,7 @@ Part = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
 
 
-def program_files(script: Path, root: Path) -> list[Path]:
+def imported_files(script: Path, root: Path) -> list[Path]:
     """Return a script and the modules of its project that its import statements name; at most 100 files."""
     found, waiting = dict[Path, None](), [script.resolve()]
     places = [script.resolve().parent, root.resolve()]

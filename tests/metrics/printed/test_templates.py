@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.templates import program_files, templates_of
+from nbtools.metrics.printed.templates import imported_files, templates_of
 
 
 def templates(folder: Path, source: str) -> list[str]:
@@ -58,7 +58,7 @@ def test_files_of_a_program_are_those_that_its_imports_name(tmp_path: Path) -> N
     (tmp_path / "lib/parts/__init__.py").write_text("")
     (tmp_path / "lib/parts/deep.py").write_text("from ....outside import y\n")
     (tmp_path / "lib/unused.py").write_text("")
-    names = {str(path.relative_to(tmp_path)) for path in program_files(tmp_path / "train.py", tmp_path)}
+    names = {str(path.relative_to(tmp_path)) for path in imported_files(tmp_path / "train.py", tmp_path)}
     assert names >= {"train.py", "lib/loop.py", "lib/parts/__init__.py", "lib/parts/deep.py"}
     assert "lib/unused.py" not in names
-    assert program_files(tmp_path / "none.py", tmp_path) == []
+    assert imported_files(tmp_path / "none.py", tmp_path) == []

@@ -12,7 +12,7 @@ from nbtools.metrics.printed.line_times import LineTimes
 
 
 @dataclass
-class Curve:
+class PrintedCurve:
     """The points of one metric that are not in the history yet."""
 
     name: str
@@ -90,14 +90,14 @@ class Curve:
         )
 
 
-class Curves:
+class PrintedCurves:
     """All curves of a log, by the statement that prints them and the name that it gives them."""
 
     def __init__(self) -> None:
-        self._curves: dict[tuple[str, str], Curve] = {}
+        self._curves: dict[tuple[str, str], PrintedCurve] = {}
         self._names: set[str] = set()
 
-    def named(self, statement: str, name: str, split: str | None, *, is_given: bool) -> Curve:
+    def named(self, statement: str, name: str, split: str | None, *, is_given: bool) -> PrintedCurve:
         """Return the curve of a name in the lines of a statement; of other statements, the name is another curve.
 
         `is_given` tells that the name is the user's own.
@@ -112,7 +112,7 @@ class Curves:
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)
-            curve = self._curves[key] = Curve(own, is_given)
+            curve = self._curves[key] = PrintedCurve(own, is_given)
         return curve
 
     def draw(self, history: History, times: LineTimes, generation: int) -> None:
