@@ -21,7 +21,7 @@ from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
 from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
-from nbtools.metrics.printed.templates import program_files
+from nbtools.metrics.printed.templates import imported_files
 from nbtools.project import Project, expanded, find_project, plain_name, project_of_program
 from nbtools.recipes import Source, recipe_of
 from nbtools.recipes.named_model import weights_notes
@@ -339,7 +339,7 @@ def _check_program(
     program, guess, more = _with_resume(program, args, declared, remembered(str(project.root), str(script)))
     found += more
     if source is not None:
-        found += _looked_at(program, program_files(source, project.root), placement.launch)
+        found += _looked_at(program, imported_files(source, project.root), placement.launch)
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nbtools.metrics.printed.templates import program_files
+from nbtools.metrics.printed.templates import imported_files
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, argument_of, as_key, with_unique_names
 from nbtools.script.arguments.config_file import keys_of_config
 from nbtools.script.arguments.constants import configurator_line, constants_of
@@ -53,7 +53,7 @@ def _mentions_parser(script: Path, text: bytes, start: Path) -> bool:
     """Whether a program's file, or one of its project that an import statement names, mentions a parser."""
     if _PARSERS.search(text):
         return True
-    return any(_PARSERS.search(path.read_bytes()) for path in program_files(script, start))
+    return any(_PARSERS.search(path.read_bytes()) for path in imported_files(script, start))
 
 
 class _Glance(SourceFile):
