@@ -22,7 +22,7 @@ from typing import Any
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
-from nbtools.metrics.printed.templates import program_files, templates_of
+from nbtools.metrics.printed.templates import imported_files, templates_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 SPLITS = {
@@ -231,7 +231,7 @@ def measure(folder: Path, scratch: Path) -> Measured:
     for curve in expected["curves"] + expected["also"]:
         for accept in curve["accept"]:
             accept["values"] = [float(value) for value in accept["values"]]
-    templates = templates_of(program_files(script, script.parent))
+    templates = templates_of(imported_files(script, script.parent))
     first = compare(LogMetrics(log, templates=templates), expected)
     after, clicks, patterns = click(log, expected, templates, first)
     names = [
