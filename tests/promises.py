@@ -292,6 +292,10 @@ SAFETY: dict[str, tuple[str, str]] = {
         "`nt.compare` in a notebook",
         "the curves of up to 20 runs answer to pointer and keys; what differs and no equal field; a stored picture",
     ),
+    "any-script": (
+        "a program prints lines that no known form reads",
+        "they are counted and not drawn; a click on a number, or `keep_curves`, makes a curve, which later runs of the program have, too",
+    ),
     "runs-table": (
         "`nt.runs()` in a notebook",
         "a table that sorts, filters, labels, opens, stops, resumes and deletes; without a kernel the stored one shows",

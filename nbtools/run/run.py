@@ -450,7 +450,7 @@ def curve_sources(run: Run) -> list[str]:
     if not run._has_program_log or run.own_history is run._own:
         return []
     notes, kinds = run._readers[1].notes(), line_kinds(run)
-    drawn = [kind for kind in kinds if kind.curves]
+    drawn = [kind for kind in kinds if any(name in run.own_history for name in kind.curves)]
     if kinds:
         notes[0] += f"; {plural(len(kinds), 'kind')} of lines with numbers, {len(drawn)} drawn"
     for kind in drawn:

@@ -63,19 +63,12 @@ trainer.fit(Net(), data, data)
 
 RICH = """
 import logging
-from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler()])
 for step in (10, 20):
     loss = 2 - step / 20 * 1.5 + 0.25 * (step == 10)
     logging.info(f"epoch 1 step {step}/20 loss {loss} learning_rate 0.00{step} pupil_agreement 0.{step} kd {loss / 10}")
-table = Table(title="Epoch 1")
-for name in ("split", "loss", "accuracy_of_the_student", "accuracy_of_the_teacher", "agreement_of_both"):
-    table.add_column(name)
-table.add_row("val", "1.25", "0.5012345", "0.6012345", "0.4012345")
-Console().print(table)
 """
 
 
@@ -120,8 +113,7 @@ def test_the_logger_writes_the_rows_of_lightnings_trainer(launched: Callable[...
 
 
 @pytest.mark.needs("rich")
-def test_richs_lines_and_tables_are_not_cut_to_the_width_of_no_terminal(launched: Callable[..., Run]) -> None:
+def test_richs_lines_are_not_cut_to_the_width_of_no_terminal(launched: Callable[..., Run]) -> None:
     rows = launched(RICH).history
     assert (list(rows["train/loss"].steps), list(rows["train/loss"].values)) == ([10, 20], [1.5, 0.5])
     assert list(rows["train/kd"].values) == [0.15, 0.05]
-    assert list(rows["eval/loss"].values) == [1.25]

@@ -73,7 +73,8 @@ class PrintedCurve:
             return True
         if self.unit == "row":
             return self.is_changing and self.has_fraction and self.num_steps > 2
-        if self.has_fraction and self.name.startswith(("eval/", "test/")):  # an evaluation may be the only one
+        is_loss = self.name == "train/loss"  # no setting is called so
+        if self.has_fraction and (is_loss or self.name.startswith(("eval/", "test/"))):  # the only one, perhaps
             return self.is_counted or self.num_steps > 1
         return self.is_changing
 

@@ -61,6 +61,7 @@ def test_nothing_starts_unless_two_numbers_of_processes_fit(script: str, texts: 
     assert run_folders(texts.runs) == []
 
 
+@pytest.mark.filterwarnings("ignore:2 separate trainings")
 def test_a_script_without_a_recipe_gets_its_arguments_for_each_number(script: str, texts: Project) -> None:
     path = texts.scripts / "own.py"
     path.write_text("import sys\nfor n in range(3):\n    print(f'step {n} loss {sys.argv[1]}')\n")

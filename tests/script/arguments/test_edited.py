@@ -86,7 +86,10 @@ def test_the_real_argparse_reads_all_but_the_edited_value_as_before(tmp_path: Pa
             return
         after, rest_after = parser.parse_known_args(edited)
         wanted = vars(before) | {name: list(v) if isinstance(v, tuple) else v for name, v in edit.items()}
-        assert (vars(after), rest_after) == (wanted, rest), (words, edited)
+        rests = [
+            [word for word in left if word != "--"] for left in (rest_after, rest)
+        ]  # argparse takes one away or not
+        assert (vars(after), rests[0]) == (wanted, rests[1]), (words, edited)
         touched = edit.keys() | ({"amp", "verbose"} if edit.keys() & {"amp", "verbose"} else set())  # -vva is one word
         others = [word for chunk in chunks if not parse_words(script, chunk).values.keys() & touched for word in chunk]
         left = iter(edited)
