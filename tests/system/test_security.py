@@ -848,7 +848,7 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
 ) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    program = "import os\nrank = os.environ['RANK']\nassert os.environ['HF_TOKEN'], 'the training itself has it'\nprint('loss=1.5')\n"
+    program = "import os\nassert os.environ['RANK'] and os.environ['HF_TOKEN'], 'it has both'\nprint('loss=1.5')\n"
     script = project.scripts / "toy.py"
     script.write_text(program + ("raise ValueError('boom')\n" if ends == "badly" else ""))
     run = nt.launch(script, nproc_per_node=2, gpus=(), max_restarts=1)
