@@ -50,6 +50,7 @@ _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
@@ -111,7 +112,7 @@ def read_line(line: str) -> Reading | None:
     rank: Slot | None = None
     context: list[str] = []
     head: list[str] | None = None
-    split: str | None = None
+    split = split_of(_FIRST_WORD.findall(line), None)
     at, first, num_loose, listed, ratio = 0, 0, 0, ("", 0), ""
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
