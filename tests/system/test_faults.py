@@ -5,6 +5,7 @@ A fault that belongs to one module is tested beside it; the README's table names
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -324,9 +325,9 @@ def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
     assert len(lines) == 200
     assert lines[-1] == "step 299 loss 1.0000"
     assert [line.split()[6] for line in lines[:-1]] == [f"{number}:" for number in range(3_000_000 - 199, 3_000_000)]
-    assert "step 299 loss 1.0000" in words
+    assert "step 299 loss 1.0000" in re.sub(r"<[^>]+>", "", words)
     assert metrics == {"train/loss": 1.0}
-    assert "MB of output was not searched for metrics" in notes
+    assert notes == "", "nothing was skipped"
     assert cpu_s < 15  # 120 s where every line is parsed
     assert grown_mb < 100
     assert read_mb < 1.1 * size_mb  # each byte at most once, and now and then the end

@@ -312,7 +312,7 @@ def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
 @pytest.fixture
 def bare(project: Project) -> dict[str, str]:
     """The environment of `env -i`, but for the project."""
-    (project.scripts / "toy.py").write_text("print('loss=1.5')\n")
+    (project.scripts / "toy.py").write_text("print('step 1 loss=1.5')\n")
     return {"NBTOOLS_ROOT": str(project.root)}
 
 

@@ -56,7 +56,7 @@ def mount() -> Iterator[Mount]:
 
 def toy(project: Project) -> Path:
     script = project.scripts / "toy.py"
-    script.write_text("print('loss=1.5')\n")
+    script.write_text("print('step 1 loss=1.5')\n")
     return script
 
 
