@@ -62,7 +62,7 @@ def templates_of(files: Sequence[Path]) -> list[str]:
 
 def _tree(path: Path) -> ast.Module | None:
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return None
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -21,6 +21,7 @@ from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counter
 from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
+from nbtools.rundir.json_files import read_small
 from nbtools.rundir.program_files.files_before import FilesBefore
 from nbtools.rundir.program_files.written_files import Places, places_of, walk
 from nbtools.rundir.rundir import RunDir, launch_of
@@ -85,7 +86,7 @@ class FoundMetrics:
         self._look(cwd, args, started, ended)
         is_complete, restarts = ended is not None, 0
         with contextlib.suppress(OSError):
-            restarts = self._files.attempts.read_bytes().count(b"\n")
+            restarts = read_small(self._files.attempts).count(b"\n")
         for table in (source.reader.rows for source in self.sources if isinstance(source.reader, TableFile)):
             table.restarts = restarts
         files = [source for source in (self._own, *self.sources) if source.poll(is_complete=is_complete)]
