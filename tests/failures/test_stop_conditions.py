@@ -160,7 +160,7 @@ def test_a_nan_stops_all_ranks_with_a_checkpoint_and_the_run_says_why(supervised
     fake = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", "--shutdown-timeout=5"]
     options = ["--nan-from", "25", "--checkpoint-every", "10", "--steps", "100000"]
     run = supervised(*fake, TRAINER, *options, launch={"stop_on": {"nan": True}})
-    assert run.wait(timeout_s=60) is RunState.STOPPED
+    assert run.wait(timeout_s=180) is RunState.STOPPED
     ended = read_json(run.files.exit)
     assert ended is not None
     stopped_on = ended["stopped_on"]
