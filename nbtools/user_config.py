@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ConfigError
+from nbtools.errors import ConfigError, FormatError
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 
@@ -27,6 +27,15 @@ def read_user_config(name: str) -> dict[str, Any]:
     with contextlib.suppress(OSError):
         if path.stat().st_uid == os.getuid():
             return {key: value for key, value in (read_json(path) or {}).items() if key != "format"}
+    return {}
+
+
+def decided_for(name: str, root: str, script: str) -> dict[str, Any]:
+    """Return what the file NAME.json has of a script of the project at `root`; empty if that is nothing, or damaged."""
+    with contextlib.suppress(FormatError):
+        found = read_user_config(name).get(root)
+        decision = found.get(script) if isinstance(found, dict) else None
+        return decision if isinstance(decision, dict) else {}
     return {}
 
 

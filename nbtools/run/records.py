@@ -15,7 +15,7 @@ from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
-from nbtools.user_config import read_user_config
+from nbtools.user_config import decided_for
 
 
 class Records:
@@ -143,9 +143,7 @@ def checkpoints_and_resume(launch: Mapping[str, Any]) -> tuple[str, tuple[str, .
 
 def remembered(root: str, script: str) -> dict[str, Any]:
     """Return what the user has said of the `checkpoints` and the `resume` of a script, as launch.json names it."""
-    with contextlib.suppress(FormatError):
-        return mapping_at(mapping_at(read_user_config("checkpoints"), root), script)
-    return {}
+    return decided_for("checkpoints", root, script)
 
 
 def started_as(launch: dict[str, Any]) -> dict[str, Any]:

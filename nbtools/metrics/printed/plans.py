@@ -1,10 +1,11 @@
 """Plans of the lines of each shape: a line is understood once, all others of its shape by a compiled expression."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import split_of
 from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import (
@@ -237,11 +238,11 @@ class LinePlans:
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
-        unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
+        unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
         own = self._statements[key] = Statement(
             name,
-            unit,  # type: ignore[arg-type]
+            unit,
             is_evaluation=reading.split in ("eval", "test")
             and all(s.split in ("eval", "test") for s in reading.values),
             is_bar=reading.is_bar,
@@ -256,7 +257,7 @@ def _any_digits(text: str) -> str:
     return _DIGITS.sub(r"\\d+", re.escape(text))
 
 
-def _places(text: str, line: str):  # type: ignore[no-untyped-def]
+def _places(text: str, line: str) -> Callable[[int], int]:
     """Return a function from a place in a folded line to that in the line itself."""
     whole = " ".join(line.split())
     start = max(whole.find(text), 0)

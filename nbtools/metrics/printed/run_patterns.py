@@ -9,14 +9,14 @@ from nbtools.errors import FormatError
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.user_config import read_user_config
+from nbtools.user_config import decided_for
 
 _CONFIG = "curves"
 
 
 def curve_patterns(launch: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the texts of the patterns that count for a run with this launch.json: the user's newest decision."""
-    decided = _decided(str(launch.get("root")), str(launch.get("script")))
+    decided = decided_for(_CONFIG, str(launch.get("root")), str(launch.get("script")))
     is_newer = (finite(decided.get("time")) or 0.0) > (finite(launch.get("time")) or 0.0)
     return _texts((decided if is_newer else launch).get("curves"))
 
@@ -26,7 +26,7 @@ def curves_at_launch(own: Sequence[str], root: str, script: str) -> list[str]:
 
     A decision that was written into the launcher script counts no more: the script may have been changed since.
     """
-    decided = _decided(root, script)
+    decided = decided_for(_CONFIG, root, script)
     return [*dict.fromkeys([*(() if decided.get("in_script") else _texts(decided.get("curves"))), *own])]
 
 
@@ -37,14 +37,6 @@ def log_metrics(run: RunDir, launch: Mapping[str, Any], log: Path | None = None)
         templates = _texts((read_json(run.templates) or {}).get("templates"))
     times = run.log_times if log is None else None
     return LogMetrics(log or run.log, times, patterns=curve_patterns(launch), templates=templates)
-
-
-def _decided(root: str, script: str) -> dict[str, Any]:
-    with contextlib.suppress(FormatError):
-        found = read_user_config(_CONFIG).get(root)
-        decision = found.get(script) if isinstance(found, dict) else None
-        return decision if isinstance(decision, dict) else {}
-    return {}
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ _LOOK_S: Final = 5.0
 """CPU time of one look at a file that grows; the next one reads on."""
 
 
-class Reader:
+class Reader(ABC):
     """Reads one growing file; no row of it is skipped, or read twice."""
 
     rows: CountedRows | None = None
@@ -36,9 +37,9 @@ class Reader:
         self.extend(points)
         return self.history
 
+    @abstractmethod
     def read(self, points: Points, deadline: float) -> None:
         """Add new rows to the points, or to the history itself, until a thread's CPU time."""
-        raise NotImplementedError
 
     def extend(self, points: Points, generation: int = 0, unit: Unit = "step") -> None:
         """Add points to the history; those of a later generation replace earlier ones from their first step on."""
@@ -72,9 +73,9 @@ class RecordReader(Reader):
                 self.read_records(file.fileno(), points, deadline)
             self.note = self._damage or self.note or self._skipped
 
+    @abstractmethod
     def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
         """Read records from `_offset` on."""
-        raise NotImplementedError
 
     def is_late(self, descriptor: int, deadline: float) -> bool:
         """Whether the look has taken its time; the rest of the file is then left."""
