@@ -1,5 +1,6 @@
 """What every test runs under: no settings of a surrounding run, and no silent skips where CI forbids them."""
 
+import faulthandler
 import functools
 import io
 import json
@@ -131,6 +132,32 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if path and not hasattr(config, "workerinput"):
         reports = [report for group in terminalreporter.stats.values() for report in group]
         terminalreporter.write(write_durations(Path(path), reports))
+
+
+_HANGS_AFTER_S = 1_200
+"""More than the longest timeout of a test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart() -> None:
+    """End a process of the tests with its tracebacks if its test hangs where pytest-timeout's signal ends nothing."""
+    faulthandler.dump_traceback_later(_HANGS_AFTER_S, exit=True, file=sys.__stderr__)
+
+
+def pytest_runtest_logfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()  # a worker may wait long for the files of the others
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failure at once, where pytest-xdist shows a letter until all tests have ended."""
+    if report.failed and os.environ.get("NBTOOLS_DURATIONS") and "PYTEST_XDIST_WORKER" not in os.environ:
+        what = "\n".join(line for line in report.longreprtext.splitlines() if line.startswith("E  "))
+        print(f"\nFAILED ({report.when}) {report.nodeid}\n{what[:2000]}", flush=True)
 
 
 _MOST_FILES = 15
