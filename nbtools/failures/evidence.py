@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import FormatError
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import read_json, read_small
 from nbtools.rundir.rundir import RunDir
@@ -244,7 +243,7 @@ def heartbeats(run: RunDir) -> list[RankHeartbeat]:
     """Return the ranks' heartbeats; none if a newer nbtools wrote them."""
     try:
         return read_heartbeats(run)
-    except FormatError:
+    except OSError:
         return []
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nbtools.errors import CheckpointError, ConfigError, FormatError, RunNotFoundError, html_table, plural, shown
+from nbtools.errors import CheckpointError, ConfigError, RunNotFoundError, html_table, plural, shown
 from nbtools.machine.processes import members
 from nbtools.project import Project, find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
@@ -217,7 +217,7 @@ def _checkpoints_of(run: Stored, started_from: Collection[str]) -> tuple[list[It
     try:
         for path in folders:
             read_json(path / "manifest.json")
-    except FormatError as error:
+    except OSError as error:
         return [], str(error)
     unfinished = filter(is_folder, sorted(files.checkpoints.glob(".step-*.tmp")))
     items = [Item(path, files, "unfinished checkpoint", num_bytes_in(path)) for path in unfinished]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nbtools.config import Launch
-from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, shown
+from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
@@ -111,7 +111,7 @@ def compare_runs(
     for run in chosen:
         try:
             found = facts_of(run, meaning)
-        except (FormatError, OSError) as error:
+        except OSError as error:
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
             continue
         runs.append(run)

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbtools.errors import shown
 from nbtools.run.records import mapping_at
-from nbtools.rundir.json_files import MAX_STEP, read_json, read_small, whole
-from nbtools.rundir.rundir import RunDir, found_runs, is_run
+from nbtools.rundir.json_files import MAX_STEP, read_small, whole
+from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_of
 from nbtools.rundir.tail import one_line
 
 
@@ -45,7 +45,7 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
             return []
         seen.add(parent.name)
         found.append((parent, _rows_until(launch)))
-        run, launch = parent, read_json(RunDir(parent).launch) or {}
+        run, launch = parent, launch_of(parent)
     return found
 
 

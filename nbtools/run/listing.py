@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
-from nbtools.errors import FormatError, RunNotFoundError, html_table, plural
+from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
 from nbtools.run.records import Records, local_time, mapping_at
 from nbtools.run.run import Run, newest_metrics, remaining_s
@@ -74,7 +74,7 @@ class Rows:
         self.runs = runs
         self._known: dict[str, tuple[Stamp, RunRow]] = {}
         self._is_changed = False
-        with contextlib.suppress(OSError, FormatError):
+        with contextlib.suppress(OSError):
             for name, entry in mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items():
                 with contextlib.suppress(TypeError, ValueError, KeyError, IndexError):
                     number = [int(part) for part in entry["stamp"]]
@@ -115,14 +115,13 @@ class Rows:
             return row
         try:
             run = self.run(row.id)
-            run.records = _Once(run.files)
             step = run.step if known is None or row.step is None else row.step  # the record of the end has it
             metrics = {} if row.loss is not None else newest_metrics(run)
             waits = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
             problem = "; ".join(filter(None, (unsaved(run.records), waits)))
             loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
             row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
-        except (FormatError, OSError, RunNotFoundError) as error:
+        except (OSError, RunNotFoundError) as error:
             return row._replace(problem=str(error))
         if known is not None:
             row = row._replace(is_complete=True)
@@ -134,10 +133,8 @@ class Rows:
         return _listed(self.runs / name)
 
     def summary(self, name: str) -> dict[str, Any]:
-        """Return the brief summary of a run; each of its records is read once."""
-        run = self.run(name)
-        run.records = _Once(run.files)
-        return run.summary(brief=True)
+        """Return the brief summary of a run."""
+        return self.run(name).summary(brief=True)
 
     def save(self) -> None:
         """Write the added rows into the user's cache folder, if that is possible."""
@@ -171,29 +168,16 @@ class Rows:
 
     def _read(self, name: str, stamp: Stamp | None) -> RunRow:
         path = self.runs / name
-        records = _Once(RunDir(path))
+        records = Records(RunDir(path))
         try:
             # A stamp tells whether there are labels; most runs have none.
             row = _row_of(path, records, Labels() if stamp is not None and stamp[2:] == (0, 0) else records.labels)
             has_ended = records.exit is not None
-        except (FormatError, OSError) as error:
+        except OSError as error:
             return RunRow(name, name_of(name), "", "", "", launch_order(path, {}), problem=str(error))
         if stamp is not None and has_ended:
             self._known[name], self._is_changed = (stamp, row), True
         return row
-
-
-class _Once(Records):
-    """Records that read each existing file once, and do not check whether it was replaced."""
-
-    def __init__(self, files: RunDir) -> None:
-        super().__init__(files)
-        self._once: dict[Path, dict[str, Any]] = {}
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        if (known := self._once.get(path)) is None and (known := read_json(path)) is not None:
-            self._once[path] = known
-        return known
 
 
 def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
@@ -359,7 +343,7 @@ def active_run(script: Path, project: Project) -> Run | None:
     for path in found_runs(project.runs):
         if RunDir(path).exit.exists():  # it has ended, whatever else its files contain
             continue
-        with contextlib.suppress(FormatError, RunNotFoundError, OSError):  # of a newer nbtools, or just removed
+        with contextlib.suppress(RunNotFoundError, OSError):  # of a newer nbtools, or just removed
             run = _listed(path)
             same = run.info.get("script_sha256") == wanted and not run.info.get("args")
             if same and not run.state.is_final:

@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import FormatError
-from nbtools.rundir.json_files import finite, read_json
-from nbtools.rundir.names import Labels, labels_file
+from nbtools.rundir.json_files import finite, kept, read_json
+from nbtools.rundir.names import Labels, read_labels
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
@@ -26,39 +25,36 @@ class Records:
 
     def __init__(self, files: RunDir) -> None:
         self.files = files
-        self._known: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     @property
     def launch(self) -> dict[str, Any]:
         """Content of launch.json; empty until that file exists."""
-        return self._read(self.files.launch) or {}
+        return kept(read_json, self.files.launch) or {}
 
     @property
     def config(self) -> dict[str, Any] | None:
         """The config as run, the values that flags overrode, and what is derived; None before training starts."""
-        return self._read(self.files.config)
+        return kept(read_json, self.files.config)
 
     @property
     def process(self) -> ProcessIdentity | None:
         """The process to signal: the supervisor, or the torchrun or Python process that was started by hand."""
-        return ProcessIdentity.from_json(self._read(self.files.process) or {})
+        return ProcessIdentity.from_json(kept(read_json, self.files.process) or {})
 
     @property
     def finished(self) -> dict[str, Any]:
         """Content of finished.json, written by rank 0 at its end; empty without that file."""
-        return self._read(self.files.finished) or {}
+        return kept(read_json, self.files.finished) or {}
 
     @property
     def exit(self) -> dict[str, Any] | None:
         """Content of exit.json, written by the supervisor at the end; None without that file."""
-        return self._read(self.files.exit)
+        return kept(read_json, self.files.exit)
 
     @property
     def labels(self) -> Labels:
         """The name, tags and note that the user gave the run."""
-        with contextlib.suppress(FormatError):
-            return Labels.from_json(self._read(labels_file(self.files)) or {})
-        return Labels()
+        return read_labels(self.files)
 
     @property
     def started_at(self) -> float | None:
@@ -89,17 +85,6 @@ class Records:
     def duration_s(self) -> float | None:
         """Duration that the supervisor measured, which does not depend on the clock of the day; None until the end."""
         return finite((self.exit or {}).get("duration_s"))
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        stamp = status.st_ino, status.st_mtime_ns
-        known, content = self._known.get(path, (None, None))
-        if known != stamp and (content := read_json(path)) is not None:
-            self._known[path] = stamp, content
-        return content
 
 
 def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table, plural
+from nbtools.errors import RunFailed, RunNotFoundError, html_table, plural
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
@@ -420,7 +420,7 @@ class Run:
     def __repr__(self) -> str:
         try:
             return f"Run({self.id!r}, {self.state}, step {step_of_total(self)})"
-        except (FormatError, OSError) as error:
+        except OSError as error:
             return f"Run({self.id!r}, unreadable: {one_line(str(error))})"
 
     def _repr_html_(self) -> str:
@@ -428,7 +428,7 @@ class Run:
             rows = [("state", str(self.state)), ("step", step_of_total(self)), ("directory", str(self.dir))]
             rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
             rows += [] if (failure := self.failure) is None else [("failure", failure.headline)]
-        except (FormatError, OSError) as error:
+        except OSError as error:
             rows = [("unreadable", str(error))]
         return html_table([(self.id, ""), *rows])
 

@@ -5,7 +5,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.errors import FormatError, plural, spoken
+from nbtools.errors import plural, spoken
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members
@@ -137,7 +137,7 @@ def awaited(records: Records) -> RunDir | None:
     A waiting run that is cancelled therefore leaves its place to those behind it; None if all have ended.
     """
     seen: set[str] = set()
-    with contextlib.suppress(FormatError):  # a newer nbtools has launched one of them
+    with contextlib.suppress(OSError):  # a newer nbtools has launched one of them
         while isinstance(after := records.launch.get("after"), str) and after not in seen:
             seen.add(after)
             records = Records(RunDir(after))

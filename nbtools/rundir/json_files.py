@@ -5,9 +5,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from nbtools.errors import FormatError
 from nbtools.rundir.atomic import open_descriptor, retried, write_file
@@ -18,6 +19,12 @@ LARGEST_JSON_BYTES = 16 * 2**20
 _RESERVED_BYTES = 128 * 1024  # for a failure with its traceback
 MAX_STEP = 2**53
 """The greatest step that a float holds exactly, so that it can be drawn."""
+_MOST_KEPT = 512
+_SETTLED_NS = 50_000_000
+"""A file that changed more recently may change again within the same tick of its file system's clock."""
+
+Content = TypeVar("Content")
+_KEPT: dict[tuple[object, Path], tuple[object, Any]] = {}
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, mode: int | None = None, sync: bool = False) -> None:
@@ -96,6 +103,25 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     if version > FORMAT:
         raise FormatError(f"{path}: format {version}, but this nbtools reads up to {FORMAT}; update nbtools")
+    return content
+
+
+def kept(read: Callable[[Path], Content], path: Path) -> Content | None:
+    """Return `read(path)`, which is called again only after the file has changed; None if there is no such file.
+
+    All callers get the same object, which they must not change.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a panel asks for many files every second
+    except OSError:
+        return None
+    stamp = status.st_mtime_ns, status.st_size, status.st_ino
+    known_stamp, content = _KEPT.get((read, path), (None, None))
+    if known_stamp != stamp and (content := read(path)) is not None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        is_settled = not 0 <= time.time_ns() - status.st_mtime_ns < _SETTLED_NS
+        _KEPT[read, path] = stamp if is_settled else None, content
     return content
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from functools import lru_cache
 
-from nbtools.errors import FormatError, literal, plural
+from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.comparison.scaling_card import scaling_rows
@@ -116,7 +116,7 @@ def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
     for run, cell, one in zip(comparison.runs, _run_cells(comparison), curves, strict=True):
         try:
             told = [literal(str(run.state)), literal(step_of_total(run))]
-        except (FormatError, OSError) as error:
+        except OSError as error:
             told = [literal(str(error)[:60]), ""]
         rows.append([cell, *told, *(_end_cell(one.get(name), best[name]) for name in shown)])
     others = len(names) - len(shown)

@@ -15,7 +15,7 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of, plural
+from nbtools.errors import ConfigError, NbtoolsError, RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
@@ -106,7 +106,7 @@ class LivePlot(LiveView):
         self._is_program, self._why_not = False, ""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
-        with suppress(FormatError, OSError):  # which the first look shows
+        with suppress(OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
         self._widgets.span.observe(self._cut, "value")
         self._widgets.x.observe(lambda change: self._choices.take({"x": change.new}), "value")
