@@ -296,7 +296,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _clean(arguments: argparse.Namespace) -> int:
     from nbtools.cli import clean_output
     from nbtools.project import find_project
-    from nbtools.run import clean
+    from nbtools.run.removal import clean
     from nbtools.run.state import RunState
 
     runs = find_project().runs

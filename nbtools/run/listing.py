@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, overload
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
 from nbtools.run.records import Records, local_time, mapping_at
-from nbtools.run.run import Run, newest_metrics, remaining_s
+from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import retried, write_file
@@ -116,7 +116,7 @@ class Rows:
         try:
             run = self.run(row.id)
             step = run.step if known is None or row.step is None else row.step  # the record of the end has it
-            metrics = {} if row.loss is not None else newest_metrics(run)
+            metrics = {} if row.loss is not None else run.rows.newest_metrics
             waits = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
             problem = "; ".join(filter(None, (unsaved(run.records), waits)))
             loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss

@@ -106,23 +106,30 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def kept(read: Callable[[Path], Content], path: Path) -> Content | None:
+def kept(read: Callable[[Path], Content | None], path: Path) -> Content | None:
     """Return `read(path)`, which is called again only after the file has changed; None if there is no such file.
 
     All callers get the same object, which they must not change.
     """
+    if (stamp := file_stamp(path)) is None:
+        return None
+    known_stamp, known = _KEPT.get((read, path), (None, None))
+    content: Content | None = known
+    if known_stamp != stamp and (content := read(path)) is not None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        is_settled = not 0 <= time.time_ns() - stamp[0] < _SETTLED_NS
+        _KEPT[read, path] = stamp if is_settled else None, content
+    return content
+
+
+def file_stamp(path: str | Path) -> tuple[int, int, int] | None:
+    """Return time of change in ns, size and inode of a file; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a panel asks for many files every second
     except OSError:
         return None
-    stamp = status.st_mtime_ns, status.st_size, status.st_ino
-    known_stamp, content = _KEPT.get((read, path), (None, None))
-    if known_stamp != stamp and (content := read(path)) is not None:
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        is_settled = not 0 <= time.time_ns() - status.st_mtime_ns < _SETTLED_NS
-        _KEPT[read, path] = stamp if is_settled else None, content
-    return content
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_small(path: Path) -> bytes:

@@ -41,7 +41,7 @@ from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, is_read, metric_sources, why_no_checkpoints
+from nbtools.run.run import Run, why_no_checkpoints
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
@@ -289,7 +289,7 @@ class LivePlot(LiveView):
             self._say_removed()
             return
         stamp = (state, *stamp_of(self.run))
-        if stamp != self._stamp or (self._first is not None and is_read(self.run)):
+        if stamp != self._stamp or (self._first is not None and self.run.rows.is_read):
             self._first = first_curves(self.run)
             self._snapshot = take_snapshot(self.run, state, self._first and self._first[0])
             self._stamp = stamp
@@ -423,7 +423,7 @@ class LivePlot(LiveView):
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
-        widgets.counters.look(metric_sources(self.run))
+        widgets.counters.look(self.run.rows.sources)
         widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP

@@ -9,8 +9,8 @@ from nbtools.errors import literal, plural, shown
 from nbtools.launcher.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, sparkline
 from nbtools.recipes import RECIPES
-from nbtools.run.disk_usage import num_bytes_in
 from nbtools.run.records import local_time, mapping_at, started_as, weights_in_words
+from nbtools.run.removal.disk_usage import num_bytes_in
 from nbtools.run.run import Run
 from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole

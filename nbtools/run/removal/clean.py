@@ -23,9 +23,9 @@ from nbtools.errors import CheckpointError, ConfigError, RunNotFoundError, html_
 from nbtools.machine.processes import members
 from nbtools.project import Project, find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
-from nbtools.run.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
 from nbtools.run.lineage import Origins
 from nbtools.run.records import local_time
+from nbtools.run.removal.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.slurm_job import has_active_job, is_active
 from nbtools.run.state import RunState
