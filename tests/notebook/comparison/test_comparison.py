@@ -18,7 +18,7 @@ from PIL import Image
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
-from nbtools.notebook.comparison.comparison import ComparisonPanel, compare, meaning_of
+from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
 from nbtools.notebook.comparison.scaling_card import scaling_of
@@ -26,7 +26,6 @@ from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import columns_of
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
 from nbtools.run.run import Run
@@ -238,13 +237,6 @@ def test_without_samples_scaling_counts_steps() -> None:
     assert one is not None and two is not None
     assert (two.unit, two.rate, two.efficiency) == ("steps/s", 2.0, 0.5)
     assert scaling_of([2, 2], [rows(1.0), rows(0.5)]) == []
-
-
-def test_the_meaning_of_a_field_that_a_record_lacks_is_that_of_its_time() -> None:
-    recorded = MLMPretrainingConfig().model_dump()
-    del recorded["seed"]
-    assert meaning_of("mlm_pretraining", recorded)["seed"] == MLMPretrainingConfig().seed
-    assert meaning_of("a recipe of a plugin", recorded) == {}
 
 
 # --- the panel --------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ import nbtools as nt
 from nbtools.errors import RunNotFoundError
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.run.removal import clean, lineage
+from nbtools.run import lineage
+from nbtools.run.removal import clean
 from nbtools.run.removal.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
 from nbtools.run.removal.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run
