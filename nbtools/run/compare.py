@@ -18,9 +18,10 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project, find_project
-from nbtools.run.lineage import ancestors, origin_in_words
+from nbtools.run.facts import origin as origin_of
+from nbtools.run.lineage import ancestors
 from nbtools.run.listing import Rows
-from nbtools.run.records import mapping_at, started_as
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import RunDir
@@ -195,7 +196,7 @@ def facts_of(run: Run) -> Facts:
     found: Facts = {"code.recipe": str(launch["recipe"] or "none")} if "recipe" in launch else {}
     values = mapping_at(config, "config")
     found |= _flattened("", values)
-    found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
+    found |= {} if values else _arguments(recorded_arguments(launch), f"{run.dir.resolve()}/")
     folder = f"{run.files.configs}/"
     changed = [str(word).removeprefix(folder) for word in mapping_at(launch, "program").get("config_values") or ()]
     found |= {f"arguments.config.{name}": value for name, _, value in (word.partition("=") for word in changed)}
@@ -207,7 +208,7 @@ def facts_of(run: Run) -> Facts:
     found |= _flattened("machine.", {"host": launch.get("host"), **device})
     variables = mapping_at(launch, "env").items()
     found |= _flattened("variables.", {k: v for k, v in variables if not k.startswith(_OWN_VARIABLES)})
-    if origin := origin_in_words(launch.get("resumed_from")):
+    if origin := origin_of(launch):
         found["origin"] = origin
     return found
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self, overload
 
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
+from nbtools.run import facts
 from nbtools.run.records import Records, local_time, mapping_at
 from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
@@ -117,7 +118,7 @@ class Rows:
             run = self.run(row.id)
             step = run.step if known is None or row.step is None else row.step  # the record of the end has it
             metrics = {} if row.loss is not None else run.rows.newest_metrics
-            waits = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
+            waits = "" if row.is_final else waiting_for(run.records) or job_limit(run)
             problem = "; ".join(filter(None, (unsaved(run.records), waits)))
             loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
             row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
@@ -290,8 +291,8 @@ class RunList(Sequence[Run]):
 
 def cells(row: RunRow) -> tuple[str, str, str, str]:
     """Return state, step, loss and duration of a completed row as text."""
-    step = "" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
     took = "" if row.duration_s is None or row.duration_s < 0 else str(timedelta(seconds=round(row.duration_s)))
+    step = facts.steps(row.step, row.total_steps)
     return row.state, step, "" if row.loss is None else f"{row.loss:.5g}", took
 
 
@@ -329,12 +330,12 @@ def _listed(path: Path) -> Run:
     return Run(path if path.is_symlink() else RunDir(path))
 
 
-def limit_in_words(run: Run) -> str:
+def job_limit(run: Run) -> str:
     """Return when a run's job ends by its time limit, and whether before the last step; empty without a limit."""
     if (left_s := time_left_s(run.records)) is None:
         return ""
-    early = ", before the training" if ends_too_early(left_s, remaining_s(run)) else ""
-    return f"job {job_in_words(run.records)} ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
+    limit = facts.time_limit(left_s, is_early=ends_too_early(left_s, remaining_s(run)))
+    return f"job {job_in_words(run.records)} {limit}"
 
 
 def active_run(script: Path, project: Project) -> Run | None:

@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import re
 import signal
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from nbtools.rundir.json_files import finite, kept, read_json
@@ -93,14 +91,6 @@ def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def weights_in_words(config: dict[str, Any] | None) -> dict[str, str]:
-    """Return what each model of a config.json took from files, by the field that names them."""
-    weights = mapping_at(config or {}, "weights")
-    return {
-        field: str(report["note"]) for field, report in weights.items() if isinstance(report, dict) and "note" in report
-    }
-
-
 def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the script in a launch.json."""
     args = launch.get("args")
@@ -136,15 +126,6 @@ def checkpoints_and_resume(launch: Mapping[str, Any]) -> tuple[str, tuple[str, .
 def remembered(root: str, script: str) -> dict[str, Any]:
     """Return what the user has said of the `checkpoints` and the `resume` of a script, as launch.json names it."""
     return decided_for("checkpoints", root, script)
-
-
-def started_as(launch: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments, the working directory and the Python of a launch.json; None for what it does not name."""
-    argv = found if isinstance(found := launch.get("argv"), list) else []
-    is_python = bool(argv) and re.match(r"python[\d.]*$", Path(str(argv[0])).name) is not None
-    python = str(argv[0]) if is_python else None
-    cwd = launch.get("cwd")
-    return {"arguments": recorded_arguments(launch), "cwd": cwd if isinstance(cwd, str) else None, "python": python}
 
 
 def local_time(unix: float | None) -> str:

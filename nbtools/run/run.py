@@ -18,25 +18,17 @@ from nbtools.metrics.printed.grammars import read_line
 from nbtools.metrics.printed.shapes import folded
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.project import find_project, located
+from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
-from nbtools.run.lineage import origin_in_words, parent_folder
+from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import (
-    Records,
-    checkpoints_and_resume,
-    mapping_at,
-    started_as,
-    stop_signal,
-    weights_in_words,
-    written_by,
-)
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, stop_signal, written_by
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
-from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
+from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
-from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.names import find_run
@@ -305,7 +297,7 @@ class Run:
             "tags": list(labels.tags),
             "note": labels.note,
             "script": self.info.get("script"),
-            **started_as(self.info),
+            **facts.started_as(self.info),
             "state": str(state),
             "returncode": self.returncode,
             "step": self.step,
@@ -323,7 +315,7 @@ class Run:
             "stopped_on": why_stopped(self.records),
             "unsaved": unsaved(self.records),
             "outputs": one_line(str(self.records.finished.get("outputs") or ""), 500),
-            "why_stopped": stopped_in_words(self.records) if state is RunState.STOPPED else "",
+            "why_stopped": facts.stopped_by(self.records) if state is RunState.STOPPED else "",
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
             "join": {str(node): command for node, command in commands_to_join(self.records).items()},
@@ -332,20 +324,21 @@ class Run:
             "started_at": self.records.began_at,
             "ended_at": self.records.ended_at,
             "parent": parent.id if (parent := self.parent) else None,
-            "code": source_in_words(self.info),
-            "origin": origin_in_words(self.info.get("resumed_from")),
-            "weights": weights_in_words(self.config),
+            "code": facts.commit(self.info),
+            "origin": facts.origin(self.info),
+            "weights": facts.weights(self.config),
         }
 
     def __repr__(self) -> str:
         try:
-            return f"Run({self.id!r}, {self.state}, step {step_of_total(self)})"
+            return f"Run({self.id!r}, {self.state}, step {facts.steps(self.step, self.total_steps)})"
         except OSError as error:
             return f"Run({self.id!r}, unreadable: {one_line(str(error))})"
 
     def _repr_html_(self) -> str:
         try:
-            rows = [("state", str(self.state)), ("step", step_of_total(self)), ("directory", str(self.dir))]
+            rows = [("state", str(self.state)), ("step", facts.steps(self.step, self.total_steps))]
+            rows += [("directory", str(self.dir))]
             rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
             rows += [] if (failure := self.failure) is None else [("failure", failure.headline)]
         except OSError as error:
@@ -426,9 +419,3 @@ def _removed(runs: Path, name: str) -> Path | None:
     """Return the path of a run whose directory was removed while its processes live, by its id or name."""
     found = [run.path for run in processes.removed_runs(runs) if name in (run.id, name_of(run.id))]
     return found[-1] if found else None
-
-
-def step_of_total(run: Run) -> str:
-    """Return the step of a run, and the number of steps where that is known: `20/400`."""
-    total = run.total_steps
-    return f"{run.step}" if total is None else f"{run.step}/{total}"

@@ -95,14 +95,6 @@ def unsaved(records: Records) -> str:
     return f"no checkpoint at step {step:,} ({one_line(str(found.get('error')), 200)}): {newest}"
 
 
-def stopped_in_words(records: Records) -> str:
-    """Return by what a STOPPED run was: `on request`, `by stop_on`, or Slurm's reason."""
-    if mapping_at(records.exit or {}, "stopped_on"):
-        return "by stop_on"
-    why = (records.exit or {}).get("why")
-    return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != "stopped" else "on request"
-
-
 def waiting_for(records: Records) -> str:
     """Return what a run waits for: `behind ID on GPU 0,1`, `after ID`, machines, Slurm, or its own ranks."""
     if missing := list(commands_to_join(records)):

@@ -35,9 +35,9 @@ from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import Displays, Output, view_bundle
+from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
-from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
@@ -571,7 +571,7 @@ class LivePlot(LiveView):
                 if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))
                     pairs = {name: [old, new] for name, old, new in differing}
-                    said = f"Resume writes a new script: {changes_in_words(pairs)}" if pairs else "No value differs."
+                    said = f"Resume writes a new script: {run_facts.changes(pairs)}" if pairs else "No value differs."
                 self._is_change_wrong = False
                 if not self.run.state.is_final and (changes or arguments or widgets.checkpoint.value != LATEST):
                     said = f"{said}\nIt can start once this run has ended.".lstrip()
@@ -618,7 +618,7 @@ class LivePlot(LiveView):
             self._widgets.name_run(child)
             self._forget()
             self._start()
-        origin = origin_in_words(child.info.get("resumed_from")) or f"launched again after {parent}"
+        origin = run_facts.origin(child.info) or f"launched again after {parent}"
         return f"{origin.capitalize()}, as {child.id}"
 
 

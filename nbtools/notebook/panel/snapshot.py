@@ -13,15 +13,14 @@ from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
+from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch
-from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
 from nbtools.run.run import SILENT_S, Run, shared_outputs, silent_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
-from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import file_stamp, whole
 
@@ -162,7 +161,7 @@ def _gaps_of(own: History) -> list[str]:
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
     """Return a run's job, origin, attempt, last restart, skipped steps, commit, and commands of further machines."""
-    job, origin = job_in_words(run.records), origin_in_words(run.info.get("resumed_from"))
+    job, origin = job_in_words(run.records), run_facts.origin(run.info)
     notes = [*([f"job {job}"] if job else []), *([origin] if origin else [])]
     if restarts:
         allowed = mapping_at(run.info, "launch").get("max_restarts")
@@ -170,7 +169,7 @@ def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
     if skipped := run.rows.newest_values[1].get("train/skipped_steps"):
         notes.append(f"{plural(int(skipped), 'step')} skipped: the gradient norm was not finite")
-    if code := source_in_words(run.info):
+    if code := run_facts.commit(run.info):
         notes.append(f"commit {code}")
     return [*notes, *(f"run on machine {n}: {command}" for n, command in commands_to_join(run.records).items())]
 
