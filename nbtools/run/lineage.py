@@ -24,12 +24,6 @@ def resumed_step(launch: dict[str, Any]) -> int:
     return whole(mapping_at(launch, "resumed_from").get("step")) or 0
 
 
-def _rows_until(launch: dict[str, Any]) -> int:
-    """Return the step up to which the parent's rows count: all do if the checkpoint did not say its step."""
-    step = whole(mapping_at(launch, "resumed_from").get("step"))
-    return MAX_STEP if step is None else step
-
-
 def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
     """Return the run's ancestors, nearest first, each with the step at which its child resumed.
 
@@ -41,7 +35,8 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
         if parent.name in seen:
             return []
         seen.add(parent.name)
-        found.append((parent, _rows_until(launch)))
+        step = whole(mapping_at(launch, "resumed_from").get("step"))
+        found.append((parent, MAX_STEP if step is None else step))  # all rows if the checkpoint did not say its step
         run, launch = parent, launch_of(parent)
     return found
 

@@ -19,7 +19,7 @@ from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import retried, write_file
-from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -120,7 +120,7 @@ class Rows:
             metrics = {} if row.loss is not None else run.rows.newest_metrics
             waits = "" if row.is_final else waiting_for(run.records) or job_limit(run)
             problem = "; ".join(filter(None, (unsaved(run.records), waits)))
-            loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
+            loss = float_of(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
             row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
         except (OSError, RunNotFoundError) as error:
             return row._replace(problem=str(error))
@@ -199,16 +199,11 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         ended_at=ended,
         duration_s=duration,
         step=whole(finished.get("step")),
-        loss=finite_or_not(metrics.get("train/loss", metrics.get("loss"))),
+        loss=float_of(metrics.get("train/loss", metrics.get("loss"))),
         order=launch_order(path, launch),
         tags=labels.tags,
         note=labels.note,
     )
-
-
-def finite_or_not(value: object) -> float | None:
-    """Return a number of a record as a float, finite or not; None for any other value."""
-    return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
 
 
 def _row_from(name: str, values: Sequence[Any]) -> RunRow:
@@ -221,7 +216,7 @@ def _row_from(name: str, values: Sequence[Any]) -> RunRow:
         duration_s=finite(row.duration_s),
         step=whole(row.step),
         total_steps=whole(row.total_steps),
-        loss=finite_or_not(row.loss),
+        loss=float_of(row.loss),
         order=(float(started), bool(is_copy), int(written)),
         tags=tuple(map(str, row.tags)),
     )

@@ -54,17 +54,21 @@ def state_of(records: Records) -> RunState:
     if goes_on(records.files):
         return RunState.RUNNING if has_started(records.files) else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
-    return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
+    return _recorded(records) or RunState.LOST
 
 
 def _on_slurm(records: Records) -> RunState:
     if in_job(records):
         job, is_started = job_of(records), records.process is not None and has_started(records.files)
         return RunState.RUNNING if is_started and not (job and is_waiting(job)) else RunState.QUEUED
-    if (state := _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))) is not None:
+    if (state := _recorded(records)) is not None:
         return state
     why = why_ended(records)
     return RunState.STOPPED if why == CANCELLED else RunState.FAILED if why else RunState.LOST
+
+
+def _recorded(records: Records) -> RunState | None:
+    return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))
 
 
 def _by_supervisor(records: Records) -> RunState | None:

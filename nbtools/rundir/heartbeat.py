@@ -1,5 +1,6 @@
 """The heartbeat file of a rank: its format, and its reader."""
 
+import contextlib
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,10 +80,12 @@ def nodes_of(beats: Iterable[RankHeartbeat], nproc_per_node: int | None) -> dict
 
 
 def read_heartbeats(run: RunDir) -> list[RankHeartbeat]:
-    """Return the heartbeats of all ranks, in order of rank."""
+    """Return the heartbeats of all ranks, in order of rank, without those that cannot be read."""
     beats = (kept(_beat_in, path) for path in run.ranks.glob("*.heartbeat.json"))
     return sorted((beat for beat in beats if beat is not None), key=lambda beat: beat.rank)
 
 
 def _beat_in(path: Path) -> RankHeartbeat | None:
-    return RankHeartbeat.from_json(read_json(path))
+    with contextlib.suppress(OSError):  # of a newer nbtools
+        return RankHeartbeat.from_json(read_json(path))
+    return None

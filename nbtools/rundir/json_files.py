@@ -72,6 +72,11 @@ def strict_number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def float_of(value: object) -> float | None:
+    """Return a number that `strict_number` wrote, finite or not; None for other values."""
+    return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
+
+
 def whole(value: object) -> int | None:
     """Return a value from a file if it is an integer from 0 to `MAX_STEP`, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
