@@ -160,7 +160,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("stopped on", summary["stopped_on"]),
         ("job", _job(summary)),
         ("restarts", summary["restarts"] or None),
-        *facts.start(summary),
+        *facts.how_started(summary),
         ("code", summary["code"]),
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),

@@ -25,7 +25,7 @@ def started_as(launch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def start(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+def how_started(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return how a run was started, name by name, from its `script` and what `started_as` returns."""
     found = {"script": told["script"], "arguments": shlex.join(told["arguments"])}
     found |= {"folder": told["cwd"], "python": told["python"]}

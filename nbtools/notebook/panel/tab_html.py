@@ -35,7 +35,7 @@ def config(run: Run) -> str:
         else:
             own.append((name, shown(value, 200), shown(default, 100) if is_known else "", "flag" * (name in flags)))
     launch = {**mapping_at(run.info, "launch"), **mapping_at(known, "derived")}
-    launched = facts.start({"script": run.info.get("script"), **facts.started_as(run.info)})
+    launched = facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)})
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
     notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
