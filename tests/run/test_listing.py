@@ -248,7 +248,7 @@ def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir
     write_json(files.exit, {"returncode": 1, "stopped": False})
     run = Run(files.path)
     assert (run.step, run.rows.newest_metrics) == (20_000, {"train/loss": 1 / 20_000})
-    assert run._own.num_rows == 0, "the whole file was read"
+    assert run.rows._written.num_rows == 0, "the whole file was read"
 
 
 @pytest.mark.needs("slurm")

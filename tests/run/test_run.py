@@ -282,8 +282,8 @@ def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
 ) -> None:
     files.metrics.write_text("".join(f'{{"step": {step}, "train/loss": {step}}}\n' for step in range(1, 9)))
     run, held, opened = Run(files.path), threading.Event(), threading.Event()
-    follow = run._own.follow
-    monkeypatch.setattr(run._own, "follow", lambda tail: held.set() or (opened.wait(20) and follow(tail)))
+    follow = run.rows._written.follow
+    monkeypatch.setattr(run.rows._written, "follow", lambda tail: held.set() or (opened.wait(20) and follow(tail)))
     with ThreadPoolExecutor(2) as threads:
         reading = threads.submit(lambda: run.history.last_step)
         assert held.wait(20) and not run.rows.is_read

@@ -279,7 +279,7 @@ def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Calla
     assert reader._child is not None and reader._child.wait(60) == 0
     assert reader.look() and reader.num_unread == 0 and not reader.look()
     assert reader.curves[1]["train/loss"].counts.sum() == 9000 and cached(b) is not None
-    assert b._own.num_rows == 0, "its rows are not in this process"
+    assert b.rows._written.num_rows == 0, "its rows are not in this process"
     reader.close()
 
 
@@ -295,7 +295,7 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])
     assert exact["is_exact"] and exact["n"] >= 101
-    assert panel._reader.runs[1]._own.num_rows == 0, "the other rows are not in this process"
+    assert panel._reader.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
 
 

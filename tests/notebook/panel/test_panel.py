@@ -1270,7 +1270,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
     assert image(panel)[:4] == b"\x89PNG"
-    assert panel._figure is None and panel.run._own.num_rows == 0
+    assert panel._figure is None and panel.run.rows._written.num_rows == 0
     gc.collect()
     assert not any(type(found) is RunFigure for found in gc.get_objects())
     before = image(panel)
