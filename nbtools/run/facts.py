@@ -1,4 +1,4 @@
-"""What is said of a run beside its state: each fact is worded here once, for the terminal, the panel and JSON."""
+"""Facts of a run beside its state: each is worded here once, for the terminal, the panel and JSON."""
 
 import re
 import shlex
