@@ -14,7 +14,7 @@ _HOME = {
     "Slurm": "nbtools.config",
     "StopOn": "nbtools.config",
     "compare": "nbtools.notebook.comparison.comparison",
-    "clean": "nbtools.run.clean",
+    "clean": "nbtools.run.removal.clean",
     "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
     "preflight": "nbtools.launcher.preflight",
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from nbtools.notebook.run_table.runs import runs as runs
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.checkpoints import Checkpoint as Checkpoint
-    from nbtools.run.clean import clean as clean
+    from nbtools.run.removal.clean import clean as clean
     from nbtools.run.run import Run as Run
     from nbtools.run.state import RunState as RunState
     from nbtools.script.program import Program as Program

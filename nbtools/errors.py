@@ -100,8 +100,8 @@ class RunFailed(NbtoolsError, RuntimeError):
     """A run ended as FAILED or LOST while `Run.wait` waited for it."""
 
 
-class FormatError(NbtoolsError, ValueError):
-    """A file of a run directory was written by a newer nbtools."""
+class FormatError(NbtoolsError, OSError):
+    """A file of a run directory was written by a newer nbtools: handled as any other file that cannot be read."""
 
 
 class CheckpointError(NbtoolsError):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ConfigError, FormatError
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.errors import ConfigError
+from nbtools.rundir.json_files import kept, read_json, write_json
 from nbtools.rundir.lock import acquire_lock
 
 _LOCK_TIMEOUT_S = 10.0
@@ -23,20 +23,21 @@ def config_folder() -> Path:
 
 def read_user_config(name: str) -> dict[str, Any]:
     """Return the content of the file NAME.json; empty if there is none, or if it belongs to another user."""
-    path = config_folder() / f"{name}.json"
     with contextlib.suppress(OSError):
-        if path.stat().st_uid == os.getuid():
-            return {key: value for key, value in (read_json(path) or {}).items() if key != "format"}
+        return kept(_own_content, config_folder() / f"{name}.json") or {}
     return {}
+
+
+def _own_content(path: Path) -> dict[str, Any] | None:
+    content = read_json(path) if path.stat().st_uid == os.getuid() else None
+    return content and {key: value for key, value in content.items() if key != "format"}
 
 
 def decided_for(name: str, root: str, script: str) -> dict[str, Any]:
     """Return what the file NAME.json has of a script of the project at `root`; empty if that is nothing, or damaged."""
-    with contextlib.suppress(FormatError):
-        found = read_user_config(name).get(root)
-        decision = found.get(script) if isinstance(found, dict) else None
-        return decision if isinstance(decision, dict) else {}
-    return {}
+    found = read_user_config(name).get(root)
+    decision = found.get(script) if isinstance(found, dict) else None
+    return decision if isinstance(decision, dict) else {}
 
 
 def update_user_config(name: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -50,9 +51,10 @@ def update_user_config(name: str, change: Callable[[dict[str, Any]], None]) -> N
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = acquire_lock(folder / f".{name}.lock", timeout_s=_LOCK_TIMEOUT_S)
         try:
-            content = read_user_config(name)
+            path = folder / f"{name}.json"
+            content = (_own_content(path) if path.exists() else None) or {}  # not the kept one: it is changed
             change(content)
-            write_json(folder / f"{name}.json", content, mode=0o600)
+            write_json(path, content, mode=0o600)
         finally:
             if lock is not None:
                 os.close(lock)

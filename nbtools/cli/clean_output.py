@@ -7,9 +7,9 @@ from nbtools.cli.output import print_table
 from nbtools.cli.parser import complain
 from nbtools.errors import plural
 from nbtools.launcher.findings import size
-from nbtools.run.clean import CACHE, Item, Kept, RemovalPlan, leftovers
-from nbtools.run.disk_usage import num_bytes_in, survey
 from nbtools.run.records import local_time
+from nbtools.run.removal.clean import CACHE, Item, Kept, RemovalPlan, leftovers
+from nbtools.run.removal.disk_usage import num_bytes_in, survey
 from nbtools.rundir.tail import printable
 
 

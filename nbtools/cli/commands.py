@@ -49,16 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = VERBS[arguments.verb](arguments) if "verb" in arguments else _overview()
         sys.stdout.flush()
         return code
-    except OSError as error:
-        with contextlib.suppress(io.UnsupportedOperation):  # a stream without a descriptor
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
-        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
     except KeyboardInterrupt as error:
         return complain(str(error), INTERRUPTED)
     except RunFailed as error:
         return complain(str(error), FAILED)
     except NbtoolsError as error:
         return complain(str(error), WRONG_CALL)
+    except OSError as error:
+        with contextlib.suppress(io.UnsupportedOperation):  # a stream without a descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
+        return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -296,7 +296,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _clean(arguments: argparse.Namespace) -> int:
     from nbtools.cli import clean_output
     from nbtools.project import find_project
-    from nbtools.run import clean
+    from nbtools.run.removal import clean
     from nbtools.run.state import RunState
 
     runs = find_project().runs

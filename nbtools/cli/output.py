@@ -5,7 +5,6 @@ Text of users and programs goes through `printable`, so it cannot control the te
 
 import contextlib
 import os
-import shlex
 import sys
 import textwrap
 import time
@@ -21,7 +20,8 @@ import numpy.typing as npt
 
 from nbtools.errors import spoken
 from nbtools.failures.failure import Failure
-from nbtools.run.listing import RunRow, cells, limit_in_words
+from nbtools.run import facts
+from nbtools.run.listing import RunRow, cells, job_limit
 from nbtools.run.records import local_time
 from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early
@@ -151,7 +151,7 @@ def print_run(summary: dict[str, Any]) -> None:
     said = f" (exit code {own}, torchrun's {code})" if is_told_apart else "" if code is None else f" (exit code {code})"
     said = f" {summary['why_stopped']}" if summary["why_stopped"] else said  # its exit code would look like a failure
     silent = spoken(silent_s) if (silent_s := summary["silent_s"] or 0.0) >= SILENT_S else ""
-    facts: list[tuple[str, Any]] = [
+    rows: list[tuple[str, Any]] = [
         ("name", summary["name"]),
         ("run", summary["id"]),
         ("tags", ", ".join(summary["tags"])),
@@ -160,16 +160,13 @@ def print_run(summary: dict[str, Any]) -> None:
         ("stopped on", summary["stopped_on"]),
         ("job", _job(summary)),
         ("restarts", summary["restarts"] or None),
-        ("script", summary["script"]),
-        ("arguments", shlex.join(summary["arguments"])),
-        ("folder", summary["cwd"]),
-        ("python", summary["python"]),
+        *facts.how_started(summary),
         ("code", summary["code"]),
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),
         ("origin", summary["origin"]),
         *((f"weights ({field})", note) for field, note in summary["weights"].items()),
-        ("step", _steps(summary["step"], summary["total_steps"])),
+        ("step", facts.steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
@@ -179,7 +176,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("outputs", summary["outputs"]),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
     ]
-    print_table([(name, str(value)) for name, value in facts if value not in (None, "")])
+    print_table([(name, str(value)) for name, value in rows if value not in (None, "")])
     for node, command in summary["join"].items():  # a line of its own, to be copied
         print(printable(f"on machine {node}, run there: {command}"))
     for straggler in summary["stragglers"]:
@@ -279,13 +276,10 @@ def status_lines(run: Run, width: int = 160) -> list[str]:
     if total and (room := min(_LONGEST_BAR, width - len("  ".join(first)) - 2)) > 4:
         first.insert(1, bar(step / total, room))
     values, (pace, _) = run.metrics, history.pace()
-    second = [waiting_for(run.records), f"step {_steps(step, total)}"]
+    second = [waiting_for(run.records), f"step {facts.steps(step, total)}"]
     second += [f"{name} {_number(value)}" for name, value in values.items() if name.endswith("/loss")]
     if not state.is_final:
-        second += [
-            "" if not pace else f"{1 / pace:.3g} steps/s" if pace < 1 else f"{pace:.3g} s/step",
-            limit_in_words(run),
-        ]
+        second += ["" if not pace else f"{1 / pace:.3g} steps/s" if pace < 1 else f"{pace:.3g} s/step", job_limit(run)]
     second = [part for part in second if part]
     curve = next((name for name in ("train/loss", "loss") if name in values), None)
     room = min(_LONGEST_BAR, width - len("  ".join(second)) - 1)
@@ -317,8 +311,7 @@ def _job(summary: dict[str, Any]) -> str:
     left_s, words = job["time_left_s"], " ".join(str(job[name]) for name in ("id", "state", "nodes") if job[name])
     if left_s is None:
         return words
-    early = ", before the training" if ends_too_early(left_s, summary["eta_s"]) else ""
-    return f"{words}, ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
+    return f"{words}, {facts.time_limit(left_s, is_early=ends_too_early(left_s, summary['eta_s']))}"
 
 
 def _checkpoint(saved: Mapping[str, Any]) -> str:
@@ -326,10 +319,6 @@ def _checkpoint(saved: Mapping[str, Any]) -> str:
     is_plain = saved["step"] is None or saved["name"].startswith("step-")
     step = "" if is_plain else f" ({'about ' * saved.get('is_estimate', False)}step {saved['step']:,})"
     return f"{saved['name']}{step}{' (best)' * saved['best']}"
-
-
-def _steps(step: int, total: int | None) -> str:
-    return f"{step}/{total}" if total else str(step)
 
 
 def _number(value: object) -> str:

@@ -13,11 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import FormatError
-from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import read_json, read_small
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.tail import open_regular
+from nbtools.rundir.tail import end_of
 
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
 _MAX_TRACEBACK = 64 * 1024
@@ -220,7 +218,7 @@ def printed_by(run: RunDir, rank: int, log: str) -> str:
 
 def output_path(run: RunDir, rank: int | None) -> str | None:
     """Return the path of a rank's own log from the folder of the project; None if it has none, or an empty one."""
-    written = [path for path in run.rank_logs(rank or 0) if end_of(path, num_bytes=1)] if rank else []
+    written = [path for path in run.rank_logs(rank or 0) if end_of(path, 1)] if rank else []
     return str(_shown(written[0], run)) if written else None
 
 
@@ -237,35 +235,21 @@ def starts_its_ranks(run: RunDir) -> bool:
 
 def log_end(path: Path, since: int = 0) -> str:
     """Return the end of a log without what moves the cursor: a progress bar may precede any line."""
-    return _CURSOR.sub("", end_of(path, since)).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def heartbeats(run: RunDir) -> list[RankHeartbeat]:
-    """Return the ranks' heartbeats; none if a newer nbtools wrote them."""
-    try:
-        return read_heartbeats(run)
-    except FormatError:
-        return []
+    return _CURSOR.sub("", text_end(path, since)).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def last_rows(path: Path, num_bytes: int = 64 * 1024) -> list[dict[str, Any]]:
     """Return the readable rows among the last lines of a JSON lines file."""
     rows = []
-    for line in end_of(path, num_bytes=num_bytes).split("\n"):  # a string may hold other ends of lines
+    for line in text_end(path, num_bytes=num_bytes).split("\n"):  # a string may hold other ends of lines
         with suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
 
 
-def end_of(path: Path, since: int = 0, num_bytes: int = _TAIL_BYTES) -> str:
+def text_end(path: Path, since: int = 0, num_bytes: int = _TAIL_BYTES) -> str:
     """Return at most the last `num_bytes` of a text file, from byte `since` on; empty if it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            file.seek(0, 2)
-            file.seek(max(since, file.tell() - num_bytes, 0))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return end_of(path, num_bytes, since).decode(errors="replace")
 
 
 def disk_error(run: RunDir) -> str:

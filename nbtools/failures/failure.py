@@ -18,7 +18,8 @@ from nbtools.failures import evidence, known_errors
 from nbtools.failures.flight_recorder import stuck_collective
 from nbtools.machine.processes import removed_in_words
 from nbtools.rundir import machines
-from nbtools.rundir.json_files import read_json, strict_number, whole
+from nbtools.rundir.heartbeat import read_heartbeats
+from nbtools.rundir.json_files import float_of, read_json, strict_number, whole
 from nbtools.rundir.rundir import RunDir, is_removed
 from nbtools.rundir.secret_values import without_secrets
 
@@ -78,7 +79,7 @@ class Failure:
             known[name] = (value if isinstance(value, str) else None) if is_text else _whole(value)
         others = content.get("others")
         others = [dict(other) for other in others if isinstance(other, Mapping)] if isinstance(others, list) else []
-        return cls(**{**known, "loss": _number(content.get("loss")), "others": others})
+        return cls(**{**known, "loss": float_of(content.get("loss")), "others": others})
 
     def to_json(self) -> dict[str, Any]:
         """Return the failure as strict JSON values, with long texts cut: an exception's message may hold its data."""
@@ -160,7 +161,7 @@ def lost(run: RunDir, host: str | None, step: int) -> Failure:
     if is_removed(run):
         return Failure(None, host, None, None, removed_in_words(run))
     message = f"its processes have ended without recording an end (step {step})"
-    if not (printed := evidence.end_of(run.supervisor_log).strip()):
+    if not (printed := evidence.text_end(run.supervisor_log).strip()):
         return explained(Failure(None, host, None, None, message), run)
     said, _ = evidence.last_output(printed, 1)
     return explained(Failure(None, host, None, None, f"{message}; the supervisor ended{said}", printed), run)
@@ -226,7 +227,7 @@ def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | Non
     others = {end.failure.rank: _other(end, run) for end in ends}
     hosts = {end.failure.rank: end.failure.host for end in ends}
     closed = {(host, int(pid)) for log, host in logs for pid in _CLOSED.findall(log)}
-    for beat in evidence.heartbeats(run):
+    for beat in read_heartbeats(run):
         if any(pid == beat.pid and (len(logs) == 1 or name == beat.host) for name, pid in closed):
             in_order = {"exitcode": 0, "signal": None, "message": "closed by torchrun, ended in order"}
             others.setdefault(beat.rank, {"rank": beat.rank, **in_order})
@@ -412,7 +413,7 @@ def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:
     """Name the collective and the rank that others waited for: the one furthest behind, for the longest time."""
-    beats, stuck = evidence.heartbeats(run), stuck_collective(run)
+    beats, stuck = read_heartbeats(run), stuck_collective(run)
     missing = () if stuck is None else stuck.missing
     others = [beat for beat in beats if (beat.rank in missing if missing else beat.rank != failure.rank)]
     late = min(others, key=lambda beat: (beat.place, beat.time), default=None)
@@ -435,17 +436,17 @@ def _lack_of_memory(run: RunDir) -> str | None:
 
 def _with_progress(failure: Failure, run: RunDir) -> Failure:
     rows = evidence.last_rows(run.metrics)
-    steps = {beat.rank: beat.step for beat in evidence.heartbeats(run)}
+    steps = {beat.rank: beat.step for beat in read_heartbeats(run)}
     known = [*steps.values(), *(step for row in rows[-1:] if (step := whole(row.get("step"))) is not None)]
     step = None if failure.rank is None else steps.get(failure.rank)
-    losses = (_number(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
+    losses = (float_of(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
     loss = next((loss for loss in losses if loss is not None), None)
     step = max(known, default=None) if step is None else step
     return replace(failure, step=step, loss=loss, log=evidence.output_path(run, failure.rank))
 
 
 def _at_step(run: RunDir, rank: int) -> str:
-    return next((f" at step {beat.step}" for beat in evidence.heartbeats(run) if beat.rank == rank), "")
+    return next((f" at step {beat.step}" for beat in read_heartbeats(run) if beat.rank == rank), "")
 
 
 def _whole(value: object) -> int | None:
@@ -453,11 +454,3 @@ def _whole(value: object) -> int | None:
     if isinstance(value, int) and value < 0:
         return None if whole(-value) is None else value
     return whole(value)
-
-
-def _number(value: object) -> float | None:
-    """Return a number that `strict_number` wrote; None for other values."""
-    try:
-        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    except (ValueError, OverflowError):
-        return None

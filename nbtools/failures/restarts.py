@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
-from nbtools.rundir.json_files import LARGEST_JSON_BYTES, finite, whole
+from nbtools.rundir.json_files import LARGEST_JSON_BYTES, finite, kept, whole
 from nbtools.rundir.rundir import RunDir
 
 _MAX_WITHOUT_PROGRESS = 3
@@ -48,7 +49,11 @@ class Restart:
 
 def read_restarts(run: RunDir) -> list[Restart]:
     """Return the automatic restarts, oldest first; damaged lines are skipped."""
-    found = map(Restart.from_json, last_rows(run.attempts, LARGEST_JSON_BYTES))
+    return list(kept(_restarts_in, run.attempts) or ())
+
+
+def _restarts_in(path: Path) -> list[Restart]:
+    found = map(Restart.from_json, last_rows(path, LARGEST_JSON_BYTES))
     return [restart for restart in found if restart is not None]
 
 

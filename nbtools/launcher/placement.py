@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch
-from nbtools.errors import FormatError, LaunchError, plural
+from nbtools.errors import LaunchError, plural
 from nbtools.failures import flight_recorder
 from nbtools.launcher.findings import Finding, ok, size, warn
 from nbtools.machine import network
@@ -196,7 +196,7 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
         return
     active: dict[str, int] = {}
     for run in map(RunDir, found_runs(runs)):
-        with contextlib.suppress(FormatError):  # of a newer nbtools
+        with contextlib.suppress(OSError):  # of a newer nbtools
             process = ProcessIdentity.from_json(read_json(run.process) or {}) if goes_on(run) else None
             if process is not None and process.is_here and has_started(run):
                 launch = mapping_at(read_json(run.launch) or {}, "launch")

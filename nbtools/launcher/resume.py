@@ -22,9 +22,9 @@ from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
-from nbtools.run.clean import in_use
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
+from nbtools.run.removal.clean import in_use
 from nbtools.run.run import Run
 from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values

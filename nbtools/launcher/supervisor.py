@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from nbtools.errors import FormatError, LaunchError
+from nbtools.errors import LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
@@ -514,7 +514,7 @@ class Supervisor:
     @property
     def _finished(self) -> dict[str, Any]:
         """Record of rank 0 on its end; empty without one."""
-        with contextlib.suppress(FormatError):  # the training has a newer nbtools
+        with contextlib.suppress(OSError):  # the training has a newer nbtools
             return read_json(self.run.finished) or {}
         return {}
 

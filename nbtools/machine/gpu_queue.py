@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.errors import FormatError
 from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
@@ -156,5 +155,5 @@ def _read(path: Path) -> Ticket | None:
         content = read_json(path) or {}
         gpus = tuple(int(index) for index in content["gpus"])
         return Ticket(int(path.stem), Path(str(content["run"])), gpus, frozenset(map(str, content["devices"])))
-    except (FormatError, KeyError, TypeError, ValueError, OverflowError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None

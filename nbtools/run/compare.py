@@ -6,22 +6,22 @@ import difflib
 import fnmatch
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nbtools.config import Launch
-from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, shown
+from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project, find_project
-from nbtools.run.lineage import ancestors, origin_in_words
+from nbtools.run.facts import origin as origin_of
+from nbtools.run.lineage import ancestors
 from nbtools.run.listing import Rows
-from nbtools.run.records import mapping_at, started_as
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import RunDir
@@ -31,8 +31,6 @@ MOST_RUNS = 20
 """Runs that one comparison draws; it names the others."""
 Facts = dict[str, str]
 """Field -> value as text. Fields of the config have their own names, all others a prefix: `launch.nproc_per_node`."""
-Meaning = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""Returns the values, of a recipe's config, that a record made before their fields existed lacks."""
 
 _OWN_VARIABLES = "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT"
 _IN_VERSIONS = "torch", "python"
@@ -90,15 +88,12 @@ class Comparison:
         return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
 
 
-def compare_runs(
-    *refs: object, project: Project | str | Path | None = None, meaning: Meaning | None = None
-) -> Comparison:
+def compare_runs(*refs: object, project: Project | str | Path | None = None) -> Comparison:
     """Read what differs between runs, of any script and in any state; curves are not read.
 
     Args:
         refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids; lists of these.
         project: where patterns look. Default: the project of the working directory.
-        meaning: returns the values that an older record of a recipe's config lacks.
 
     Raises:
         RunNotFoundError: a reference or pattern fits no run.
@@ -110,8 +105,8 @@ def compare_runs(
     facts: list[Facts] = []
     for run in chosen:
         try:
-            found = facts_of(run, meaning)
-        except (FormatError, OSError) as error:
+            found = facts_of(run)
+        except OSError as error:
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
             continue
         runs.append(run)
@@ -195,16 +190,13 @@ def _fitting(pattern: str, project: Project | str | Path | None) -> list[Run]:
 # --- what is recorded of a run ----------------------------------------------------------------------
 
 
-def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
+def facts_of(run: Run) -> Facts:
     """Return all recorded values of a run that may differ, as text; FormatError if a newer nbtools wrote the run."""
     launch, config = run.info, run.config or {}
     found: Facts = {"code.recipe": str(launch["recipe"] or "none")} if "recipe" in launch else {}
     values = mapping_at(config, "config")
     found |= _flattened("", values)
-    if meaning is not None and values and isinstance(launch.get("recipe"), str):
-        lacking = {name: value for name, value in meaning(launch["recipe"], values).items() if name not in values}
-        found |= {name: f"{value} (not recorded)" for name, value in _flattened("", lacking).items()}
-    found |= {} if values else _arguments(started_as(launch)["arguments"], f"{run.dir.resolve()}/")
+    found |= {} if values else _arguments(recorded_arguments(launch), f"{run.dir.resolve()}/")
     folder = f"{run.files.configs}/"
     changed = [str(word).removeprefix(folder) for word in mapping_at(launch, "program").get("config_values") or ()]
     found |= {f"arguments.config.{name}": value for name, _, value in (word.partition("=") for word in changed)}
@@ -216,7 +208,7 @@ def facts_of(run: Run, meaning: Meaning | None = None) -> Facts:
     found |= _flattened("machine.", {"host": launch.get("host"), **device})
     variables = mapping_at(launch, "env").items()
     found |= _flattened("variables.", {k: v for k, v in variables if not k.startswith(_OWN_VARIABLES)})
-    if origin := origin_in_words(launch.get("resumed_from")):
+    if origin := origin_of(launch):
         found["origin"] = origin
     return found
 
@@ -237,11 +229,10 @@ def _text(value: object) -> str:
 
 
 def _settings(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a launch: all fields, also those newer than the launch, and the given ones of Slurm."""
+    """Return the settings of a launch, and the given ones of Slurm."""
     if not recorded:
         return {}
-    defaults = {name: info.default for name, info in Launch.model_fields.items() if name != "cluster"}
-    settings = {**defaults, **Launch.values_before(recorded), **recorded}
+    settings = dict(recorded)
     if not isinstance(cluster := settings.pop("cluster", None), dict):
         return {**settings, "on": "this machine"}
     asked = {f"slurm.{name}": value for name, value in cluster.items() if value not in (None, "")}
@@ -309,7 +300,7 @@ def _differences(runs: Sequence[Run], facts: Sequence[Facts]) -> list[Difference
         if name.startswith("arguments.") and are_arguments:
             missing = "not given"
         values = [one.get(name, missing) for one in facts]
-        known = {value.removesuffix(" (not recorded)") for value in values if value is not None and value != MASK}
+        known = {value for value in values if value is not None and value != MASK}
         if len(known) > 1:
             shown_values = _scripts(values) if name == "code.script" else values
             found.append(Difference(name, tuple("–" if value is None else _cut(value) for value in shown_values)))

@@ -23,8 +23,9 @@ from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.project import user_cache
 from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
-from nbtools.run.run import Run, is_read, metric_sources
+from nbtools.run.run import Run
 from nbtools.rundir.atomic import write_file
+from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 from nbtools.user_config import config_folder
@@ -35,7 +36,7 @@ SMALL_BYTES: Final = 1 << 20
 """Size of a file that is read in about 15 ms; smaller files are not cached."""
 _MOST_CACHED_BYTES: Final = 256 << 20
 """Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 _HEAD_BYTES: Final = 64 << 10
 _FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
 
@@ -105,7 +106,7 @@ def read_curves(run: Run) -> Curves:
         return found
     stamp = curve_files(run)
     found = curves_of(run.history)
-    stamp += [_stamp_of(source.name) for source in metric_sources(run)]
+    stamp += [_stamp_of(source.name) for source in run.rows.sources]
     if sum(size for _, _, size, _ in stamp) > SMALL_BYTES and not run.history.num_unread_bytes:
         with contextlib.suppress(OSError):  # no home, or a full disk
             path = _cache_file(run, make=True)
@@ -144,7 +145,7 @@ def first_curves(run: Run) -> tuple[Curves, str] | None:
 
     None if its rows are few, or have been read.
     """
-    if is_read(run) or num_bytes(run) <= SMALL_BYTES:
+    if run.rows.is_read or num_bytes(run) <= SMALL_BYTES:
         return None
     if (found := cached(run)) is not None:
         return found, ""
@@ -156,7 +157,7 @@ def first_curves(run: Run) -> tuple[Curves, str] | None:
 
 def read_rows(run: Run) -> int:
     """Read all rows of a run, and return their number; the curves of a long one are kept for the next look at it."""
-    was_read = is_read(run)
+    was_read = run.rows.is_read
     num_rows = max(run.history.num_rows, run.own_history.num_rows)
     if not was_read and num_bytes(run) > SMALL_BYTES:
         read_curves(run)
@@ -257,7 +258,7 @@ def num_bytes(run: Run) -> int:
 
 
 def curve_files(run: Run) -> list[list[Any]]:
-    """Return what changes with the rows: name and patterns, inode, size and time of each file that they are in."""
+    """Return what changes with the rows: name and patterns, time, size and inode of each file that they are in."""
     found: list[list[Any]] = []
     for folder, step in [(run.dir, 0), *ancestors(run.dir, run.info)]:
         files, launch = RunDir(folder), launch_of(folder)
@@ -270,10 +271,7 @@ def curve_files(run: Run) -> list[list[Any]]:
 
 
 def _stamp_of(path: str) -> list[Any]:
-    with contextlib.suppress(OSError):
-        status = Path(path).stat()
-        return [path, status.st_ino, status.st_size, status.st_mtime_ns]
-    return [path, 0, 0, 0]
+    return [path, *(file_stamp(path) or (0, 0, 0))]
 
 
 def _cache_file(run: Run, *, make: bool = False) -> Path:

@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import shown
 from nbtools.run.records import mapping_at
-from nbtools.rundir.json_files import MAX_STEP, read_json, read_small, whole
-from nbtools.rundir.rundir import RunDir, found_runs, is_run
-from nbtools.rundir.tail import one_line
+from nbtools.rundir.json_files import MAX_STEP, read_small, whole
+from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_of
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
@@ -27,12 +24,6 @@ def resumed_step(launch: dict[str, Any]) -> int:
     return whole(mapping_at(launch, "resumed_from").get("step")) or 0
 
 
-def _rows_until(launch: dict[str, Any]) -> int:
-    """Return the step up to which the parent's rows count: all do if the checkpoint did not say its step."""
-    step = whole(mapping_at(launch, "resumed_from").get("step"))
-    return MAX_STEP if step is None else step
-
-
 def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
     """Return the run's ancestors, nearest first, each with the step at which its child resumed.
 
@@ -44,8 +35,9 @@ def ancestors(run: Path, launch: dict[str, Any]) -> list[tuple[Path, int]]:
         if parent.name in seen:
             return []
         seen.add(parent.name)
-        found.append((parent, _rows_until(launch)))
-        run, launch = parent, read_json(RunDir(parent).launch) or {}
+        step = whole(mapping_at(launch, "resumed_from").get("step"))
+        found.append((parent, MAX_STEP if step is None else step))  # all rows if the checkpoint did not say its step
+        run, launch = parent, launch_of(parent)
     return found
 
 
@@ -98,27 +90,3 @@ class Origins:
             found |= new
             left += new
         return found - {name}
-
-
-def origin_in_words(resumed_from: object) -> str:
-    """Describe `resumed_from` of a launch.json: `forked from ID at step 200: batch_size 16 -> 32`."""
-    if not isinstance(resumed_from, dict):
-        return ""
-    step, name = resumed_from.get("step"), resumed_from.get("checkpoint")
-    about = "about " if resumed_from.get("is_estimate") is True else ""
-    at = f"checkpoint {shown(name)}" if step is None else f"{about}step {step}"
-    where = f"from {resumed_from.get('run')} at {at}"
-    changes = resumed_from.get("changes")
-    if not isinstance(changes, dict) or not changes:
-        return f"resumed {where}"
-    is_fork = changes.keys() - {"nproc_per_node", "effective_batch"}
-    return f"{'forked' if is_fork else 'resumed'} {where}: {changes_in_words(changes)}"
-
-
-def changes_in_words(changes: Mapping[str, object]) -> str:
-    """Describe changes that are given as pairs of an old and a new value; those of `arguments` are appended ones."""
-    pairs = {name: pair for name, pair in changes.items() if isinstance(pair, Sequence) and len(pair) == 2}
-    if "arguments" in pairs:
-        added = one_line(str(pairs.pop("arguments")[1]), 200)
-        return ", ".join(filter(None, [changes_in_words(pairs), f"adds the arguments {added}"]))
-    return ", ".join(f"{name} {shown(pair[0], 40)} -> {shown(pair[1], 40)}" for name, pair in pairs.items())

@@ -11,14 +11,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
-from nbtools.errors import FormatError, RunNotFoundError, html_table, plural
+from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
+from nbtools.run import facts
 from nbtools.run.records import Records, local_time, mapping_at
-from nbtools.run.run import Run, newest_metrics, remaining_s
+from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import retried, write_file
-from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -74,7 +75,7 @@ class Rows:
         self.runs = runs
         self._known: dict[str, tuple[Stamp, RunRow]] = {}
         self._is_changed = False
-        with contextlib.suppress(OSError, FormatError):
+        with contextlib.suppress(OSError):
             for name, entry in mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items():
                 with contextlib.suppress(TypeError, ValueError, KeyError, IndexError):
                     number = [int(part) for part in entry["stamp"]]
@@ -115,14 +116,13 @@ class Rows:
             return row
         try:
             run = self.run(row.id)
-            run.records = _Once(run.files)
             step = run.step if known is None or row.step is None else row.step  # the record of the end has it
-            metrics = {} if row.loss is not None else newest_metrics(run)
-            waits = "" if row.is_final else waiting_for(run.records) or limit_in_words(run)
+            metrics = {} if row.loss is not None else run.rows.newest_metrics
+            waits = "" if row.is_final else waiting_for(run.records) or job_limit(run)
             problem = "; ".join(filter(None, (unsaved(run.records), waits)))
-            loss = finite_or_not(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
+            loss = float_of(metrics.get("train/loss", metrics.get("loss"))) if metrics else row.loss
             row = row._replace(step=step, total_steps=run.total_steps, loss=loss, problem=problem)
-        except (FormatError, OSError, RunNotFoundError) as error:
+        except (OSError, RunNotFoundError) as error:
             return row._replace(problem=str(error))
         if known is not None:
             row = row._replace(is_complete=True)
@@ -134,10 +134,8 @@ class Rows:
         return _listed(self.runs / name)
 
     def summary(self, name: str) -> dict[str, Any]:
-        """Return the brief summary of a run; each of its records is read once."""
-        run = self.run(name)
-        run.records = _Once(run.files)
-        return run.summary(brief=True)
+        """Return the brief summary of a run."""
+        return self.run(name).summary(brief=True)
 
     def save(self) -> None:
         """Write the added rows into the user's cache folder, if that is possible."""
@@ -171,29 +169,16 @@ class Rows:
 
     def _read(self, name: str, stamp: Stamp | None) -> RunRow:
         path = self.runs / name
-        records = _Once(RunDir(path))
+        records = Records(RunDir(path))
         try:
             # A stamp tells whether there are labels; most runs have none.
             row = _row_of(path, records, Labels() if stamp is not None and stamp[2:] == (0, 0) else records.labels)
             has_ended = records.exit is not None
-        except (FormatError, OSError) as error:
+        except OSError as error:
             return RunRow(name, name_of(name), "", "", "", launch_order(path, {}), problem=str(error))
         if stamp is not None and has_ended:
             self._known[name], self._is_changed = (stamp, row), True
         return row
-
-
-class _Once(Records):
-    """Records that read each existing file once, and do not check whether it was replaced."""
-
-    def __init__(self, files: RunDir) -> None:
-        super().__init__(files)
-        self._once: dict[Path, dict[str, Any]] = {}
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        if (known := self._once.get(path)) is None and (known := read_json(path)) is not None:
-            self._once[path] = known
-        return known
 
 
 def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
@@ -214,16 +199,11 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         ended_at=ended,
         duration_s=duration,
         step=whole(finished.get("step")),
-        loss=finite_or_not(metrics.get("train/loss", metrics.get("loss"))),
+        loss=float_of(metrics.get("train/loss", metrics.get("loss"))),
         order=launch_order(path, launch),
         tags=labels.tags,
         note=labels.note,
     )
-
-
-def finite_or_not(value: object) -> float | None:
-    """Return a number of a record as a float, finite or not; None for any other value."""
-    return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
 
 
 def _row_from(name: str, values: Sequence[Any]) -> RunRow:
@@ -236,7 +216,7 @@ def _row_from(name: str, values: Sequence[Any]) -> RunRow:
         duration_s=finite(row.duration_s),
         step=whole(row.step),
         total_steps=whole(row.total_steps),
-        loss=finite_or_not(row.loss),
+        loss=float_of(row.loss),
         order=(float(started), bool(is_copy), int(written)),
         tags=tuple(map(str, row.tags)),
     )
@@ -306,8 +286,8 @@ class RunList(Sequence[Run]):
 
 def cells(row: RunRow) -> tuple[str, str, str, str]:
     """Return state, step, loss and duration of a completed row as text."""
-    step = "" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
     took = "" if row.duration_s is None or row.duration_s < 0 else str(timedelta(seconds=round(row.duration_s)))
+    step = facts.steps(row.step, row.total_steps)
     return row.state, step, "" if row.loss is None else f"{row.loss:.5g}", took
 
 
@@ -345,12 +325,12 @@ def _listed(path: Path) -> Run:
     return Run(path if path.is_symlink() else RunDir(path))
 
 
-def limit_in_words(run: Run) -> str:
+def job_limit(run: Run) -> str:
     """Return when a run's job ends by its time limit, and whether before the last step; empty without a limit."""
     if (left_s := time_left_s(run.records)) is None:
         return ""
-    early = ", before the training" if ends_too_early(left_s, remaining_s(run)) else ""
-    return f"job {job_in_words(run.records)} ends in {timedelta(seconds=round(max(0.0, left_s)))}{early}"
+    limit = facts.time_limit(left_s, is_early=ends_too_early(left_s, remaining_s(run)))
+    return f"job {job_in_words(run.records)} {limit}"
 
 
 def active_run(script: Path, project: Project) -> Run | None:
@@ -359,7 +339,7 @@ def active_run(script: Path, project: Project) -> Run | None:
     for path in found_runs(project.runs):
         if RunDir(path).exit.exists():  # it has ended, whatever else its files contain
             continue
-        with contextlib.suppress(FormatError, RunNotFoundError, OSError):  # of a newer nbtools, or just removed
+        with contextlib.suppress(RunNotFoundError, OSError):  # of a newer nbtools, or just removed
             run = _listed(path)
             same = run.info.get("script_sha256") == wanted and not run.info.get("args")
             if same and not run.state.is_final:

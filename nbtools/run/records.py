@@ -2,16 +2,13 @@
 
 import contextlib
 import json
-import re
 import signal
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from nbtools.errors import FormatError
-from nbtools.rundir.json_files import finite, read_json
-from nbtools.rundir.names import Labels, labels_file
+from nbtools.rundir.json_files import finite, kept, read_json
+from nbtools.rundir.names import Labels, read_labels
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
@@ -26,39 +23,36 @@ class Records:
 
     def __init__(self, files: RunDir) -> None:
         self.files = files
-        self._known: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     @property
     def launch(self) -> dict[str, Any]:
         """Content of launch.json; empty until that file exists."""
-        return self._read(self.files.launch) or {}
+        return kept(read_json, self.files.launch) or {}
 
     @property
     def config(self) -> dict[str, Any] | None:
         """The config as run, the values that flags overrode, and what is derived; None before training starts."""
-        return self._read(self.files.config)
+        return kept(read_json, self.files.config)
 
     @property
     def process(self) -> ProcessIdentity | None:
         """The process to signal: the supervisor, or the torchrun or Python process that was started by hand."""
-        return ProcessIdentity.from_json(self._read(self.files.process) or {})
+        return ProcessIdentity.from_json(kept(read_json, self.files.process) or {})
 
     @property
     def finished(self) -> dict[str, Any]:
         """Content of finished.json, written by rank 0 at its end; empty without that file."""
-        return self._read(self.files.finished) or {}
+        return kept(read_json, self.files.finished) or {}
 
     @property
     def exit(self) -> dict[str, Any] | None:
         """Content of exit.json, written by the supervisor at the end; None without that file."""
-        return self._read(self.files.exit)
+        return kept(read_json, self.files.exit)
 
     @property
     def labels(self) -> Labels:
         """The name, tags and note that the user gave the run."""
-        with contextlib.suppress(FormatError):
-            return Labels.from_json(self._read(labels_file(self.files)) or {})
-        return Labels()
+        return read_labels(self.files)
 
     @property
     def started_at(self) -> float | None:
@@ -90,17 +84,6 @@ class Records:
         """Duration that the supervisor measured, which does not depend on the clock of the day; None until the end."""
         return finite((self.exit or {}).get("duration_s"))
 
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        stamp = status.st_ino, status.st_mtime_ns
-        known, content = self._known.get(path, (None, None))
-        if known != stamp and (content := read_json(path)) is not None:
-            self._known[path] = stamp, content
-        return content
-
 
 def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object under `name`; an empty one if the value is missing or of another type."""
@@ -108,18 +91,17 @@ def mapping_at(content: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def weights_in_words(config: dict[str, Any] | None) -> dict[str, str]:
-    """Return what each model of a config.json took from files, by the field that names them."""
-    weights = mapping_at(config or {}, "weights")
-    return {
-        field: str(report["note"]) for field, report in weights.items() if isinstance(report, dict) and "note" in report
-    }
-
-
 def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the script in a launch.json."""
     args = launch.get("args")
     return [str(word) for word in args] if isinstance(args, list) else []
+
+
+def written_by(records: Records) -> tuple[str | None, list[str], float | None, float | None]:
+    """Return working directory, arguments, start and end time, which locate the files that a program wrote."""
+    launch = records.launch
+    cwd = launch.get("cwd")
+    return cwd if isinstance(cwd, str) else None, recorded_arguments(launch), records.started_at, records.ended_at
 
 
 def stop_signal(launch: Mapping[str, Any]) -> signal.Signals:
@@ -144,15 +126,6 @@ def checkpoints_and_resume(launch: Mapping[str, Any]) -> tuple[str, tuple[str, .
 def remembered(root: str, script: str) -> dict[str, Any]:
     """Return what the user has said of the `checkpoints` and the `resume` of a script, as launch.json names it."""
     return decided_for("checkpoints", root, script)
-
-
-def started_as(launch: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments, the working directory and the Python of a launch.json; None for what it does not name."""
-    argv = found if isinstance(found := launch.get("argv"), list) else []
-    is_python = bool(argv) and re.match(r"python[\d.]*$", Path(str(argv[0])).name) is not None
-    python = str(argv[0]) if is_python else None
-    cwd = launch.get("cwd")
-    return {"arguments": recorded_arguments(launch), "cwd": cwd if isinstance(cwd, str) else None, "python": python}
 
 
 def local_time(unix: float | None) -> str:

@@ -5,48 +5,38 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import FormatError, RunFailed, RunNotFoundError, html_table, plural
+from nbtools.errors import RunFailed, RunNotFoundError, html_table
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
-from nbtools.metrics.history import History, newest_rows
-from nbtools.metrics.joined_runs import joined_runs
+from nbtools.metrics.history import History
 from nbtools.metrics.printed.grammars import read_line
-from nbtools.metrics.printed.log import LogMetrics
-from nbtools.metrics.printed.plans import LineKind
-from nbtools.metrics.printed.run_patterns import curve_patterns, log_metrics
-from nbtools.metrics.printed.shapes import folded, numbers_in
+from nbtools.metrics.printed.shapes import folded
 from nbtools.metrics.readers.checkpoint_steps import with_steps
-from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.sources import MetricSource
 from nbtools.project import find_project, located
+from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
-from nbtools.run.lineage import ancestors, origin_in_words, parent_folder
+from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, started_as, stop_signal, weights_in_words
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, stop_signal, written_by
+from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
-from nbtools.run.state import RunState, commands_to_join, state_of, stopped_in_words, unsaved, waiting_for, why_stopped
+from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
-from nbtools.rundir.git_source import source_in_words
-from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.json_files import MAX_STEP, finite, strict_number, whole
+from nbtools.rundir.heartbeat import read_heartbeats
+from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
-from nbtools.rundir.tail import Tail, last_lines, one_line
+from nbtools.rundir.tail import last_lines, one_line
 
-_SHIFTED = "its steps begin again after the resume: drawn {:,} steps later, behind the curve of its parent"
-_READ_BY = {"pattern": "by your pattern", "template": "as the source prints it", "grammar": "in a known form"}
-_SMALL_BYTES = 1 << 20
-"""Size of metrics.jsonl from which a look at the newest rows of a program takes them from it alone."""
 SILENT_S = 300.0
 """Seconds without output after which a program without curves is reported as silent."""
 
@@ -67,6 +57,8 @@ class Run:
         dir: The run directory.
         files: The paths of the files in it.
         records: The content of its JSON files.
+        rows: Its metric rows, and where they come from.
+        of_program: The checkpoints of a user's program.
 
     Raises:
         RunNotFoundError: No run matches, or several do.
@@ -76,19 +68,10 @@ class Run:
         self.files = ref if isinstance(ref, RunDir) else RunDir(_located(ref))
         self.id, self.dir = self.files.id, self.files.path
         self.records = Records(self.files)
+        self.rows, self.of_program = RunHistory(self.files), ForeignCheckpoints(self.dir)
         self._reading = threading.RLock()
-        self._own, self._own_tail = History(), Tail(self.files.metrics)
-        self._joined_tail = Tail(self.files.metrics)
-        self._joined: History | None = None
-        self._newest: tuple[object, tuple[int, dict[str, float]]] | None = None
         self._parent: Run | None = None
-        self._ancestors: list[tuple[Path, int]] | None = None
         self._last_step: int | None = None
-        self._is_read = False
-        self._known: tuple[object, tuple[LogMetrics, FoundMetrics]] | None = None
-        self._foreign = ForeignCheckpoints(self.dir)
-        self._earlier: list[tuple[History, int]] = []
-        self._shift, self._joined_key = 0, object()
 
     @classmethod
     def latest(cls) -> Self:
@@ -142,19 +125,19 @@ class Run:
 
     def _with_progress(self, failure: Failure) -> Failure:
         """Add the last step and loss of a program from its curves, which the supervisor does not read."""
-        if not self._has_program_log or failure.loss is not None:
+        if not self.rows.is_program or failure.loss is not None:
             return failure
         rows = self.own_history
         step = failure.step
         if step is None and rows.has_steps and rows.last_step is not None:
-            step = rows.last_step + shift_of(self)
+            step = rows.last_step + self.rows.shift
         return replace(failure, step=step, loss=rows.last("train/loss") if "train/loss" in rows else None)
 
     @property
     def stragglers(self) -> list[Straggler]:
         """The ranks that hang, or that the others wait for; empty unless the run is RUNNING."""
         beats = read_heartbeats(self.files) if self.state is RunState.RUNNING else []
-        return stragglers(beats, time.time(), self._newest_rows().pace()[0] if beats else None)
+        return stragglers(beats, time.time(), self.rows.newest.pace()[0] if beats else None)
 
     @property
     def step(self) -> int:
@@ -162,15 +145,21 @@ class Run:
 
         A program whose count begins again after a resume is counted on from its parent, as in `history`.
         """
-        return last_step(self, lambda: read_heartbeats(self.files))
+        recorded = whole(self.records.finished.get("step"))
+        if recorded is not None:
+            return recorded
+        if (last := self._last_step) is None:
+            has_ended = self.records.exit is not None  # no row follows, so the value can be kept
+            beats = read_heartbeats(self.files)
+            last = max(self.rows.newest_values[0] + self.rows.shift, *(beat.step for beat in beats), 0)
+            self._last_step = last if has_ended else None
+        return last
 
     @property
     def total_steps(self) -> int | None:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
-        num_epochs = None if self.info.get("resumed_from") else whole(self.info.get("num_epochs"))
-        derived = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        total = derived or (self._readers[1].total_steps(num_epochs) if self._has_program_log else None)
-        return total and total + shift_of(self)
+        total = whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self.rows.total_steps
+        return total and total + self.rows.shift
 
     @property
     def parent(self) -> "Run | None":
@@ -185,106 +174,29 @@ class Run:
     @property
     def own_history(self) -> History:
         """Metric rows of this run alone; each access reads only the rows that were added since the last."""
-        self._own.follow(self._own_tail)  # without the lock: a long file takes seconds
-        with self._reading:
-            self._is_read = True
-            return self._readers[1].history(*self._written_where_and_when) if self._has_program_log else self._own
-
-    @property
-    def _has_program_log(self) -> bool:
-        """Whether the run has started a user's program: its curves come from more than metrics.jsonl."""
-        return self._has_program and has_started(self.files)
-
-    @property
-    def _written_where_and_when(self) -> tuple[str | None, list[str], float | None, float | None]:
-        """Working directory, arguments, start and end time, which locate the files of a program."""
-        cwd, args = self.info.get("cwd"), self.info.get("args")
-        words = [word for word in args if isinstance(word, str)] if isinstance(args, list) else []
-        return cwd if isinstance(cwd, str) else None, words, self.records.started_at, self.records.ended_at
-
-    @property
-    def _readers(self) -> tuple[LogMetrics, FoundMetrics]:
-        """The readers of a program's curves: of its log, and of all; new ones once the user chose other curves."""
-        with self._reading:
-            curves = curve_patterns(self.info)
-            if self._known is None or self._known[0] != curves:
-                printed = log_metrics(self.files, self.info)
-                self._known = curves, (printed, FoundMetrics(self.dir, printed, self._own))
-            return self._known[1]
-
-    def _newest_rows(self) -> History:
-        """Return the newest metric rows, at least: the whole file is not read for them."""
-        with self._reading:
-            status = _status(self.files.metrics)
-            is_small = status is None or (self._has_program_log and status.st_size < _SMALL_BYTES)
-            return self.own_history if self._has_rows or is_small else newest_rows(self.files.metrics)
-
-    @property
-    def _has_rows(self) -> bool:
-        return self._is_read and self._own.num_rows > 0
-
-    def _newest_values(self) -> tuple[int, dict[str, float]]:
-        """Return the last step (0: none) and the last values in the newest rows; reads them again if they changed."""
-        with self._reading:
-            stamp = None
-            if not self._has_program_log and (status := _status(self.files.metrics)):
-                stamp = status.st_ino, status.st_size, status.st_mtime_ns, self._has_rows
-            if self._newest is None or stamp is None or stamp != self._newest[0]:
-                rows = self._newest_rows()
-                self._newest = stamp, (rows.last_step or 0, _last_values(rows))
-            return self._newest[1]
+        return self.rows.own
 
     @property
     def history(self) -> History:
         """Metric rows of this run, preceded by those of the runs it resumed, up to the step of each resume."""
-        with self._reading:
-            if self._ancestors is None and self.info:
-                self._ancestors = ancestors(self.dir, self.info)
-        if not self._ancestors:
-            return self.own_history
-        if self._has_program_log:
-            return self._joined_program(self.own_history)
-        if self._joined is None:  # the ancestors have ended, so they are read once
-            parts = [(Run(path).own_history, step) for path, step in reversed(self._ancestors)]
-            joined = History.chained([*parts, (History(), MAX_STEP)])
-            with self._reading:
-                self._joined = joined if self._joined is None else self._joined
-        self._joined.follow(self._joined_tail)
-        return self._joined
-
-    def _joined_program(self, own: History) -> History:
-        """Return the rows of a program after those of the runs it resumed."""
-        with self._reading:
-            key = id(own), own.version
-            if self._joined is None or key != self._joined_key:
-                earlier = reversed(self._ancestors or ())
-                self._earlier = self._earlier or [(Run(path).own_history, step) for path, step in earlier]
-                self._joined, self._shift = joined_runs([*self._earlier, (own, MAX_STEP)])
-                self._joined_key = key
-            return self._joined
+        return self.rows.joined
 
     @property
     def metrics(self) -> dict[str, float]:
         """The last value of every metric."""
-        return _last_values(self.own_history)
+        return last_values(self.own_history)
 
     @property
     def checkpoints(self) -> list[AnyCheckpoint]:
         """Checkpoints of this run, oldest first; those of a program of the user's are known by their names."""
         saved = checkpoints_in(self.files.checkpoints)
-        if saved or not self._has_program_log:
+        if saved or not self.rows.is_program:
             return [*saved]
         with self._reading:
-            found = self._foreign.look(*self._written_where_and_when, pattern_of(self))
+            found = self.of_program.look(*written_by(self.records), pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
-            own = self.own_history
-            return [*with_steps(found, own, shift_of(self))]
-
-    @property
-    def _has_program(self) -> bool:
-        """Whether the run runs a user's program, not a recipe."""
-        return self.info.get("recipe") is None and (self.config or {}).get("recipe") is None
+            return [*with_steps(found, self.own_history, self.rows.shift)]
 
     @property
     def media(self) -> list[media.MediaItem]:
@@ -377,7 +289,7 @@ class Run:
             brief: Take the metrics from the record of the end, else from the newest rows; the others are not read.
         """
         saved, state, failure = self.checkpoints, self.state, self.failure
-        metrics = newest_metrics(self) if brief else self.metrics
+        metrics = self.rows.newest_metrics if brief else self.metrics
         best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
         return {
             "id": self.id,
@@ -385,14 +297,14 @@ class Run:
             "tags": list(labels.tags),
             "note": labels.note,
             "script": self.info.get("script"),
-            **started_as(self.info),
+            **facts.started_as(self.info),
             "state": str(state),
             "returncode": self.returncode,
             "step": self.step,
             "total_steps": self.total_steps,
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
             "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
-            "curves": curve_sources(self),
+            "curves": self.rows.notes,
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "shared": shared_outputs(self),
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
@@ -403,7 +315,7 @@ class Run:
             "stopped_on": why_stopped(self.records),
             "unsaved": unsaved(self.records),
             "outputs": one_line(str(self.records.finished.get("outputs") or ""), 500),
-            "why_stopped": stopped_in_words(self.records) if state is RunState.STOPPED else "",
+            "why_stopped": facts.stopped_by(self.records) if state is RunState.STOPPED else "",
             "eta_s": remaining_s(self),
             "job": job_facts(self.records, is_active=not state.is_final),
             "join": {str(node): command for node, command in commands_to_join(self.records).items()},
@@ -412,71 +324,26 @@ class Run:
             "started_at": self.records.began_at,
             "ended_at": self.records.ended_at,
             "parent": parent.id if (parent := self.parent) else None,
-            "code": source_in_words(self.info),
-            "origin": origin_in_words(self.info.get("resumed_from")),
-            "weights": weights_in_words(self.config),
+            "code": facts.commit(self.info),
+            "origin": facts.origin(self.info),
+            "weights": facts.weights(self.config),
         }
 
     def __repr__(self) -> str:
         try:
-            return f"Run({self.id!r}, {self.state}, step {step_of_total(self)})"
-        except (FormatError, OSError) as error:
+            return f"Run({self.id!r}, {self.state}, step {facts.steps(self.step, self.total_steps)})"
+        except OSError as error:
             return f"Run({self.id!r}, unreadable: {one_line(str(error))})"
 
     def _repr_html_(self) -> str:
         try:
-            rows = [("state", str(self.state)), ("step", step_of_total(self)), ("directory", str(self.dir))]
+            rows = [("state", str(self.state)), ("step", facts.steps(self.step, self.total_steps))]
+            rows += [("directory", str(self.dir))]
             rows += [(name, f"{value:.4g}") for name, value in sorted(self.metrics.items())]
             rows += [] if (failure := self.failure) is None else [("failure", failure.headline)]
-        except (FormatError, OSError) as error:
+        except OSError as error:
             rows = [("unreadable", str(error))]
         return html_table([(self.id, ""), *rows])
-
-
-def last_step(run: Run, read: Callable[[], Sequence[RankHeartbeat]]) -> int:
-    """Return `run.step`; `read`, which returns the ranks' heartbeats, is called only if needed."""
-    recorded = whole(run.records.finished.get("step"))
-    if recorded is not None:
-        return recorded
-    if (last := run._last_step) is None:
-        has_ended = run.records.exit is not None  # no row follows, so the value can be kept
-        last = max(run._newest_values()[0] + shift_of(run), *(beat.step for beat in read()), 0)
-        run._last_step = last if has_ended else None
-    return last
-
-
-def curve_sources(run: Run) -> list[str]:
-    """Return, a line each, from which file the curves of a script come, and what was seen but not understood."""
-    if not run._has_program_log or run.own_history is run._own:
-        return []
-    notes, kinds = run._readers[1].notes(), line_kinds(run)
-    drawn = [kind for kind in kinds if any(name in run.own_history for name in kind.curves)]
-    if kinds:
-        notes[0] += f"; {plural(len(kinds), 'kind')} of lines with numbers, {len(drawn)} drawn"
-    for kind in drawn:
-        counted = f"counted by {kind.counter}" if kind.counter else "without a counter"
-        read = _READ_BY.get(kind.source, kind.source)
-        notes.append(f"{', '.join(kind.curves)}: {read}, {counted}: {one_line(kind.example, 200)}")
-    notes += [_SHIFTED.format(run._shift)] if shift_of(run) else []
-    return notes
-
-
-def line_kinds(run: Run) -> list[LineKind]:
-    """Return the kinds of lines with numbers that a program printed, the most frequent first; none for a recipe."""
-    hidden = secrets_of(run.files) if run._has_program_log else []
-    kinds = run._readers[0].kinds if run._has_program_log else []
-    kinds = [replace(kind, example=without_secrets(kind.example, hidden)) for kind in kinds]
-    return [kind for kind in kinds if numbers_in(kind.example)]
-
-
-def metric_sources(run: Run) -> list[MetricSource]:
-    """Return the files from which the curves of a script come, with what counts their rows; those found so far."""
-    return run._readers[1].sources if run._has_program_log else []
-
-
-def shift_of(run: Run) -> int:
-    """Return by how many steps the rows of a run are shifted in its history: its program began to count again."""
-    return run._shift if run._has_program_log and run.parent is not None and len(run.history) else 0
 
 
 def pattern_of(run: Run) -> str:
@@ -490,13 +357,13 @@ def shared_outputs(run: Run) -> list[str]:
     return [
         f"{folder}: its checkpoints are not listed, since {other} ran at the same time and may have written them; give "
         "each run a folder of its own"
-        for folder, other in (run._foreign.shared if run._has_program_log else {}).items()
+        for folder, other in run.of_program.shared.items()
     ]
 
 
 def why_no_checkpoints(run: Run) -> str:
     """Return why no checkpoint of a program is listed; empty if one is, and of a recipe."""
-    if run.checkpoints or not run._has_program_log:
+    if run.checkpoints or not run.rows.is_program:
         return ""
     pattern = pattern_of(run)
     usual = f"none of its files is named {pattern}" if pattern else "none of its files has a checkpoint's name"
@@ -505,7 +372,7 @@ def why_no_checkpoints(run: Run) -> str:
 
 def silent_s(run: Run) -> float | None:
     """Return the seconds since a running program without a metric last printed; None for every other run."""
-    if run._has_program_log and run.state is RunState.RUNNING and run.own_history.last_step is None:
+    if run.rows.is_program and run.state is RunState.RUNNING and run.own_history.last_step is None:
         with contextlib.suppress(OSError):
             return max(0.0, time.time() - run.files.log.stat().st_mtime)
     return None
@@ -515,7 +382,7 @@ def remaining_s(run: Run) -> float | None:
     """Return the estimated seconds to the last step of an active run; None if unknown."""
     if run.state.is_final:
         return None
-    pace, _ = run._newest_rows().pace()  # without the pause between the parent and the resume
+    pace, _ = run.rows.newest.pace()  # without the pause between the parent and the resume
     return max(0, run.total_steps - run.step) * pace if pace and run.total_steps else None
 
 
@@ -526,41 +393,6 @@ def _without_row(failure: Failure) -> Failure:
     if row is None or not row.values or not row.counters:
         return failure
     return replace(failure, message=f"{head} without a message (sys.exit?)")
-
-
-def is_read(run: Run) -> bool:
-    """Whether the metric rows of a run were read before, so that its history takes little time."""
-    return run._is_read
-
-
-def newest_history(run: Run) -> History:
-    """Return the newest metric rows of a run, at least; a long file is not read for them."""
-    return run._newest_rows()
-
-
-def newest_value(run: Run, name: str) -> float | None:
-    """Return the last value of a metric in the newest rows of a run; None if they lack it."""
-    return run._newest_values()[1].get(name)
-
-
-def newest_metrics(run: Run) -> dict[str, float]:
-    """Return the metrics that a run recorded at its end, else the last values in its newest rows."""
-    recorded = mapping_at(run.records.finished, "metrics")
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if recorded:
-            return {name: float(value) for name, value in recorded.items()}
-    return dict(run._newest_values()[1])
-
-
-def _last_values(history: History) -> dict[str, float]:
-    found = {name: history.last(name) for name in history}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _status(path: Path) -> os.stat_result | None:
-    with contextlib.suppress(OSError):
-        return path.stat()
-    return None
 
 
 def _located(ref: str | Path) -> Path:
@@ -587,9 +419,3 @@ def _removed(runs: Path, name: str) -> Path | None:
     """Return the path of a run whose directory was removed while its processes live, by its id or name."""
     found = [run.path for run in processes.removed_runs(runs) if name in (run.id, name_of(run.id))]
     return found[-1] if found else None
-
-
-def step_of_total(run: Run) -> str:
-    """Return the step of a run, and the number of steps where that is known: `20/400`."""
-    total = run.total_steps
-    return f"{run.step}" if total is None else f"{run.step}/{total}"

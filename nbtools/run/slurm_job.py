@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nbtools.failures.evidence import end_of
+from nbtools.failures.evidence import text_end
 from nbtools.machine import slurm
 from nbtools.run.records import Records, mapping_at
 from nbtools.rundir.json_files import finite, read_json, whole
@@ -190,7 +190,7 @@ def end_in_words(records: Records) -> str:
 
 def _output(run: RunDir) -> str:
     """Return the end of the job's output since the newest attempt was prepared."""
-    return end_of(run.job_log, whole((read_json(run.job) or {}).get("log_start")) or 0)
+    return text_end(run.job_log, whole((read_json(run.job) or {}).get("log_start")) or 0)
 
 
 def _is_copy(records: Records) -> bool:

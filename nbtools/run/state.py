@@ -5,7 +5,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.errors import FormatError, plural, spoken
+from nbtools.errors import plural, spoken
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members
@@ -54,17 +54,21 @@ def state_of(records: Records) -> RunState:
     if goes_on(records.files):
         return RunState.RUNNING if has_started(records.files) else RunState.QUEUED
     # The run may have ended between the two checks: the records are final only once the lock is free.
-    return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")), RunState.LOST)
+    return _recorded(records) or RunState.LOST
 
 
 def _on_slurm(records: Records) -> RunState:
     if in_job(records):
         job, is_started = job_of(records), records.process is not None and has_started(records.files)
         return RunState.RUNNING if is_started and not (job and is_waiting(job)) else RunState.QUEUED
-    if (state := _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))) is not None:
+    if (state := _recorded(records)) is not None:
         return state
     why = why_ended(records)
     return RunState.STOPPED if why == CANCELLED else RunState.FAILED if why else RunState.LOST
+
+
+def _recorded(records: Records) -> RunState | None:
+    return _by_supervisor(records) or _BY_RANK_0.get(str(records.finished.get("why")))
 
 
 def _by_supervisor(records: Records) -> RunState | None:
@@ -93,14 +97,6 @@ def unsaved(records: Records) -> str:
         return ""
     newest = f"nothing was saved since step {since:,}" if since else "nothing was saved"
     return f"no checkpoint at step {step:,} ({one_line(str(found.get('error')), 200)}): {newest}"
-
-
-def stopped_in_words(records: Records) -> str:
-    """Return by what a STOPPED run was: `on request`, `by stop_on`, or Slurm's reason."""
-    if mapping_at(records.exit or {}, "stopped_on"):
-        return "by stop_on"
-    why = (records.exit or {}).get("why")
-    return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != "stopped" else "on request"
 
 
 def waiting_for(records: Records) -> str:
@@ -137,7 +133,7 @@ def awaited(records: Records) -> RunDir | None:
     A waiting run that is cancelled therefore leaves its place to those behind it; None if all have ended.
     """
     seen: set[str] = set()
-    with contextlib.suppress(FormatError):  # a newer nbtools has launched one of them
+    with contextlib.suppress(OSError):  # a newer nbtools has launched one of them
         while isinstance(after := records.launch.get("after"), str) and after not in seen:
             seen.add(after)
             records = Records(RunDir(after))

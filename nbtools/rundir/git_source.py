@@ -7,17 +7,13 @@ transport, which a partial clone would use to download what it lacks.
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import plural
 from nbtools.rundir.atomic import write_file
-from nbtools.rundir.json_files import whole
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import open_regular
 
@@ -56,17 +52,6 @@ def recorded_diff(run: RunDir) -> bytes:
     with contextlib.suppress(FileNotFoundError), open_regular(run.source) as file:
         return file.read(LARGEST_DIFF_BYTES)
     return b""
-
-
-def source_in_words(launch: Mapping[str, Any]) -> str:
-    """Return the commit of a launch.json, such as `3f2a91c04b + uncommitted changes (12 lines)`; empty without."""
-    code = launch.get("code")
-    commit = code.get("commit") if isinstance(code, dict) else None
-    if not isinstance(code, dict) or not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{40,64}", commit):
-        return ""
-    num_lines = whole(code.get("lines")) or 0
-    changed = f"{'more than ' * (code.get('cut') is True)}{plural(num_lines, 'line')}"
-    return f"{commit[:10]} + uncommitted changes ({changed})" if code.get("sha256") else commit[:10]
 
 
 def _git(folder: Path, *words: str) -> bytes | None:

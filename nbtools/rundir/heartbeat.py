@@ -1,11 +1,13 @@
 """The heartbeat file of a rank: its format, and its reader."""
 
+import contextlib
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
-from nbtools.rundir.json_files import finite, read_json, whole
+from nbtools.rundir.json_files import finite, kept, read_json, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
@@ -78,6 +80,12 @@ def nodes_of(beats: Iterable[RankHeartbeat], nproc_per_node: int | None) -> dict
 
 
 def read_heartbeats(run: RunDir) -> list[RankHeartbeat]:
-    """Return the heartbeats of all ranks, in order of rank."""
-    beats = [RankHeartbeat.from_json(read_json(path)) for path in run.ranks.glob("*.heartbeat.json")]
+    """Return the heartbeats of all ranks, in order of rank, without those that cannot be read."""
+    beats = (kept(_beat_in, path) for path in run.ranks.glob("*.heartbeat.json"))
     return sorted((beat for beat in beats if beat is not None), key=lambda beat: beat.rank)
+
+
+def _beat_in(path: Path) -> RankHeartbeat | None:
+    with contextlib.suppress(OSError):  # of a newer nbtools
+        return RankHeartbeat.from_json(read_json(path))
+    return None

@@ -5,9 +5,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from nbtools.errors import FormatError
 from nbtools.rundir.atomic import open_descriptor, retried, write_file
@@ -18,6 +19,12 @@ LARGEST_JSON_BYTES = 16 * 2**20
 _RESERVED_BYTES = 128 * 1024  # for a failure with its traceback
 MAX_STEP = 2**53
 """The greatest step that a float holds exactly, so that it can be drawn."""
+_MOST_KEPT = 512
+_SETTLED_NS = 50_000_000
+"""A file that changed more recently may change again within the same tick of its file system's clock."""
+
+Content = TypeVar("Content")
+_KEPT: dict[tuple[object, Path], tuple[object, Any]] = {}
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, mode: int | None = None, sync: bool = False) -> None:
@@ -65,6 +72,11 @@ def strict_number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def float_of(value: object) -> float | None:
+    """Return a number that `strict_number` wrote, finite or not; None for other values."""
+    return float(str(value)) if value in ("NaN", "Infinity", "-Infinity") else finite(value)
+
+
 def whole(value: object) -> int | None:
     """Return a value from a file if it is an integer from 0 to `MAX_STEP`, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -97,6 +109,32 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if version > FORMAT:
         raise FormatError(f"{path}: format {version}, but this nbtools reads up to {FORMAT}; update nbtools")
     return content
+
+
+def kept(read: Callable[[Path], Content | None], path: Path) -> Content | None:
+    """Return `read(path)`, which is called again only after the file has changed; None if there is no such file.
+
+    All callers get the same object, which they must not change.
+    """
+    if (stamp := file_stamp(path)) is None:
+        return None
+    known_stamp, known = _KEPT.get((read, path), (None, None))
+    content: Content | None = known
+    if known_stamp != stamp and (content := read(path)) is not None:
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        is_settled = not 0 <= time.time_ns() - stamp[0] < _SETTLED_NS
+        _KEPT[read, path] = stamp if is_settled else None, content
+    return content
+
+
+def file_stamp(path: str | Path) -> tuple[int, int, int] | None:
+    """Return time of change in ns, size and inode of a file; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a panel asks for many files every second
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_small(path: Path) -> bytes:

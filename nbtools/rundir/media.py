@@ -24,7 +24,7 @@ from typing import Any, Literal
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, strict_number, whole
-from nbtools.rundir.tail import open_regular
+from nbtools.rundir.tail import end_of
 
 Kind = Literal["text", "table", "frames", "series"]
 
@@ -133,15 +133,9 @@ def _content(item: MediaItem, **first: object) -> dict[str, Any]:
 
 def _lines(folder: Path, name: str) -> list[bytes]:
     """Return the complete lines in the last 4 MiB of a file."""
-    try:
-        with open_regular(folder / f"{name}.jsonl") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - _LARGEST_BYTES, 0))
-            data = file.read(_LARGEST_BYTES)
-    except OSError:
-        return []
+    data = end_of(folder / f"{name}.jsonl", _LARGEST_BYTES + 1)
     lines = data.split(b"\n")[:-1]  # the last one may be incomplete
-    return lines[1:] if size > _LARGEST_BYTES else lines
+    return lines[1:] if len(data) > _LARGEST_BYTES else lines
 
 
 def _parsed(name: str, line: bytes) -> MediaItem | None:

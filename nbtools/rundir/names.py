@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import ConfigError, FormatError, InvalidNameError, RunNotFoundError, did_you_mean, plural, shown
+from nbtools.errors import ConfigError, InvalidNameError, RunNotFoundError, did_you_mean, plural, shown
 from nbtools.project import user_cache
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.json_files import kept, read_json, write_json
 from nbtools.rundir.lock import locked_folder
 from nbtools.rundir.rundir import RunDir, foreign_owner, found_runs, is_run, launch_of, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -63,8 +63,8 @@ def labels_file(run: RunDir) -> Path:
 
 def read_labels(run: RunDir) -> Labels:
     """Return the labels of a run; empty ones without a file that this nbtools can read."""
-    with suppress(FormatError):
-        return Labels.from_json(read_json(labels_file(run)) or {})
+    with suppress(OSError):
+        return Labels.from_json(kept(read_json, labels_file(run)) or {})
     return Labels()
 
 

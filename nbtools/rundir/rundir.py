@@ -23,7 +23,7 @@ from typing import Any, Self
 from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project, lost_target
 from nbtools.rundir.atomic import retried
-from nbtools.rundir.json_files import finite, read_json, whole
+from nbtools.rundir.json_files import finite, kept, read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
 
@@ -278,8 +278,8 @@ def is_removed(run: RunDir) -> bool:
 
 def launch_of(path: Path) -> dict[str, Any]:
     """Return launch.json of a run directory; empty if it is missing, or not readable by this version."""
-    with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
-        return read_json(path / "launch.json") or {}
+    with contextlib.suppress(OSError):  # written by a newer nbtools
+        return kept(read_json, path / "launch.json") or {}
     return {}
 
 
@@ -325,7 +325,7 @@ def _written_at(path: Path) -> int:
 
 def has_recipe(run: RunDir) -> bool:
     """Whether the script of a run is a recipe's, which resumes from a checkpoint; others start from their beginning."""
-    return any((read_json(file) or {}).get("recipe") for file in (run.launch, run.config))
+    return any((kept(read_json, file) or {}).get("recipe") for file in (run.launch, run.config))
 
 
 def has_started(run: RunDir) -> bool:
@@ -339,9 +339,9 @@ def goes_on(run: RunDir) -> bool:
         return False
     if is_locked(run.lock):
         return True
-    with contextlib.suppress(NbtoolsError, OSError):  # written by a newer nbtools
-        launch = read_json(run.launch) or {}
-        process = ProcessIdentity.from_json(read_json(run.process) or {})
+    with contextlib.suppress(OSError):  # written by a newer nbtools
+        launch = kept(read_json, run.launch) or {}
+        process = ProcessIdentity.from_json(kept(read_json, run.process) or {})
         if launch.get("flock") is False:  # on a file system without locks
             started = finite(launch.get("time")) or 0.0
             return process.is_alive() if process else abs(time.time() - started) < _STARTS_WITHIN_S

@@ -7,11 +7,12 @@ of a known service. A wrong guess only hides a value: the processes of the run g
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nbtools.errors import NbtoolsError, shown
 from nbtools.rundir.atomic import write_file
-from nbtools.rundir.json_files import FORMAT, read_json
+from nbtools.rundir.json_files import FORMAT, kept, read_json
 from nbtools.rundir.rundir import RunDir
 
 MASK = "***"
@@ -186,7 +187,11 @@ def secrets_of(run: RunDir) -> list[str]:
     There are none for a user who cannot read secrets.json. Values of less than six characters are left out: what they
     are would be part of other words.
     """
-    content = read_json(run.secrets) or {}
+    return kept(_secrets_in, run.secrets) or []
+
+
+def _secrets_in(path: Path) -> list[str]:
+    content = read_json(path) or {}
     program, env = content.get("program"), content.get("env")
     words = [content.get("args"), content.get("argv")]
     words += [program.get(name) for name in _WORDS] if isinstance(program, dict) else []

@@ -23,6 +23,16 @@ def open_regular(path: str | Path) -> Iterator[BufferedReader]:
         yield file
 
 
+def end_of(path: str | Path, num_bytes: int, since: int = 0) -> bytes:
+    """Return at most the last `num_bytes` of a regular file, from byte `since` on; empty if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(since, file.seek(0, os.SEEK_END) - num_bytes, 0))
+            return file.read(num_bytes)
+    except OSError:
+        return b""
+
+
 class Tail:
     """Returns the complete lines that were appended to a file since the last read.
 

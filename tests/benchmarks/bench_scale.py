@@ -19,8 +19,8 @@ from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table.runs import runs
 from nbtools.notebook.run_table.table import RunTable
 from nbtools.project import Project
-from nbtools.run import clean
 from nbtools.run.listing import active_run
+from nbtools.run.removal import clean
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json

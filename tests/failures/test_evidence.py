@@ -11,6 +11,7 @@ from traceback import format_exc
 import pytest
 
 from nbtools.failures import evidence
+from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -143,15 +144,15 @@ def test_only_the_newest_agents_logs_are_a_ranks_output(run: RunDir) -> None:
 
 def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -> None:
     run.log.write_text("before|after")
-    assert evidence.end_of(run.log, since=7) == "after"
-    assert evidence.end_of(run.log, since=7, num_bytes=3) == "ter"
-    assert evidence.end_of(run.log, since=99) == ""
-    assert evidence.end_of(run.path / "missing") == ""
+    assert evidence.text_end(run.log, since=7) == "after"
+    assert evidence.text_end(run.log, since=7, num_bytes=3) == "ter"
+    assert evidence.text_end(run.log, since=99) == ""
+    assert evidence.text_end(run.path / "missing") == ""
 
 
 def test_a_pipe_in_the_place_of_a_log_reads_as_empty(run: RunDir) -> None:
     os.mkfifo(run.path / "pipe")
-    assert evidence.end_of(run.path / "pipe") == ""
+    assert evidence.text_end(run.path / "pipe") == ""
 
 
 def test_a_row_may_hold_any_end_of_line_within_its_strings(run: RunDir) -> None:
@@ -167,9 +168,9 @@ def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None
     beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "data", "time": 1.0}
     write_json(run.heartbeat(0), beat)
     run.heartbeat(1).write_text("{torn")
-    assert [found.step for found in evidence.heartbeats(run)] == [4]
+    assert [found.step for found in read_heartbeats(run)] == [4]
     run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
-    assert evidence.heartbeats(run) == []
+    assert [found.step for found in read_heartbeats(run)] == [4]
 
 
 def test_an_exception_that_python_prints_without_its_stderr_is_read() -> None:

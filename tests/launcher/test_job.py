@@ -17,7 +17,7 @@ import pytest
 from nbtools import runs
 from nbtools.config import Launch, Slurm
 from nbtools.errors import NbtoolsError
-from nbtools.failures.evidence import end_of
+from nbtools.failures.evidence import text_end
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
 from nbtools.launcher.job_supervisor import ended_attempt
@@ -140,7 +140,12 @@ def test_a_stop_in_the_first_moments_of_a_job_is_recorded(project: Project, tmp_
 def eventually(condition: Callable[[], object], run: Run, within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, (run.state, waiting_for(run.records), end_of(run.files.job_log), run.log())
+        assert time.monotonic() < deadline, (
+            run.state,
+            waiting_for(run.records),
+            text_end(run.files.job_log),
+            run.log(),
+        )
         time.sleep(0.05)
 
 

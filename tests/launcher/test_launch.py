@@ -35,7 +35,7 @@ from nbtools.machine.interpreter import own_interpreter
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run.clean import Item, plan_removal, remove
+from nbtools.run.removal.clean import Item, plan_removal, remove
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats

@@ -28,7 +28,8 @@ from nbtools.launcher.step_count import moved_rate, rate_settings
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
-from nbtools.run.lineage import origin_in_words, resumed_step
+from nbtools.run.facts import origin
+from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
@@ -395,7 +396,8 @@ def test_the_name_of_a_fork_is_one_that_a_script_may_have(project: Project, name
 
 @pytest.mark.parametrize("found", [None, 7, "x", {"changes": 3}, {"changes": {"x": 1, "y": [1]}}, {"run": "<b>"}])
 def test_an_origin_of_another_shape_is_told_as_far_as_it_goes(found: object) -> None:
-    assert origin_in_words(found) == "" or origin_in_words(found).startswith(("resumed from ", "forked from "))
+    told = origin({"resumed_from": found})
+    assert told == "" or told.startswith(("resumed from ", "forked from "))
 
 
 # --- broken checkpoints ---------------------------------------------------------------------------

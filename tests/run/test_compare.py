@@ -14,7 +14,7 @@ from nbtools.launcher.preflight import check_launch
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig, recipe_named
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.compare import MOST_RUNS, Comparison, compare_runs, ends_of
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
@@ -92,20 +92,6 @@ def test_values_of_a_recipes_script_are_fields_and_no_code(project: Project, mak
     found = compare_runs(*runs)
     assert table_of(found) == {"learning_rate": ("0.1", "0.2")}
     assert found.labels == ["lm · learning_rate 0.1", "lm · learning_rate 0.2"]
-
-
-def test_a_field_that_an_old_record_lacks_has_the_value_that_it_meant(make: MakeRun) -> None:
-    new = MLMPretrainingConfig(keep_last=7).model_dump(mode="json")
-    old = {name: value for name, value in new.items() if name not in ("keep_last", "seed")}
-
-    def meaning(key: str, values: Any) -> dict[str, Any]:
-        return recipe_named(key).config_class.recorded(values).model_dump(mode="json")
-
-    default = MLMPretrainingConfig().keep_last
-    runs = make("a", old, recipe="mlm_pretraining"), make("b", new, recipe="mlm_pretraining")
-    found = compare_runs(*runs, meaning=meaning)
-    assert table_of(found) == {"keep_last": (f"{default} (not recorded)", "7")}, "seed means the same in both"
-    assert compare_runs(*runs).differences == [], "without the recipe's knowledge nothing is claimed"
 
 
 def test_commits_and_uncommitted_changes_are_compared(make: MakeRun) -> None:

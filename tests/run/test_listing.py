@@ -21,7 +21,7 @@ from nbtools.notebook.run_table.runs import runs
 from nbtools.project import Project, user_cache
 from nbtools.run import listing
 from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
-from nbtools.run.run import Run, newest_metrics
+from nbtools.run.run import Run
 from nbtools.run.state import waiting_for
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -247,8 +247,8 @@ def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir
     write_json(files.launch, {"name": "killed", "recipe": "mlm_pretraining"})
     write_json(files.exit, {"returncode": 1, "stopped": False})
     run = Run(files.path)
-    assert (run.step, newest_metrics(run)) == (20_000, {"train/loss": 1 / 20_000})
-    assert run._own.num_rows == 0, "the whole file was read"
+    assert (run.step, run.rows.newest_metrics) == (20_000, {"train/loss": 1 / 20_000})
+    assert run.rows._written.num_rows == 0, "the whole file was read"
 
 
 @pytest.mark.needs("slurm")

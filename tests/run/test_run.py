@@ -31,7 +31,7 @@ from nbtools.run import stop
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.lineage import resumed_step
 from nbtools.run.records import Records, local_time
-from nbtools.run.run import Run, is_read, newest_history
+from nbtools.run.run import Run
 from nbtools.run.state import RunState, awaited, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import read_json, write_json
@@ -282,15 +282,15 @@ def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
 ) -> None:
     files.metrics.write_text("".join(f'{{"step": {step}, "train/loss": {step}}}\n' for step in range(1, 9)))
     run, held, opened = Run(files.path), threading.Event(), threading.Event()
-    follow = run._own.follow
-    monkeypatch.setattr(run._own, "follow", lambda tail: held.set() or (opened.wait(20) and follow(tail)))
+    follow = run.rows._written.follow
+    monkeypatch.setattr(run.rows._written, "follow", lambda tail: held.set() or (opened.wait(20) and follow(tail)))
     with ThreadPoolExecutor(2) as threads:
         reading = threads.submit(lambda: run.history.last_step)
-        assert held.wait(20) and not is_read(run)
-        asked = threads.submit(lambda: (run.step, newest_history(run).last("train/loss"), run.state))
+        assert held.wait(20) and not run.rows.is_read
+        asked = threads.submit(lambda: (run.step, run.rows.newest.last("train/loss"), run.state))
         assert asked.result(10)[:2] == (8, 8.0)
         opened.set()
-        assert reading.result(20) == 8 and is_read(run)
+        assert reading.result(20) == 8 and run.rows.is_read
 
 
 def test_runs_lists_every_run_newest_first(project: Project) -> None:

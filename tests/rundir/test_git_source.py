@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nbtools.run import facts
 from nbtools.rundir import git_source
-from nbtools.rundir.git_source import record_source, source_in_words
+from nbtools.rundir.git_source import record_source
 from nbtools.rundir.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
@@ -48,7 +49,7 @@ def test_a_run_keeps_the_commit_and_the_changes_of_tracked_files_for_the_user_al
     clean = record_source(run, repository)
     assert clean == {"commit": commit, "lines": 0, "sha256": None, "cut": False}
     assert not run.source.exists()
-    assert source_in_words({"code": clean}) == commit[:10]
+    assert facts.commit({"code": clean}) == commit[:10]
     (repository / "sub").mkdir()
     (repository / "untracked.py").write_text("token = 'x'\n")
     (repository / "train.py").write_text("a = 1\nb = 3\n-- c\n")
@@ -57,7 +58,7 @@ def test_a_run_keeps_the_commit_and_the_changes_of_tracked_files_for_the_user_al
     assert dirty == {"commit": commit, "lines": 3, "sha256": hashlib.sha256(diff).hexdigest(), "cut": False}
     assert b"-b = 2\n+b = 3\n" in diff and b"untracked" not in diff
     assert stat.S_IMODE(run.source.stat().st_mode) == 0o600
-    assert source_in_words({"code": dirty}) == f"{commit[:10]} + uncommitted changes (3 lines)"
+    assert facts.commit({"code": dirty}) == f"{commit[:10]} + uncommitted changes (3 lines)"
     (repository / "train.py").write_text("a = 1\nb = 2\n")
     run.source.rename(run.path / "source.patch")
     git(repository, "apply", str(run.path / "source.patch"))
@@ -107,7 +108,7 @@ def test_a_large_diff_is_cut_and_a_folder_without_a_commit_has_none(
     found = record_source(run, repository)
     assert found is not None and found["cut"]
     assert run.source.stat().st_size <= git_source.LARGEST_DIFF_BYTES
-    assert source_in_words({"code": found}).endswith(f" + uncommitted changes (more than {found['lines']:,} lines)")
+    assert facts.commit({"code": found}).endswith(f" + uncommitted changes (more than {found['lines']:,} lines)")
     assert record_source(run, tmp_path) is None
     git(tmp_path, "init", "-q", "empty")
     assert record_source(run, tmp_path / "empty") is None
@@ -130,4 +131,4 @@ def test_a_git_that_does_not_answer_or_is_missing_gives_nothing(
 
 @pytest.mark.parametrize("code", [None, 3, {}, {"commit": "x"}, {"commit": "\x1b" * 40}, {"commit": ["a"]}])
 def test_a_forged_record_has_no_words(code: object) -> None:
-    assert source_in_words({"code": code}) == ""
+    assert facts.commit({"code": code}) == ""

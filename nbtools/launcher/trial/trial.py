@@ -26,7 +26,7 @@ from nbtools.machine.gpu_queue import Ticket
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.project import find_project
 from nbtools.recipes import recipe_of
-from nbtools.run.clean import CACHE
+from nbtools.run.removal.clean import CACHE
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.rundir import RunDir, marks_of
 

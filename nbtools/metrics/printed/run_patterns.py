@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import FormatError
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir
@@ -33,7 +32,7 @@ def curves_at_launch(own: Sequence[str], root: str, script: str) -> list[str]:
 def log_metrics(run: RunDir, launch: Mapping[str, Any], log: Path | None = None) -> LogMetrics:
     """Return the metrics in rank 0's log of a run, or in another `log` of it."""
     templates: Iterable[str] = ()
-    with contextlib.suppress(FormatError, OSError):
+    with contextlib.suppress(OSError):
         templates = _texts((read_json(run.templates) or {}).get("templates"))
     times = run.log_times if log is None else None
     return LogMetrics(log or run.log, times, patterns=curve_patterns(launch), templates=templates)

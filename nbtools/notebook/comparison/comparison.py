@@ -1,7 +1,7 @@
 """`compare`: runs side by side in a notebook, live while they train; and their picture as a PNG file."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, view_bundle
-from nbtools.recipes import RECIPES
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
 
@@ -63,17 +62,8 @@ def compare(
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
-    found = compare_runs(*runs, meaning=meaning_of)
+    found = compare_runs(*runs)
     return ComparisonPanel(found, Options(x, log, smoothing, split, metrics=tuple(metrics)), dark=dark)
-
-
-def meaning_of(recipe: str, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return values for the fields that a recorded config lacks: the behaviour before these fields existed."""
-    if recipe not in RECIPES:
-        return {}
-    config = RECIPES[recipe].config_class
-    defaults = {name: info.get_default(call_default_factory=True) for name, info in config.model_fields.items()}
-    return {**defaults, **config.values_before(recorded)}
 
 
 def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = False, **options: Any) -> Comparison:
@@ -86,7 +76,7 @@ def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = Fa
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ValueError(f"{path}: the picture is a PNG, so the name must end in .png")
-    comparison = compare_runs(*refs, meaning=meaning_of)
+    comparison = compare_runs(*refs)
     figure = ComparisonFigure(comparison.labels, dark=dark)
     curves = [read_curves(run) for run in comparison.runs]
     figure.draw(overlay(comparison, curves, Options(**options), figure.sizes), _title(comparison))
@@ -222,7 +212,7 @@ class ComparisonPanel(LiveView):
     def _compare_again(self) -> bool:
         """Read the records again, which an active run adds to; returns whether a difference changed."""
         before = self.comparison
-        now = compare_runs(before.runs, meaning=meaning_of)
+        now = compare_runs(before.runs)
         if len(now.runs) != len(before.runs) or (now.differences, now.nproc) == (before.differences, before.nproc):
             return False
         self.comparison = replace(now, runs=before.runs, labels=before.labels, notes=before.notes)

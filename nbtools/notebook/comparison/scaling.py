@@ -9,7 +9,7 @@ from nbtools.errors import LaunchError, plural, shown
 from nbtools.launcher.launch import launch
 from nbtools.launcher.preflight import Preflight, check_launch
 from nbtools.machine.devices import devices, num_cores
-from nbtools.notebook.comparison.comparison import ComparisonPanel, meaning_of
+from nbtools.notebook.comparison.comparison import ComparisonPanel
 from nbtools.notebook.comparison.overlay import Options
 from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run
@@ -65,7 +65,7 @@ def scaling(
     for count in fitting:
         after = runs[-1] if runs else None
         runs.append(launch(script, nproc_per_node=count, args=words[count], omp_num_threads=threads, after=after))
-    comparison = compare_runs(runs, meaning=meaning_of)
+    comparison = compare_runs(runs)
     notes.insert(0, _work(config, fitting, most, steps))
     return ComparisonPanel(replace(comparison, notes=[*notes, *comparison.notes]), Options(x="samples"))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from functools import lru_cache
 
-from nbtools.errors import FormatError, literal, plural
+from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.comparison.scaling_card import scaling_rows
@@ -13,9 +13,9 @@ from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.notebook.theme import DARK, NO_FORMULAS
+from nbtools.run import facts
 from nbtools.run.compare import MOST_RUNS, Comparison
 from nbtools.run.curves import Curves, Sketch
-from nbtools.run.run import step_of_total
 
 _MOST_METRICS = 8
 # The colours of the runs as in the charts, in either theme.
@@ -115,8 +115,8 @@ def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
     best = {name: _best_of(name, curves) for name in shown}
     for run, cell, one in zip(comparison.runs, _run_cells(comparison), curves, strict=True):
         try:
-            told = [literal(str(run.state)), literal(step_of_total(run))]
-        except (FormatError, OSError) as error:
+            told = [literal(str(run.state)), literal(facts.steps(run.step, run.total_steps))]
+        except OSError as error:
             told = [literal(str(error)[:60]), ""]
         rows.append([cell, *told, *(_end_cell(one.get(name), best[name]) for name in shown)])
     others = len(names) - len(shown)

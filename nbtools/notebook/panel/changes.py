@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nbtools.errors import FormatError, plural
+from nbtools.errors import plural
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.metric_names import grouped, kind_of, label_of
@@ -57,7 +57,7 @@ def read_look(run: RunDir) -> Look | None:
     """Return the last recorded look at a run; None if there is no readable record."""
     try:
         content = read_json(cache_file(run)) or {}
-    except (FormatError, OSError):
+    except OSError:
         return None
     time, log_bytes = finite(content.get("time")), whole(content.get("log_bytes"))
     return None if time is None or log_bytes is None else Look(time, log_bytes)

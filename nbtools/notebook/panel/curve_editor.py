@@ -17,7 +17,7 @@ from nbtools.metrics.readers.sources import MetricSource
 from nbtools.notebook.background import Filling
 from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, WARN, sparkline
 from nbtools.notebook.widgets import button, html_widget, in_row, make_control
-from nbtools.run.run import Run, line_kinds
+from nbtools.run.run import Run
 
 _HELP = (
     "Click a number of the log, say what it is, look at the preview, and keep it. The pattern stands in the launcher "
@@ -76,7 +76,7 @@ class CurveEditor:
     def look(self, run: Run, lines: Sequence[str]) -> None:
         """Show the kinds of lines of a run, and what the pattern finds in the end of its log."""
         self._lines, self._kept = [folded(line) for line in lines], curve_patterns(run.info)
-        found = line_kinds(run)[:_MOST_KINDS]
+        found = run.rows.kinds[:_MOST_KINDS]
         self._drawn = {kind.shape for kind in found if kind.curves}
         options = {kind.shape: (f"{kind.count:,} × {kind.example}"[:_LONGEST], kind.example) for kind in found}
         line = self._line or next((example for _, example in options.values()), "")

@@ -11,9 +11,10 @@ from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.notebook.panel.curve_editor import CurveEditor
 from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT
-from nbtools.notebook.panel.snapshot import file_stamp, log_of
+from nbtools.notebook.panel.snapshot import log_of
 from nbtools.notebook.widgets import html_widget, in_row
 from nbtools.run.run import Run
+from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import has_recipe
 
 NUM_LINES = 300

@@ -15,7 +15,7 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError, message_of, plural
+from nbtools.errors import ConfigError, NbtoolsError, RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
@@ -35,13 +35,13 @@ from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import Displays, Output, view_bundle
+from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
-from nbtools.run.lineage import changes_in_words, origin_in_words
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, is_read, metric_sources, why_no_checkpoints
+from nbtools.run.run import Run, why_no_checkpoints
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
@@ -106,7 +106,7 @@ class LivePlot(LiveView):
         self._is_program, self._why_not = False, ""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
         self._widgets.name_run(self.run)
-        with suppress(FormatError, OSError):  # which the first look shows
+        with suppress(OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
         self._widgets.span.observe(self._cut, "value")
         self._widgets.x.observe(lambda change: self._choices.take({"x": change.new}), "value")
@@ -289,7 +289,7 @@ class LivePlot(LiveView):
             self._say_removed()
             return
         stamp = (state, *stamp_of(self.run))
-        if stamp != self._stamp or (self._first is not None and is_read(self.run)):
+        if stamp != self._stamp or (self._first is not None and self.run.rows.is_read):
             self._first = first_curves(self.run)
             self._snapshot = take_snapshot(self.run, state, self._first and self._first[0])
             self._stamp = stamp
@@ -423,7 +423,7 @@ class LivePlot(LiveView):
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
-        widgets.counters.look(metric_sources(self.run))
+        widgets.counters.look(self.run.rows.sources)
         widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
@@ -571,7 +571,7 @@ class LivePlot(LiveView):
                 if changes:
                     differing = differences(config_of(self.run), changed(self.run, changes))
                     pairs = {name: [old, new] for name, old, new in differing}
-                    said = f"Resume writes a new script: {changes_in_words(pairs)}" if pairs else "No value differs."
+                    said = f"Resume writes a new script: {run_facts.changes(pairs)}" if pairs else "No value differs."
                 self._is_change_wrong = False
                 if not self.run.state.is_final and (changes or arguments or widgets.checkpoint.value != LATEST):
                     said = f"{said}\nIt can start once this run has ended.".lstrip()
@@ -618,7 +618,7 @@ class LivePlot(LiveView):
             self._widgets.name_run(child)
             self._forget()
             self._start()
-        origin = origin_in_words(child.info.get("resumed_from")) or f"launched again after {parent}"
+        origin = run_facts.origin(child.info) or f"launched again after {parent}"
         return f"{origin.capitalize()}, as {child.id}"
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from nbtools.errors import plural
 from nbtools.failures.failure import Failure
@@ -14,26 +13,16 @@ from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
+from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch
-from nbtools.run.lineage import origin_in_words
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import mapping_at
-from nbtools.run.run import (
-    SILENT_S,
-    Run,
-    curve_sources,
-    last_step,
-    newest_history,
-    newest_value,
-    shared_outputs,
-    silent_s,
-)
+from nbtools.run.run import SILENT_S, Run, shared_outputs, silent_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
-from nbtools.rundir.git_source import source_in_words
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.json_files import whole
+from nbtools.rundir.json_files import file_stamp, whole
 
 _NUM_BREAKS = 4
 _STALL_S, _STALL_STEPS = 300.0, 20
@@ -91,14 +80,6 @@ class Snapshot:
         return max(0.0, (self.total_steps - self.step) * self.seconds_per_step - since)
 
 
-def file_stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return modification time, size and inode of a file; None if it cannot be read."""
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_mtime_ns, status.st_size, status.st_ino
-    return None
-
-
 def stamp_of(run: Run) -> tuple[object, ...]:
     """Return stamps of the files that a panel shows; nothing is read while they are equal."""
     files = run.files
@@ -114,7 +95,7 @@ def stamp_of(run: Run) -> tuple[object, ...]:
 
 def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Snapshot:
     """Read the run directory; the rows of a long run are not read if its `first` curves are given."""
-    history, own = (run.history, run.own_history) if first is None else (first, newest_history(run))
+    history, own = (run.history, run.own_history) if first is None else (first, run.rows.newest)
     checkpoints, restarts = run.checkpoints, read_restarts(run.files)
     ranks, launch = read_heartbeats(run.files), mapping_at(run.info, "launch")
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
@@ -122,14 +103,14 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     breaks, diverged = _breaks_of(history)
     not_saved = unsaved(run.records)
     return Snapshot(
-        step=last_step(run, lambda: ranks),
+        step=run.step,
         total_steps=run.total_steps,
         seconds_per_step=seconds_per_step,
         use=_use_of(own),
         last_row=last_row,
         ranks=ranks,
         nproc_per_node=whole(launch.get("nproc_per_node")) if whole(launch.get("nnodes")) not in (None, 1) else None,
-        sources=curve_sources(run) if first is None else [],
+        sources=run.rows.notes if first is None else [],
         last_output=None if (silent := silent_s(run)) is None else time.time() - silent,
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
@@ -180,15 +161,15 @@ def _gaps_of(own: History) -> list[str]:
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
     """Return a run's job, origin, attempt, last restart, skipped steps, commit, and commands of further machines."""
-    job, origin = job_in_words(run.records), origin_in_words(run.info.get("resumed_from"))
+    job, origin = job_in_words(run.records), run_facts.origin(run.info)
     notes = [*([f"job {job}"] if job else []), *([origin] if origin else [])]
     if restarts:
         allowed = mapping_at(run.info, "launch").get("max_restarts")
         total = f" of {allowed + 1}" if isinstance(allowed, int) and not restarts[-1].why else ""
         notes += [f"attempt {restarts[-1].attempt + 1}{total}", restarted(restarts[-1])]
-    if skipped := newest_value(run, "train/skipped_steps"):
+    if skipped := run.rows.newest_values[1].get("train/skipped_steps"):
         notes.append(f"{plural(int(skipped), 'step')} skipped: the gradient norm was not finite")
-    if code := source_in_words(run.info):
+    if code := run_facts.commit(run.info):
         notes.append(f"commit {code}")
     return [*notes, *(f"run on machine {n}: {command}" for n, command in commands_to_join(run.records).items())]
 

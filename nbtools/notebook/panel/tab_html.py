@@ -1,7 +1,6 @@
 """The HTML of the tabs that are text alone: config, machine and files of a run; every text is escaped."""
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -9,8 +8,9 @@ from nbtools.errors import literal, plural, shown
 from nbtools.launcher.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, sparkline
 from nbtools.recipes import RECIPES
-from nbtools.run.disk_usage import num_bytes_in
-from nbtools.run.records import local_time, mapping_at, started_as, weights_in_words
+from nbtools.run import facts
+from nbtools.run.records import local_time, mapping_at
+from nbtools.run.removal.disk_usage import num_bytes_in
 from nbtools.run.run import Run
 from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole
@@ -35,12 +35,10 @@ def config(run: Run) -> str:
         else:
             own.append((name, shown(value, 200), shown(default, 100) if is_known else "", "flag" * (name in flags)))
     launch = {**mapping_at(run.info, "launch"), **mapping_at(known, "derived")}
-    started = started_as(run.info)
-    launched = [("script", str(run.info.get("script") or "")), ("arguments", shlex.join(started["arguments"]))]
-    launched += [(name, str(started[key] or "")) for name, key in (("folder", "cwd"), ("python", "python"))]
+    launched = facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)})
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
-    notes = [(f"weights ({field})", note) for field, note in weights_in_words(run.config).items()]
+    notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
     parts = [_table(notes)] * bool(notes)
     parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:

@@ -13,7 +13,7 @@ from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, ti
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
 from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, shift_of
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import finite, whole
 from nbtools.rundir.rundir import has_recipe
 
@@ -60,11 +60,11 @@ class View:
 def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **options: Any) -> View:
     """Read the view of a run, with its parent's rows and checkpoints; with `history`, its rows are not read."""
     history = run.history if history is None else history
-    shift, parent = shift_of(run), run.parent
+    shift, parent = run.rows.shift, run.parent
     resumed_at, marks = whole(mapping_at(run.info, "resumed_from").get("step")), _marks(run)
     if parent is None:
         resumed_at = resumed_at if has_recipe(run.files) else None  # a program's count may have begun again
-    elif shift > shift_of(parent):
+    elif shift > parent.rows.shift:
         resumed_at = shift
     if parent is not None and resumed_at is not None:
         marks += [(step, loss) for step, loss in _marks(parent) if step <= resumed_at]

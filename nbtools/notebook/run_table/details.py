@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any
 
-from nbtools.errors import FormatError, RunNotFoundError, shown
+from nbtools.errors import RunNotFoundError, shown
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.run_table.row_html import Details, sparkline_points
 from nbtools.recipes import RECIPES
@@ -19,7 +19,7 @@ def details_of(rows: Rows, row: RunRow) -> Details:
 
     Of a long active run, which is read every few seconds, only the first and last rows are read.
     """
-    with suppress(FormatError, OSError, RunNotFoundError):
+    with suppress(OSError, RunNotFoundError):
         run = rows.run(row.id)
         is_read = row.is_final or num_bytes(run) <= SMALL_BYTES
         curves = read_curves(run) if is_read else cached(run, may_lag=True) or glimpse(run)
@@ -34,7 +34,7 @@ def details_of(rows: Rows, row: RunRow) -> Details:
 
 def takes_long(rows: Rows, row: RunRow) -> bool:
     """Whether the details of a run are not read in milliseconds."""
-    with suppress(FormatError, OSError, RunNotFoundError):
+    with suppress(OSError, RunNotFoundError):
         return num_bytes(rows.run(row.id)) > SMALL_BYTES
     return False
 

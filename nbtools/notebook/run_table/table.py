@@ -28,8 +28,8 @@ from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, make_control, view_bundle
-from nbtools.run.clean import RemovalPlan, plan_removal, remove
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
+from nbtools.run.removal.clean import RemovalPlan, plan_removal, remove
 from nbtools.rundir.names import Labels, label
 from nbtools.rundir.rundir import RunDir
 

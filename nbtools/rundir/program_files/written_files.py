@@ -18,7 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from nbtools.errors import FormatError
 from nbtools.project import expanded
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir, launch_of
@@ -139,7 +138,7 @@ def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
         launched = finite(launch_of(files.path).get("time"))
         if name == run_dir.name or launched is None:
             continue
-        with contextlib.suppress(OSError, FormatError):
+        with contextlib.suppress(OSError):
             ended = finite((read_json(files.exit) or {}).get("time"))
             last = files.log.stat().st_mtime + _SILENT_S if ended is None else ended
             yield files.path, _first_line_at(files, launched), last

@@ -9,7 +9,7 @@ from nbtools.errors import ConfigError
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_resume import remember
 from nbtools.project import Project
-from nbtools.run.run import Run, curve_sources, line_kinds
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
@@ -41,8 +41,8 @@ def test_a_pattern_of_a_program_without_a_launcher_script_is_kept_for_the_user(p
     assert remember(run, "curves", curves=(PATTERN,)) == "remembered for turning.py"
     again = Run(run.dir)
     assert again.history["train/loss"].steps.tolist() == [*range(0, 45, 5)]
-    assert "train/loss: by your pattern, counted by step" in "\n".join(curve_sources(again))
-    assert next(kind for kind in line_kinds(again) if kind.source == "pattern").count == 9
+    assert "train/loss: by your pattern, counted by step" in "\n".join(again.rows.notes)
+    assert next(kind for kind in again.rows.kinds if kind.source == "pattern").count == 9
     later = launched(program)
     assert later.info["curves"] == [PATTERN]
     assert "train/loss" in later.history

@@ -25,7 +25,7 @@ from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
 from nbtools.run.compare import compare_runs
-from nbtools.run.run import Run, curve_sources, shared_outputs
+from nbtools.run.run import Run, shared_outputs
 from nbtools.run.state import RunState
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.script.program import Program
@@ -166,7 +166,7 @@ def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> No
     assert child.own_history["train/loss"].steps.tolist() == list(range(1, 26))
     assert steps_of(child) == list(range(1, 46))
     assert child.history["train/loss"].values.tolist() == [1000.0 - step for step in range(1, 46)]
-    assert curve_sources(child)[-1] == (
+    assert child.rows.notes[-1] == (
         "its steps begin again after the resume: drawn 20 steps later, behind the curve of its parent"
     )
     assert steps_of(parent) == list(range(1, 26))

@@ -24,7 +24,7 @@ from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
-from nbtools.run.run import Run, curve_sources, silent_s
+from nbtools.run.run import Run, silent_s
 from nbtools.run.state import RunState
 
 from capabilities import ANOTHER_UID, require
@@ -469,7 +469,7 @@ def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
     os.utime(script, (1, 1))
     run = launch(script, torchrun=False, gpus=())
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    first, second = curve_sources(run)
+    first, second = run.rows.notes
     assert first.startswith("no metrics were found; click a number")
     assert second == f"files that it wrote: {work / 'model.pt'}"
     assert second in cli("show", run.id).stdout
@@ -516,7 +516,7 @@ def test_a_launched_script_shows_what_it_writes_into_a_file(supervised: Callable
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
     assert run.log() == f"{run.dir} {run.files.tensorboard}"
     assert run.history["train/loss"].values.tolist() == [3.0, 2.0, 1.0]
-    assert curve_sources(run)[0].startswith(f"{run.files.tensorboard / 'log.jsonl'}: train/loss; counter: step")
+    assert run.rows.notes[0].startswith(f"{run.files.tensorboard / 'log.jsonl'}: train/loss; counter: step")
 
 
 SAME = """
@@ -552,7 +552,7 @@ def test_one_metric_in_several_sources_under_several_names_is_one_curve(
     assert set(run.history) == {"train/loss", "eval/loss", "train/learning_rate"}
     assert run.history["train/loss"].values.tolist() == pytest.approx([2.0 / step for step in range(1, 21)])
     assert len(run.history["eval/loss"]) == 20
-    line, others, *_ = curve_sources(run)
+    line, others, *_ = run.rows.notes
     names, _, _ = line.removeprefix(f"{work / 'log.csv'}: ").partition("; counter: step")
     assert set(names.split(", ")) == set(run.history)
     assert others.startswith(f"also found, but not drawn: {next((work / 'tb').iterdir())} (train/loss, ")

@@ -26,7 +26,7 @@ from nbtools.metrics.readers.sources import MetricSource, joined_sources
 from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
-from nbtools.run.run import Run, curve_sources, newest_metrics
+from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -222,8 +222,8 @@ def test_a_row_in_metrics_jsonl_hides_no_curve_of_other_sources(project: Project
     assert run.history["train/loss"].values.tolist() == [3.0, 2.0], "it was seen before the row"
     fresh = Run(files.path)
     assert fresh.step == 3
-    assert newest_metrics(fresh) == {"train/num_samples": 7.0, "train/loss": 2.0, "eval/loss": 0.5}
-    first, *others = curve_sources(fresh)
+    assert fresh.rows.newest_metrics == {"train/num_samples": 7.0, "train/loss": 2.0, "eval/loss": 0.5}
+    first, *others = fresh.rows.notes
     assert first.startswith(f"{files.metrics}: train/num_samples")
     assert others[:2] == ["printed lines: train/loss", f"{cwd / 'log.csv'}: eval/loss; counter: step"]
     assert others[2] == f"also found, but not drawn: {files.metrics} (train/loss)"

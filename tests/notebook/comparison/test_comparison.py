@@ -18,7 +18,7 @@ from PIL import Image
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
-from nbtools.notebook.comparison.comparison import ComparisonPanel, compare, meaning_of
+from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
 from nbtools.notebook.comparison.scaling_card import scaling_of
@@ -26,7 +26,6 @@ from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import columns_of
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
 from nbtools.run.run import Run
@@ -240,13 +239,6 @@ def test_without_samples_scaling_counts_steps() -> None:
     assert scaling_of([2, 2], [rows(1.0), rows(0.5)]) == []
 
 
-def test_the_meaning_of_a_field_that_a_record_lacks_is_that_of_its_time() -> None:
-    recorded = MLMPretrainingConfig().model_dump()
-    del recorded["seed"]
-    assert meaning_of("mlm_pretraining", recorded)["seed"] == MLMPretrainingConfig().seed
-    assert meaning_of("a recipe of a plugin", recorded) == {}
-
-
 # --- the panel --------------------------------------------------------------------------------------
 
 
@@ -287,7 +279,7 @@ def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Calla
     assert reader._child is not None and reader._child.wait(60) == 0
     assert reader.look() and reader.num_unread == 0 and not reader.look()
     assert reader.curves[1]["train/loss"].counts.sum() == 9000 and cached(b) is not None
-    assert b._own.num_rows == 0, "its rows are not in this process"
+    assert b.rows._written.num_rows == 0, "its rows are not in this process"
     reader.close()
 
 
@@ -303,7 +295,7 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])
     assert exact["is_exact"] and exact["n"] >= 101
-    assert panel._reader.runs[1]._own.num_rows == 0, "the other rows are not in this process"
+    assert panel._reader.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
 
 

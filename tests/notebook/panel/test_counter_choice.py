@@ -9,7 +9,7 @@ from nbtools.errors import ConfigError
 from nbtools.metrics.readers.sources import choose_counter, chosen_counters
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
-from nbtools.run.run import Run, curve_sources, metric_sources
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -31,11 +31,11 @@ def steps(run: Run) -> list[int]:
 
 def test_a_choice_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
     assert steps(run) == [1, 2]
-    (source,) = metric_sources(run)
+    (source,) = run.rows.sources
     assert (source.counter, source.counters) == ("step", ["step", "tokens", "loss"])
     choose_counter(run.dir, "log.csv", "tokens")
     assert steps(run) == steps(Run(run.files.path)) == [64, 128]
-    assert curve_sources(run)[0].endswith("log.csv: train/loss; counter: tokens")
+    assert run.rows.notes[0].endswith("log.csv: train/loss; counter: tokens")
     choose_counter(run.dir, "log.csv", "")
     assert (steps(run), run.history["train/loss"].unit) == ([0, 1], "row")
     choose_counter(run.dir, "log.csv", None)

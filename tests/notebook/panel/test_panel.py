@@ -38,7 +38,7 @@ from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import stragglers
-from nbtools.run.run import Run, is_read
+from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import write_json
@@ -411,12 +411,12 @@ def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
     eventually(lambda: bool(panel._png))
     said = "the curves show the first and the last rows; all are being read"
     assert said in panel._widgets.header.value and "step 30,000" in panel._widgets.progress.value
-    assert not is_read(panel.run) and highest(panel) < 10, "the spike in the middle is not known"
+    assert not panel.run.rows.is_read and highest(panel) < 10, "the spike in the middle is not known"
     panel._widgets.smoothing.value = 0.0  # the panel is not locked while rows are read
     first = panel._png
     gate.opened.set()
     eventually(lambda: said not in panel._widgets.header.value and panel._png != first)
-    assert highest(panel) > 99 and is_read(panel.run)
+    assert highest(panel) > 99 and panel.run.rows.is_read
     whole = show(folder, smoothing=0.0)
     whole.refresh()
     assert panel._png == whole._png
@@ -431,7 +431,7 @@ def test_a_long_run_that_was_opened_before_is_whole_at_once(
     panel = show(folder)
     eventually(lambda: bool(panel._png))
     assert highest(panel) > 99 and "being read" not in panel._widgets.header.value
-    assert not is_read(panel.run)
+    assert not panel.run.rows.is_read
     folder.rows(30_001, 30_001)
     lagging = show(folder)
     eventually(lambda: bool(lagging._png))
@@ -1270,7 +1270,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
     assert image(panel)[:4] == b"\x89PNG"
-    assert panel._figure is None and panel.run._own.num_rows == 0
+    assert panel._figure is None and panel.run.rows._written.num_rows == 0
     gc.collect()
     assert not any(type(found) is RunFigure for found in gc.get_objects())
     before = image(panel)

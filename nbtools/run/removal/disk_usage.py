@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.errors import FormatError
 from nbtools.run.records import Records
 from nbtools.run.state import RunState, state_of
 from nbtools.rundir.rundir import RunDir, foreign_owner, run_folders
@@ -71,7 +70,7 @@ def _stored(path: Path) -> Stored:
             obstacle = f"is {state}"
         elif not obstacle and state is RunState.LOST and time.time() - since < _STARTING_S:
             obstacle = "was started less than a minute ago"
-    except (FormatError, OSError) as error:
+    except OSError as error:
         obstacle = str(error)
     folder = files.checkpoints if is_folder(files.checkpoints) else None
     of_checkpoints = 0 if folder is None else num_bytes_in(folder)

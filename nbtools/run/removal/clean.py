@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nbtools.errors import CheckpointError, ConfigError, FormatError, RunNotFoundError, html_table, plural, shown
+from nbtools.errors import CheckpointError, ConfigError, RunNotFoundError, html_table, plural, shown
 from nbtools.machine.processes import members
 from nbtools.project import Project, find_project, located
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoint_folders, checkpoints_in, newest_verified
-from nbtools.run.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
 from nbtools.run.lineage import Origins
-from nbtools.run.records import local_time
+from nbtools.run.records import Records, local_time
+from nbtools.run.removal.disk_usage import Stored, belongs_to_other, is_folder, num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.slurm_job import has_active_job, is_active
 from nbtools.run.state import RunState
@@ -33,7 +33,6 @@ from nbtools.rundir.atomic import open_descriptor, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import NO_LOCKS, acquire_lock, wait_for_lock
 from nbtools.rundir.names import find_run
-from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, foreign_owner, is_run, run_folders
 
 CACHE = ".cache"
@@ -217,7 +216,7 @@ def _checkpoints_of(run: Stored, started_from: Collection[str]) -> tuple[list[It
     try:
         for path in folders:
             read_json(path / "manifest.json")
-    except FormatError as error:
+    except OSError as error:
         return [], str(error)
     unfinished = filter(is_folder, sorted(files.checkpoints.glob(".step-*.tmp")))
     items = [Item(path, files, "unfinished checkpoint", num_bytes_in(path)) for path in unfinished]
@@ -334,12 +333,13 @@ def _still_needed(item: Item, origins: Origins) -> str:
 
 def _used_by(run: RunDir) -> str:
     """Return why a run is in use although its lock is free: the lock file may have been deleted, or does not work."""
-    if read_json(run.exit):
+    records = Records(run)
+    process, has_finished = records.process, bool(records.finished)
+    if records.exit:
         return ""
-    process, launch = ProcessIdentity.from_json(read_json(run.process) or {}), read_json(run.launch) or {}
-    if (process is not None and process.is_alive()) or (not read_json(run.finished) and members(run)):
+    if (process is not None and process.is_alive()) or (not has_finished and members(run)):
         return "some of its processes are alive: nbtools stop ends them"
-    if launch.get("flock") is False and process is not None and process.is_elsewhere and not read_json(run.finished):
+    if records.launch.get("flock") is False and process is not None and process.is_elsewhere and not has_finished:
         return f"it may run on {process.host}, and its file system has no locks: remove it from there"
     return ""
 

@@ -24,9 +24,10 @@ import nbtools as nt
 from nbtools.errors import RunNotFoundError
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.run import clean, lineage
-from nbtools.run.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
-from nbtools.run.disk_usage import num_bytes_in, survey
+from nbtools.run import lineage
+from nbtools.run.removal import clean
+from nbtools.run.removal.clean import CACHE, RemovalPlan, in_use, plan_removal, remove
+from nbtools.run.removal.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
@@ -391,7 +392,7 @@ def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(projec
     run = made(project, "a")
     saved(run, 10)
     program = (
-        "import time; from pathlib import Path; from nbtools.run import clean\n"
+        "import time; from pathlib import Path; from nbtools.run.removal import clean\n"
         "clean._delete = lambda *_: (print('renamed', flush=True), time.sleep(600))\n"
         f"clean.remove(clean.plan_removal(Path({str(project.runs)!r}), [{run.id!r}]))"
     )
