@@ -29,7 +29,7 @@ from nbtools.notebook.panel.controls import CANCEL, STOP, Controls
 from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
 from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
 from nbtools.notebook.plots.charts import charts_of
-from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
+from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
@@ -166,7 +166,7 @@ class LivePlot(LiveView):
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
-            data = png(self.run, dark=self._widgets.dark.value, **self._options())
+            data, _ = picture_of(view_of(self.run, **self._options()), dark=self._widgets.dark.value)
         alt = f"curves of {self.run.id}"
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
@@ -274,7 +274,6 @@ class LivePlot(LiveView):
         self._snapshot, self._choices.span = Snapshot(), None
         self._wanted: tuple[object, ...] = ()
         self._png = b""
-        self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
         self._earlier, self._recorded_at, self._since_look = read_look(self.run.files), 0.0, ""
         self._system: SystemReader | None = None
@@ -368,11 +367,8 @@ class LivePlot(LiveView):
         self._charts.show(charts, f"curves of {self.run.id}", self._widgets.smoothing.value)
 
     def _render(self) -> None:
-        widgets = self._widgets
-        if self._figure is None or self._figure.is_dark != widgets.dark.value:
-            self._figure = RunFigure(dark=widgets.dark.value, titled=False)
-        charts = self._figure.update(self._view())
-        self._full, picture = charts.full, self._figure.png()
+        picture, charts = picture_of(self._view(), dark=self._widgets.dark.value, titled=False)
+        self._full = charts.full
         self._png = picture if charts.shown else b""  # a page keeps no picture without a curve
         self._charts.show_picture(picture)
 
@@ -386,13 +382,10 @@ class LivePlot(LiveView):
             self._stored_at, self._is_stored = now, True
 
     def _release(self) -> None:
-        """Drop the figure and what was read of the curves: an option that changes reads and draws them again.
+        """Drop what was read of the curves: an option that changes reads and draws them again.
 
         A page that draws the curves asks for parts of them, so they stay while it shows them, or may soon.
         """
-        if self._figure is not None:
-            self._figure.close()
-            self._figure = None
         is_shown = self._choices.is_ready or (self._charts.canvas is not None and self._displays)
         if not is_shown or self._choices.is_hidden:
             with suppress(NbtoolsError):  # the directory was removed
