@@ -7,6 +7,7 @@ and mathtext, a metric called `$\\frac` is drawn literally.
 
 import io
 import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
