@@ -144,12 +144,8 @@ class ComparisonPanel(LiveView):
 
     # --- display ---
 
-    def _ipython_display_(self) -> None:
-        """Display a mark, the static picture, the widgets and the tables."""
-        with self._lock:
-            self._displays.show(self._outputs())
-
     def _outputs(self) -> list[Output]:
+        """Return a mark, the static picture, the widgets and the tables."""
         size = {"width": WIDTH, "height": self._figure.height}
         return [
             ({"text/html": _STYLE, "text/plain": repr(self)}, {}),

@@ -226,10 +226,8 @@ class Panel:
         self.width, self.height = self.right - self.left, self.top - self.bottom
         self.place = Affine2D()
         """Transforms values of both axes."""
-        self.drawn: dict[str, list[Any]] = {
-            kind: [] for kind in ("line", "raw", "band", "cut", "mark", "ring", "break")
-        }
-        """The artists of curves and marks: thin lines (`raw`) and areas (`band`) go through all extremes."""
+        self.drawn: dict[str, list[Any]] = defaultdict(list)
+        """Artists by kind: line, raw (a thin line through all extremes), band (their area), cut, mark, ring, break."""
         self.title = owner.text(left + 16, self.top + 17, 12.5, "", va="center", weight="bold")
         self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
         owner.line([self.left, self.right], [self.bottom] * 2, "axis", zorder=1, linewidth=1)

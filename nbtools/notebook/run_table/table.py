@@ -76,11 +76,11 @@ class RunTable(LiveView):
     # --- showing it ---
 
     def display(self) -> None:
-        """Display two outputs: the table as it is stored, which needs no kernel, and the widgets."""
-        with self._lock:
-            self._displays.show(self._outputs())
+        """Display the table."""
+        self._ipython_display_()
 
     def _outputs(self) -> list[Output]:
+        """Return the table as it is stored, and the widgets."""
         stored = [(row, self._known(row)) for row in islice(self._rows.values(), NUM_STORED)]
         text = _STYLE + row_html.stored_table(stored, len(self._rows) - len(stored))
         return [({"text/html": text, "text/plain": repr(self)}, {}), (view_bundle(self.widget, ""), {})]
