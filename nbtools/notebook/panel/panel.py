@@ -20,6 +20,7 @@ from nbtools.launcher.programs.program_resume import planned_resume, remember, s
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
+from nbtools.notebook.html import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -126,7 +127,7 @@ class LivePlot(LiveView):
         if self._widgets.page is not None:
             self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
-            self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
+            self._widgets.note.value = note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
 
     def __repr__(self) -> str:
@@ -263,7 +264,7 @@ class LivePlot(LiveView):
             action()
         except Exception as error:  # noqa: BLE001
             if not self._is_closed:
-                place.value = html.note(message_of(error), is_warning=True)
+                place.value = note(message_of(error), is_warning=True)
             return False
         return True
 
@@ -417,7 +418,7 @@ class LivePlot(LiveView):
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
         widgets.counters.look(metric_sources(self.run))
-        widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
+        widgets.losses.value = note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
             may_launch = foreign_owner(self.run.dir) is None
@@ -570,7 +571,7 @@ class LivePlot(LiveView):
                     said = f"{said}\nIt can start once this run has ended.".lstrip()
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
-            widgets.changing.value = html.note(said, is_warning=self._is_change_wrong)
+            widgets.changing.value = note(said, is_warning=self._is_change_wrong)
             if not self._is_acting:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
@@ -578,7 +579,7 @@ class LivePlot(LiveView):
         return state.is_final and self._has_checkpoint and not (self._is_change_wrong or self._why_not)
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
-        self._widgets.note.value = html.note(text, is_warning=is_wrong)
+        self._widgets.note.value = note(text, is_warning=is_wrong)
 
     def _offer(self) -> None:
         widgets = self._widgets

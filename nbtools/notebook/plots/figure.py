@@ -263,7 +263,8 @@ class Panel:
     def draw(self, chart: Chart, limits: Limits, x_label: str) -> None:
         """Draw a chart."""
         self.draw_axes(plain(chart.title, 34), limits, chart.y, chart.x_ticks, chart.y_ticks, x_label)
-        scaled, items = log10 if chart.is_log else np.asarray, [*chart.series, *chart.levels]
+        scaled: Any = log10 if chart.is_log else np.asarray
+        items: list[Trace | Level] = [*chart.series, *chart.levels]
         for item in items:
             if isinstance(item, Level):
                 self.add("line", limits, scaled(np.full(2, item.y)), **_style(item))
@@ -341,7 +342,8 @@ class Panel:
 
     def draw_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Draw a legend in the title's line, flush right; entries without room are left out from the end."""
-        owner, y, placed = self._owner, self.top + 17, []
+        owner, y = self._owner, self.top + 17
+        placed: list[tuple[Text, dict[str, Any], float, float]] = []
         renderer = owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
         room = self.right - self.title.get_window_extent(renderer).x1 / SCALE - 16
         for label, style in entries[:_NUM_ENTRIES]:

@@ -18,10 +18,10 @@ from nbtools.errors import plural
 from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
+from nbtools.notebook import html
 from nbtools.notebook.comparison.comparison import compare
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
-from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of, takes_long
