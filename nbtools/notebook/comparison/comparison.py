@@ -13,7 +13,7 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import Options, coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
-from nbtools.notebook.html import LIVE, PICTURE, note
+from nbtools.notebook.html_parts import LIVE, PICTURE, note
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.tab_html import uncommitted

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.findings import size
 from nbtools.notebook.background import Filling
-from nbtools.notebook.html import BORDER, FONT, MUTED, WARN, table
+from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import html_widget, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
@@ -201,7 +201,7 @@ def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int,
         rows.append([step, measured, size(checkpoint.num_bytes), saved, checked])
     head = ["step", literal(metric), "size", "saved", "files"]
     more = f"<div style='{FONT}{MUTED}'>and {num_more} older, in the choice below</div>" if num_more > 0 else ""
-    listed = table(rows, head, cell=cell, style="width:100%;table-layout:auto")
+    listed = table_html(rows, head, cell=cell, style="width:100%;table-layout:auto")
     return f"<div style='overflow-x:auto'>{listed}</div>{more}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.notebook.html import FONT, LIVE, MUTED, PICTURE, copy_button
+from nbtools.notebook.html_parts import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.checkpoint_list import START
 from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.tabs import Tabs

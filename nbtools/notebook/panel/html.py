@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbtools.errors import literal, plural
 from nbtools.failures.failure import Failure
-from nbtools.notebook.html import (
+from nbtools.notebook.html_parts import (
     AMBER,
     BORDER,
     CUT,

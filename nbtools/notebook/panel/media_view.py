@@ -12,7 +12,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import literal
-from nbtools.notebook.html import BORDER, FONT, MONO, MUTED, TEXT, table
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, table_html
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.snapshot import file_stamp
 from nbtools.notebook.plots.figure import WIDTH
@@ -194,7 +194,7 @@ def _table_html(item: MediaItem) -> str:
     )
     more = len(item.rows) - _MOST_ROWS
     note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --media</div>" if more > 0 else ""
-    return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table(body, head, style=MONO)}</div>{note}"
+    return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table_html(body, head, style=MONO)}</div>{note}"
 
 
 def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:

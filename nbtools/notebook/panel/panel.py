@@ -20,7 +20,7 @@ from nbtools.launcher.programs.program_resume import planned_resume, remember, s
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
-from nbtools.notebook.html import note
+from nbtools.notebook.html_parts import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from nbtools.errors import literal, plural, shown
 from nbtools.launcher.findings import size
-from nbtools.notebook.html import FONT, MONO, MUTED, TEXT, copy_button, diff, folded, sparkline, table
+from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
 from nbtools.recipes import RECIPES
 from nbtools.run.disk_usage import num_bytes_in
 from nbtools.run.records import local_time, mapping_at, started_as, weights_in_words
@@ -43,8 +43,8 @@ def config(run: Run) -> str:
     parts = [_table(notes)] * bool(notes)
     parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
-        parts.append(folded(f"As by default ({len(usual)})", _table(usual)))
-    parts += [folded("Launch", _table(launched), is_open=not values), uncommitted(run)]
+        parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))
+    parts += [details_html("Launch", _table(launched), is_open=not values), uncommitted(run)]
     return "".join(parts)
 
 
@@ -72,7 +72,7 @@ def machine(newest: Mapping[str, Sequence[float]]) -> str:
         rows.append((f"{literal(title)}{of}", f"<b>{said}</b>", curve, f"<span style='{MUTED}'>most {most}</span>"))
     if not rows:
         return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"
-    return table(rows)
+    return table_html(rows)
 
 
 def files(run: Run) -> str:
@@ -97,7 +97,7 @@ def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
         [literal(first), *(f"<span style='{MONO}'>{literal(cell)}</span>" for cell in rest)] for first, *rest in rows
     )
     titles = [f"<span style='{MUTED}'>{literal(cell)}</span>" for cell in head]
-    return table(cells, titles, style="margin:0 0 8px")
+    return table_html(cells, titles, style="margin:0 0 8px")
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,6 @@
 """Parts of HTML that all views of a notebook share: fonts and colours, notes, tables, texts that unfold, small curves.
 
-Every text is escaped here, but for the cells of `table` and the body of `folded`, which are HTML.
+Every text is escaped here, but for the cells of `table_html` and the body of `details_html`, which are HTML.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ def copy_button(text: str, content: str) -> str:
     return f"<button type='button' data-copy='{literal(content)}' style='display:none'>{literal(text)}</button>"
 
 
-def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, cell: str = CELL, style: str = "") -> str:
+def table_html(rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, cell: str = CELL, style: str = "") -> str:
     """Return rows of HTML as a table as wide as its content; `cell` and `style` are further CSS."""
     every = [*([("th", head)] if head else []), *(("td", row) for row in rows)]
     lines = ("".join(f"<{tag} style='{cell}'>{text}</{tag}>" for text in row) for tag, row in every)
@@ -57,7 +57,7 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, cell: str 
     return f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0;background:none;{style}'>{body}</table>"
 
 
-def folded(title: str, body: str, *, is_open: bool = False, style: str = "") -> str:
+def details_html(title: str, body: str, *, is_open: bool = False, style: str = "") -> str:
     """Return a part that unfolds under a title."""
     style = f"{FONT}{TEXT}cursor:pointer;{style}"
     return f"<details{' open' * is_open}><summary style='{style}'>{literal(title)}</summary>{body}</details>"
@@ -74,7 +74,7 @@ def folded_lines(
     if colours:
         shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
     body = f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre>"
-    return folded(title, body, is_open=is_open, style=MUTED)
+    return details_html(title, body, is_open=is_open, style=MUTED)
 
 
 def diff(title: str, lines: Sequence[str], rest: str) -> str:
