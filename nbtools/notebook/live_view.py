@@ -1,11 +1,11 @@
-"""The one live view: the thread, the lock and the actions of a panel, a comparison and a table of runs."""
+"""The one live view: thread, lock, outputs and actions of a panel, a comparison, a table of runs and a playground."""
 
 import threading
 import warnings
 from collections.abc import Callable
 
 from nbtools.errors import message_of
-from nbtools.notebook.widgets import Displays
+from nbtools.notebook.widgets import Displays, Output
 
 
 class LiveView:
@@ -20,6 +20,14 @@ class LiveView:
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_acting = False
         self._displays = Displays()
+
+    def _outputs(self) -> list[Output]:
+        """Return the outputs of a cell: the static ones, which need no kernel, and the widgets."""
+        raise NotImplementedError
+
+    def _ipython_display_(self) -> None:
+        with self._lock:
+            self._displays.show(self._outputs())
 
     def _work(self) -> None:
         """Follow what the view shows; set `_thread` to None under the lock at the end."""

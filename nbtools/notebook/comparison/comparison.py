@@ -11,13 +11,13 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, coarse_parts, overlay
+from nbtools.notebook.comparison.overlay import Options, coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
+from nbtools.notebook.html_parts import LIVE, PICTURE, note
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
-from nbtools.notebook.panel.html import LIVE, PICTURE, note
 from nbtools.notebook.panel.tab_html import uncommitted
-from nbtools.notebook.plots.figure import WIDTH
+from nbtools.notebook.plots.figure import WIDTH, RunFigure, png_path
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import KINDS, X
 from nbtools.notebook.theme import THEME
@@ -73,11 +73,9 @@ def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = Fa
         ValueError: the path does not end in `.png`.
         ConfigError: fewer than two runs can be read.
     """
-    path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"{path}: the picture is a PNG, so the name must end in .png")
+    path = png_path(path)
     comparison = compare_runs(*refs)
-    figure = ComparisonFigure(comparison.labels, dark=dark)
+    figure = RunFigure(dark=dark, runs=run_legend(comparison.labels))
     curves = [read_curves(run) for run in comparison.runs]
     figure.draw(overlay(comparison, curves, Options(**options), figure.sizes), _title(comparison))
     path.write_bytes(figure.png())
@@ -101,7 +99,7 @@ class ComparisonPanel(LiveView):
     def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
         super().__init__("comparison")
         self.comparison = comparison
-        self._given, self._figure = options, ComparisonFigure(comparison.labels, dark=dark)
+        self._given, self._figure = options, RunFigure(dark=dark, runs=run_legend(comparison.labels))
         self._reader = CurveReader(comparison.runs)
         self._png, self._tables, self._pictured_at, self._stored_at = b"", "", 0.0, 0.0
         self._is_changed, self._draw_after = True, 0.0
@@ -136,12 +134,8 @@ class ComparisonPanel(LiveView):
 
     # --- display ---
 
-    def _ipython_display_(self) -> None:
-        """Display a mark, the static picture, the widgets and the tables."""
-        with self._lock:
-            self._displays.show(self._outputs())
-
     def _outputs(self) -> list[Output]:
+        """Return a mark, the static picture, the widgets and the tables."""
         size = {"width": WIDTH, "height": self._figure.height}
         return [
             ({"text/html": _STYLE, "text/plain": repr(self)}, {}),

@@ -9,7 +9,6 @@ import numpy as np
 from nbtools.errors import plural
 from nbtools.notebook.plots.charts import DASHES, Badge, Chart, Charts, Size, chart_of, trace_of
 from nbtools.notebook.plots.decimation import Floats
-from nbtools.notebook.plots.figure import HEIGHT, WIDTH, RunFigure, line_of, plain, text_at
 from nbtools.notebook.plots.metric_names import grouped, kind_of, matches
 from nbtools.notebook.plots.view import KINDS, Limits, X, common_unit, full_limits, pause_at, places_of_all
 from nbtools.run.compare import Comparison
@@ -19,10 +18,7 @@ _NUM_HUES: Final = 10
 """Runs after these have the same hues, dashed."""
 _NUM_OPEN: Final = 4
 _FROM_ZERO: Final = ("learning_rate", "throughput", "grad_norm", "return")
-_LEGEND_ROW: Final = 18
 _ANY_STEP: Final = 2**53
-_MOST_RAW: Final = 6
-"""Most runs whose raw values are drawn as thin lines beside the smoothed ones."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,11 @@ class Options:
 def role(index: int) -> tuple[str, tuple[float, ...]]:
     """Return the colour's role and the dash of a run: ten hues, then the same ten dashed."""
     return f"run{index}", DASHES[1] if index >= _NUM_HUES else ()
+
+
+def run_legend(labels: Sequence[str]) -> list[tuple[str, str, tuple[float, ...]]]:
+    """Return label, colour and dash of each run, for the legend of a `RunFigure`."""
+    return [(label, *role(index)) for index, label in enumerate(labels)]
 
 
 def overlay(
@@ -201,42 +202,3 @@ def _badge(
     column = min(int(np.searchsorted(curves[index][name].steps, at)), len(places[index][name]) - 1)
     more = f" and {plural(len(diverged) - 1, 'more run')}" if len(diverged) > 1 else ""
     return Badge(f"{comparison.labels[index][:24]}{more} diverged at step {at:,}", float(places[index][name][column]))
-
-
-# --- the picture ------------------------------------------------------------------------------------
-
-
-class ComparisonFigure(RunFigure):
-    """The picture of a comparison: as that of a run, with a legend of the runs below the title."""
-
-    def __init__(self, labels: Sequence[str], *, dark: bool = False) -> None:
-        self.labels = labels
-        longest = min(46, max(map(len, labels)))
-        self._per_row = max(1, int((WIDTH - 32) / (44 + 6.4 * longest)))
-        rows = -(-len(labels) // self._per_row)
-        super().__init__(HEIGHT + _LEGEND_ROW * rows, dark=dark)
-        self._header += _LEGEND_ROW * rows + 4
-
-    def draw(self, charts: Charts, title: str = "", subtitle: str = "") -> None:
-        """Draw the open charts; one legend is for all of them."""
-        super().draw(charts, title, subtitle)
-        self._title.set_text(plain(title, 70))
-        self._subtitle.set_text(plain(subtitle, 60))
-        closed = len(charts.charts) - len(self.panels)
-        self._others.set_text(plural(closed, "more chart") if closed > 0 else "")
-        for panel in self.panels:
-            panel.show_legend([])
-            for line in panel.raw if len(self.labels) > _MOST_RAW else ():
-                line.set_data([], [])
-
-    def lay_out(self, num_panels: int) -> None:
-        """Clear the figure, make empty panels and the legend."""
-        super().lay_out(num_panels)
-        css = self._title.get_transform()
-        for index, label in enumerate(self.labels):
-            row, column = divmod(index, self._per_row)
-            x, y = 16 + column * (WIDTH - 32) / self._per_row, self.height - 40 - _LEGEND_ROW * row
-            colour, dash = role(index)
-            style = {"color": self.theme[colour], "linewidth": 2, "linestyle": (0, dash) if dash else "-"}
-            self.add(line_of(css, **style)).set_data([x, x + 24], [y, y])
-            self.add(text_at(x + 31, y, 11, self.theme["text"], css, va="center")).set_text(plain(label, 46))

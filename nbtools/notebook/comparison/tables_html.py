@@ -8,7 +8,7 @@ from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.comparison.scaling_card import scaling_rows
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, diff
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, diff
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of

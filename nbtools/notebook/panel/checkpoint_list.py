@@ -9,8 +9,8 @@ import ipywidgets as widgets
 from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.findings import size
 from nbtools.notebook.background import Filling
+from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
 from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.panel.html import BORDER, FONT, MUTED, WARN
 from nbtools.notebook.widgets import html_widget, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
@@ -189,9 +189,6 @@ def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int,
     cell = f"box-sizing:content-box;height:{_ROW_PX - 1}px;line-height:{_ROW_PX - 1}px;border-bottom:{BORDER};"
     cell += "padding:0 14px 0 0;text-align:left;white-space:nowrap"
 
-    def row(cells: Sequence[str], tag: str = "td") -> str:
-        return "<tr>" + "".join(f"<{tag} style='{cell}'>{text}</{tag}>" for text in cells) + "</tr>"
-
     rows = []
     for checkpoint in shown:
         value = checkpoint.metrics.get(metric)
@@ -201,11 +198,11 @@ def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int,
         if not isinstance(checkpoint, Checkpoint):
             measured = literal(checkpoint.name)
         saved, checked = local_time(checkpoint.time), _checked(checkpoint, said)
-        rows.append(row([step, measured, size(checkpoint.num_bytes), saved, checked]))
-    head = row(["step", literal(metric), "size", "saved", "files"], "th")
+        rows.append([step, measured, size(checkpoint.num_bytes), saved, checked])
+    head = ["step", literal(metric), "size", "saved", "files"]
     more = f"<div style='{FONT}{MUTED}'>and {num_more} older, in the choice below</div>" if num_more > 0 else ""
-    style = f"{FONT}border-collapse:collapse;margin:0;width:100%;table-layout:auto;background:none"
-    return f"<div style='overflow-x:auto'><table style='{style}'>{head}{''.join(rows)}</table></div>{more}"
+    listed = table_html(rows, head, cell=cell, style="width:100%;table-layout:auto")
+    return f"<div style='overflow-x:auto'>{listed}</div>{more}"
 
 
 def _checked(checkpoint: AnyCheckpoint, said: dict[Path, str]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from nbtools.notebook.html_parts import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.checkpoint_list import START
 from nbtools.notebook.panel.curve_editor import CounterChoice
-from nbtools.notebook.panel.html import FONT, LIVE, MUTED, PICTURE, copy_button
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts

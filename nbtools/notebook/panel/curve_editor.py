@@ -15,7 +15,7 @@ from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
 from nbtools.metrics.readers.sources import MetricSource
 from nbtools.notebook.background import Filling
-from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT, WARN, sparkline
+from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, WARN, sparkline
 from nbtools.notebook.widgets import button, html_widget, in_row, make_control
 from nbtools.run.run import Run
 

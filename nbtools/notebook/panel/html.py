@@ -1,4 +1,4 @@
-"""The panel's HTML: header, progress, changes, failure, ranks, log and notes; every text is escaped here.
+"""The panel's HTML: header, progress, changes, failure and ranks; every text is escaped here.
 
 A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
@@ -7,6 +7,21 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbtools.errors import literal, plural
 from nbtools.failures.failure import Failure
+from nbtools.notebook.html_parts import (
+    AMBER,
+    BORDER,
+    CUT,
+    FONT,
+    LIVE,
+    MONO,
+    MUTED,
+    STATES,
+    SURFACE,
+    TEXT,
+    WARN,
+    copy_button,
+    folded_lines,
+)
 from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
@@ -17,33 +32,9 @@ from nbtools.run.records import local_time
 from nbtools.run.slurm_job import ends_too_early
 from nbtools.rundir.heartbeat import RankHeartbeat, nodes_of
 
-LIVE = "nbtools-live"
-"""Class of the widgets of a panel."""
-PICTURE = "nbtools-picture"
-"""Class of the picture in the widgets, which the canvas replaces."""
-FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
-TEXT = "color:var(--jp-ui-font-color1,inherit);"
-MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
-MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
-BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
-WARN = "color:var(--jp-warn-color0,#b35900);"
-AMBER = "#c77700"
-_SURFACE = "background:rgba(127,127,127,.13);"
-_CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
-
-# A sign and a word beside each colour, for readers who cannot distinguish two hues.
-STATES = {
-    "QUEUED": ("○", "#717581", "Queued", "waiting for its processes to start"),
-    "RUNNING": ("●", "#3f90da", "Running", ""),
-    "STOPPED": ("■", "#8a6d3b", "Stopped", "on request"),
-    "SUCCEEDED": ("✓", "#2e8b57", "Succeeded", ""),
-    "FAILED": ("✕", "#d13a1f", "Failed", ""),
-    "LOST": ("?", "#e76300", "Lost", "its processes ended without a record"),
-}
 _MAX_CHIPS = 16
 _SHORT_SOURCE = 100
 _MAX_TRACE_LINES = 200
-_MAX_DIFF_LINES = 2000
 
 
 # The outputs of a panel are text, picture, media and widgets, in this order. JupyterLab and Jupyter Notebook show
@@ -71,7 +62,7 @@ def without_kernel(run_id: str, live_at: float | None, *, is_covered: bool = Fal
         text = f"For the controls, run {code}"
         kind = "nbtools-panel-note nbtools-panel-covered" if is_covered else "nbtools-panel-note"
         return f"{_STYLE}<div class='{kind}' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
-    style = f"{FONT}{TEXT}{_SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
+    style = f"{FONT}{TEXT}{SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
     text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
     return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
 
@@ -92,12 +83,12 @@ def header(
     below = f"<span style='{MUTED}display:block'>{literal(' · '.join(notes))}</span>" if notes else ""
     detail = f"<span style='{MUTED}'> · {literal(meaning)}</span>" if meaning else ""
     detail += f"<b role='alert' style='{WARN}'> · {literal(' · '.join(alarms))}</b>" if alarms else ""
-    wrap, cut = ("wrap", "") if alarms or waiting_for else ("nowrap", f"{_CUT}flex:0 99 auto")
+    wrap, cut = ("wrap", "") if alarms or waiting_for else ("nowrap", f"{CUT}flex:0 99 auto")
     return (
         f"<div style='{FONT}{TEXT}width:0;min-width:100%'>"
         f"<div style='display:flex;flex-wrap:{wrap};gap:2px 14px;align-items:baseline'>"
-        f"<b style='{_CUT}flex:0 1 auto;font-size:15px' title='{literal(name)}'>{literal(name)}</b>"
-        f"<span style='{MUTED}{MONO}{_CUT}flex:0 9999 auto' title='{literal(run_id)}'>{literal(run_id)}</span>"
+        f"<b style='{CUT}flex:0 1 auto;font-size:15px' title='{literal(name)}'>{literal(name)}</b>"
+        f"<span style='{MUTED}{MONO}{CUT}flex:0 9999 auto' title='{literal(run_id)}'>{literal(run_id)}</span>"
         f"<span role='status' style='{cut}'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}"
         f"</span> <b>{literal(word)}</b>{detail}</span></div>{below}</div>"
     )
@@ -154,7 +145,7 @@ def progress(
     bar = (
         f"<div role='progressbar' aria-label='training progress' aria-valuemin='0' aria-valuemax='100' "
         f"aria-valuenow='{100 * share:.0f}' "
-        f"style='{_SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
+        f"style='{SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
         f"<div style='width:{100 * share:.2f}%;height:100%;background:{STATES[state][1]}'></div></div>"
     )
     return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{' · '.join(parts)}</span></div>"
@@ -178,11 +169,6 @@ def waiting(items: Sequence[tuple[str, bool, str]]) -> str:
     return f"<ul aria-label='before the first step' style='{FONT}{TEXT}padding:0;margin:8px 0'>{''.join(lines)}</ul>"
 
 
-def copy_button(text: str, content: str) -> str:
-    """Return a button that copies `content`; hidden in a page that cannot."""
-    return f"<button type='button' data-copy='{literal(content)}' style='display:none'>{literal(text)}</button>"
-
-
 def failure(found: Failure, log_path: str) -> str:
     """Return the failure card: exception, first failing rank, place, progress and remedy; the rest is folded."""
     place = "" if found.rank is None else f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
@@ -200,8 +186,8 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + (f"<div style='{MONO}'>output: {literal(found.log[:500])}</div>" if found.log else "")
-        + _folded("traceback", trace)
-        + _folded(plural(len(others), "other rank"), others)
+        + folded_lines("traceback", trace)
+        + folded_lines(plural(len(others), "other rank"), others)
         + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
     )
 
@@ -211,31 +197,9 @@ def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
         lines = [line[:500] for line in item.text.splitlines()]
-        boxes.append(_folded(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
+        boxes.append(folded_lines(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
     style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
-
-
-def _folded(title: str, lines: Sequence[str], is_open: bool = False, colours: Mapping[str, str] | None = None) -> str:
-    """Return lines that unfold under a title, with `colours` by their first character; empty without lines."""
-    if not lines:
-        return ""
-    box = f"{MONO}{TEXT}{_SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
-    shown = [literal(line) for line in lines]
-    if colours:
-        shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
-    return (
-        f"<details{' open' * is_open}><summary style='{FONT}{MUTED}cursor:pointer'>{literal(title)}</summary>"
-        f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre></details>"
-    )
-
-
-def diff(title: str, lines: Sequence[str], rest: str) -> str:
-    """Return a unified diff, folded; `rest` says where those of its lines are that are left out."""
-    shown = [line[:500] for line in lines[:_MAX_DIFF_LINES]]
-    if len(lines) > len(shown):
-        shown.append(f"… {len(lines) - len(shown):,} more lines: {rest}")
-    return _folded(title, shown, colours={"+": "#2e8b57", "-": "#d13a1f", "@": "#3f90da"})
 
 
 def ranks(
@@ -334,32 +298,7 @@ def sources(lines: Sequence[str]) -> str:
     more = f" · and {plural(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
     items = "".join(f"<li>{literal(line)}</li>" for line in lines)
     return (
-        f"<details style='{FONT}{MUTED}'><summary style='cursor:pointer;{_CUT}' title='{literal(lines[0])}'>"
+        f"<details style='{FONT}{MUTED}'><summary style='cursor:pointer;{CUT}' title='{literal(lines[0])}'>"
         f"{first}{more}</summary><ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
         "</details>"
     )
-
-
-def sparkline(
-    values: Sequence[float], limits: tuple[float, float], size: tuple[int, int] = (84, 22), label: str = ""
-) -> str:
-    """Return values as a small curve between two limits, with a dot at its end; `label` is read out."""
-    (low, high), (width, height) = limits, size
-    pace, scale = (width - 5) / max(len(values) - 1, 1), (height - 6) / ((high - low) or 1.0)
-    places = [f"{1.5 + pace * i:.1f},{height - 3 - scale * (value - low):.1f}" for i, value in enumerate(values)]
-    x, _, y = places[-1].partition(",")
-    told = f"role='img' aria-label='{literal(label)}'" if label else "aria-hidden='true'"
-    return (
-        f"<svg width='{width}' height='{height}' {told} style='vertical-align:middle'><title>{literal(label)}</title>"
-        f"<polyline points='{' '.join(places)}' fill='none' stroke='#3f90da' stroke-width='1.4' "
-        f"stroke-linejoin='round'/><circle cx='{x}' cy='{y}' r='2' fill='#3f90da'/></svg>"
-    )
-
-
-def note(text: str, *, is_warning: bool = False) -> str:
-    """Return a status line for the buttons, or a warning."""
-    if not text:
-        return ""
-    colour = WARN if is_warning else TEXT
-    role = "alert" if is_warning else "status"
-    return f"<div role='{role}' style='{FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"

@@ -9,8 +9,8 @@ import ipywidgets as widgets
 from nbtools.errors import literal, plural
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in
+from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.curve_editor import CurveEditor
-from nbtools.notebook.panel.html import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.snapshot import log_of
 from nbtools.notebook.widgets import html_widget, in_row
 from nbtools.run.run import Run

@@ -12,8 +12,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import literal
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, table_html
 from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
@@ -188,18 +188,13 @@ def state_html(item: MediaItem, number: int) -> str:
 
 def _table_html(item: MediaItem) -> str:
     """Return a table of the first 20 rows and the number of the others."""
-    style = f"border-bottom:{BORDER};padding:2px 10px 2px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere"
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        shown = [cut(cell, _LONGEST_CELL) for cell in cells[:_MOST_COLUMNS]]
-        return "<tr>" + "".join(f"<{tag} style='{style}'>{literal(cell)}</{tag}>" for cell in shown) + "</tr>"
-
-    head = row(item.columns, "th")
-    body = "".join(row(cells, "td") for cells in item.rows[:_MOST_ROWS])
+    head, *body = (
+        [literal(cut(cell, _LONGEST_CELL)) for cell in cells[:_MOST_COLUMNS]]
+        for cells in (item.columns, *item.rows[:_MOST_ROWS])
+    )
     more = len(item.rows) - _MOST_ROWS
     note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --media</div>" if more > 0 else ""
-    table = f"<table style='{_FONT}{MONO}border-collapse:collapse;margin:0'>{head}{body}</table>"
-    return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table}</div>{note}"
+    return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table_html(body, head, style=MONO)}</div>{note}"
 
 
 def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:

@@ -20,6 +20,7 @@ from nbtools.launcher.programs.program_resume import planned_resume, remember, s
 from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
+from nbtools.notebook.html_parts import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
@@ -29,7 +30,7 @@ from nbtools.notebook.panel.controls import CANCEL, STOP, Controls
 from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
 from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
 from nbtools.notebook.plots.charts import charts_of
-from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, RunFigure, png
+from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
@@ -126,7 +127,7 @@ class LivePlot(LiveView):
         if self._widgets.page is not None:
             self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
-            self._widgets.note.value = html.note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
+            self._widgets.note.value = note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
 
     def __repr__(self) -> str:
@@ -166,7 +167,7 @@ class LivePlot(LiveView):
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
-            data = png(self.run, dark=self._widgets.dark.value, **self._options())
+            data, _ = picture_of(view_of(self.run, **self._options()), dark=self._widgets.dark.value)
         alt = f"curves of {self.run.id}"
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
@@ -263,7 +264,7 @@ class LivePlot(LiveView):
             action()
         except Exception as error:  # noqa: BLE001
             if not self._is_closed:
-                place.value = html.note(message_of(error), is_warning=True)
+                place.value = note(message_of(error), is_warning=True)
             return False
         return True
 
@@ -274,7 +275,6 @@ class LivePlot(LiveView):
         self._snapshot, self._choices.span = Snapshot(), None
         self._wanted: tuple[object, ...] = ()
         self._png = b""
-        self._figure: RunFigure | None = None
         self._drawn_state: RunState | None = None
         self._earlier, self._recorded_at, self._since_look = read_look(self.run.files), 0.0, ""
         self._system: SystemReader | None = None
@@ -368,11 +368,8 @@ class LivePlot(LiveView):
         self._charts.show(charts, f"curves of {self.run.id}", self._widgets.smoothing.value)
 
     def _render(self) -> None:
-        widgets = self._widgets
-        if self._figure is None or self._figure.is_dark != widgets.dark.value:
-            self._figure = RunFigure(dark=widgets.dark.value, titled=False)
-        charts = self._figure.update(self._view())
-        self._full, picture = charts.full, self._figure.png()
+        picture, charts = picture_of(self._view(), dark=self._widgets.dark.value, titled=False)
+        self._full = charts.full
         self._png = picture if charts.shown else b""  # a page keeps no picture without a curve
         self._charts.show_picture(picture)
 
@@ -386,13 +383,10 @@ class LivePlot(LiveView):
             self._stored_at, self._is_stored = now, True
 
     def _release(self) -> None:
-        """Drop the figure and what was read of the curves: an option that changes reads and draws them again.
+        """Drop what was read of the curves: an option that changes reads and draws them again.
 
         A page that draws the curves asks for parts of them, so they stay while it shows them, or may soon.
         """
-        if self._figure is not None:
-            self._figure.close()
-            self._figure = None
         is_shown = self._choices.is_ready or (self._charts.canvas is not None and self._displays)
         if not is_shown or self._choices.is_hidden:
             with suppress(NbtoolsError):  # the directory was removed
@@ -424,7 +418,7 @@ class LivePlot(LiveView):
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
         widgets.counters.look(self.run.rows.sources)
-        widgets.losses.value = html.note("\n".join(facts.warnings), is_warning=True)
+        widgets.losses.value = note("\n".join(facts.warnings), is_warning=True)
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
             may_launch = foreign_owner(self.run.dir) is None
@@ -577,7 +571,7 @@ class LivePlot(LiveView):
                     said = f"{said}\nIt can start once this run has ended.".lstrip()
             except NbtoolsError as error:
                 said, self._is_change_wrong = str(error), True
-            widgets.changing.value = html.note(said, is_warning=self._is_change_wrong)
+            widgets.changing.value = note(said, is_warning=self._is_change_wrong)
             if not self._is_acting:
                 widgets.resume.disabled = not self._may_resume(self.run.state)
 
@@ -585,7 +579,7 @@ class LivePlot(LiveView):
         return state.is_final and self._has_checkpoint and not (self._is_change_wrong or self._why_not)
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
-        self._widgets.note.value = html.note(text, is_warning=is_wrong)
+        self._widgets.note.value = note(text, is_warning=is_wrong)
 
     def _offer(self) -> None:
         widgets = self._widgets

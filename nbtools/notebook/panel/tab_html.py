@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from nbtools.errors import literal, plural, shown
 from nbtools.launcher.findings import size
-from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, sparkline
+from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
 from nbtools.recipes import RECIPES
 from nbtools.run import facts
 from nbtools.run.records import local_time, mapping_at
@@ -16,7 +16,6 @@ from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole
 
 _MOST_FILES = 200
-_CELL = f"padding:1px 18px 1px 0;text-align:left;vertical-align:top;border-bottom:{BORDER};overflow-wrap:anywhere"
 
 
 def config(run: Run) -> str:
@@ -42,8 +41,8 @@ def config(run: Run) -> str:
     parts = [_table(notes)] * bool(notes)
     parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
-        parts.append(_folded(f"As by default ({len(usual)})", _table(usual)))
-    parts += [_folded("Launch", _table(launched), is_open=not values), uncommitted(run)]
+        parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))
+    parts += [details_html("Launch", _table(launched), is_open=not values), uncommitted(run)]
     return "".join(parts)
 
 
@@ -68,11 +67,10 @@ def machine(newest: Mapping[str, Sequence[float]]) -> str:
         most = f"{max(values):.0f}%" if unit == "%" else f"{max(values):.3g} {literal(unit)}"
         of = f" <span style='{MUTED}'>{literal(label[0])}</span>" if label else ""
         curve = sparkline(values, (0.0, max(top, *values)), (160, 20))
-        cells = f"{literal(title)}{of}", f"<b>{said}</b>", curve, f"<span style='{MUTED}'>most {most}</span>"
-        rows.append("<tr>" + "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in cells) + "</tr>")
+        rows.append((f"{literal(title)}{of}", f"<b>{said}</b>", curve, f"<span style='{MUTED}'>most {most}</span>"))
     if not rows:
         return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"
-    return f"<table style='{FONT}{TEXT}border-collapse:collapse;margin:0;background:none'>{''.join(rows)}</table>"
+    return table_html(rows)
 
 
 def files(run: Run) -> str:
@@ -92,19 +90,12 @@ def files(run: Run) -> str:
 
 
 def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return rows of plain text as a table as wide as its content; the first column is in bold."""
-    titles = "".join(f"<th style='{_CELL}{MUTED}'>{literal(cell)}</th>" for cell in head)
-    lines = [f"<tr>{titles}</tr>"] if head else []
-    for first, *others in rows:
-        cells = "".join(f"<td style='{_CELL}{MONO}'>{literal(cell)}</td>" for cell in others)
-        lines.append(f"<tr><td style='{_CELL}'>{literal(first)}</td>{cells}</tr>")
-    style = f"{FONT}{TEXT}border-collapse:collapse;margin:0 0 8px;background:none"
-    return f"<table style='{style}'>{''.join(lines)}</table>"
-
-
-def _folded(title: str, body: str, *, is_open: bool = False) -> str:
-    style = f"{FONT}{TEXT}cursor:pointer;margin:2px 0"
-    return f"<details{' open' * is_open}><summary style='{style}'>{literal(title)}</summary>{body}</details>"
+    """Return rows of plain text as a table."""
+    cells = (
+        [literal(first), *(f"<span style='{MONO}'>{literal(cell)}</span>" for cell in rest)] for first, *rest in rows
+    )
+    titles = [f"<span style='{MUTED}'>{literal(cell)}</span>" for cell in head]
+    return table_html(cells, titles, style="margin:0 0 8px")
 
 
 def _plain(value: object) -> object:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbtools.errors import literal
-from nbtools.notebook.panel.html import BORDER, MUTED
+from nbtools.notebook.html_parts import BORDER, MUTED
 from nbtools.notebook.panel.media_view import cut, static_html
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.rundir import media

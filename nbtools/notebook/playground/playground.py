@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from html import escape
@@ -14,9 +13,10 @@ from nbtools.errors import ConfigError, LaunchError, NbtoolsError, message_of
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.widgets import Displays, button, close_tree, html_widget, view_bundle
+from nbtools.notebook.widgets import Output, button, close_tree, html_widget, view_bundle
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
@@ -32,7 +32,7 @@ _of_runs: dict[str, "weakref.ref[Playground]"] = {}
 """The playground of each run whose process may be open: a run has one process, however often its cell is run."""
 
 
-class Playground:
+class Playground(LiveView):
     """Uses the model of a run, also while it trains: fills masks, assigns codes, writes, explores.
 
     The model runs in a process of its own, on a GPU that no process holds, or on the CPU. The process ends with
@@ -61,6 +61,7 @@ class Playground:
             CheckpointError: there is no such checkpoint.
         """
         self.run = run if isinstance(run, Run) else Run(run)
+        super().__init__(f"playground {self.run.id}")
         self.results: list[dict[str, Any]] = []
         """The last answers, one for each input."""
         config = config_of(self.run)
@@ -68,13 +69,10 @@ class Playground:
         shape = {"width": "auto", "display": "" if getattr(config, "trust_remote_code", False) else "none"}
         self._consent = widgets.Checkbox(trust_remote_code, description=_ASKS_CONSENT, indent=False, layout=shape)
         chosen = self._defaults.replace(**settings)
-        self._lock = threading.RLock()
         self._process: ModelProcess | None = None
         self._loaded: object = None
         self._step = 0
         self._is_stopped = False
-        self._thread: threading.Thread | None = None
-        self._displays = Displays()
         self._asked: tuple[str, ...] = inputs
         self._given = (inputs, "\n\n".join(inputs))
         self._made(f"Playground: {recipe.title}")
@@ -123,7 +121,7 @@ class Playground:
         self.widget.add_class("nbtools-form")
         answers_beside_cells(self.widget)
         self._fold()
-        self._show_busy(False)
+        self._stop.layout.display = "none"
         self._frames.widget.layout.display = "none"
 
     # --- what is asked ------------------------------------------------------------------------------
@@ -136,6 +134,11 @@ class Playground:
             CheckpointError: the checkpoint is missing or damaged.
             LaunchError: the model's process could not be started, or ended.
         """
+        self._tell(self._computed())
+        return self.results
+
+    def _computed(self) -> str:
+        """Compute the answers; returns what computed them."""
         with self._lock:
             inputs, settings = self._inputs(), self._defaults.replace(**self._values())
             if "num_frames" in type(settings).model_fields:
@@ -147,14 +150,14 @@ class Playground:
             raise LaunchError("stopped")
         for answered in process.predict(inputs, settings):
             self.results.append(answered)
-            self._say(f"Computing on {process.device}: {len(self.results):,} of {len(inputs):,}")
+            self._tell(f"Computing on {process.device}: {len(self.results):,} of {len(inputs):,}")
         self._show(inputs)
-        self._say(f"{process.checkpoint.name} on {process.device}, {process.ready['parameters']:,} parameters")
-        return self.results
+        return f"{process.checkpoint.name} on {process.device}, {process.ready['parameters']:,} parameters"
 
     def close(self) -> None:
         """End the model's process and remove the widgets; the run continues."""
         self._end()
+        self._end_process()
         self._frames.close()
         close_tree(self.widget)
         self._displays.clear()
@@ -163,19 +166,20 @@ class Playground:
         return f"Playground({self.run.id!r})"
 
     def _ipython_display_(self) -> None:
-        """Display two outputs: the answers for a page without a kernel, and the widgets."""
+        """Display the answers, which a cell computes before it ends, for a page without a kernel, and the widgets."""
         if self._given[0] and not self.results:
             try:
                 self.answer()
             except NbtoolsError as error:
-                self._say(str(error), is_wrong=True)
-        self._displays.show([(self._static(), {}), (view_bundle(self.widget), {})])
+                self._tell(str(error), is_wrong=True)
+        super()._ipython_display_()
 
-    def _static(self) -> dict[str, str]:
+    def _outputs(self) -> list[Output]:
         words = answers_html(self._asked, self.results, step=self._step) if self.results else ""
         note = f"<p>{escape(repr(self))} needs a kernel: run this cell again. Training is not affected.</p>"
         style = f"{STYLE}{WITHOUT_KERNEL}"
-        return {"text/html": f"{style}<div class='nbtools-no-kernel'>{words}{note}</div>", "text/plain": repr(self)}
+        static = {"text/html": f"{style}<div class='nbtools-no-kernel'>{words}{note}</div>", "text/plain": repr(self)}
+        return [(static, {}), (view_bundle(self.widget), {})]
 
     def _inputs(self) -> tuple[str, ...]:
         """Return the inputs as given, or as typed since."""
@@ -222,12 +226,12 @@ class Playground:
         wanted = self._checkpoint.value or (saved[-1].name if saved else "")
         trust_remote_code = self._consent.value
         if self._process is None or self._loaded != (wanted, trust_remote_code):
-            self._end()
+            self._end_process()
             earlier = _of_runs.get(self.run.id, lambda: None)()
             if earlier is not None and earlier is not self:
-                earlier._end()
+                earlier._end_process()
             _of_runs[self.run.id] = weakref.ref(self)
-            self._say(f"Loading {wanted or 'the model'}")
+            self._tell(f"Loading {wanted or 'the model'}")
             chosen = self._checkpoint.value or None
             self._process = ModelProcess(self.run, chosen, trust_remote_code=trust_remote_code)
             self._loaded = wanted, trust_remote_code
@@ -241,7 +245,7 @@ class Playground:
         self._frames.widget.layout.display = "none" if item is None else ""
         if item is not None:
             self._frames.show(item, False, ())
-        self._displays.replace([(self._static(), {})], which=[0])
+        self._displays.replace(self._outputs(), which=[0])
 
     def _show_command(self) -> None:
         inputs, values = self._inputs(), self._values()
@@ -263,13 +267,15 @@ class Playground:
             f'onclick="{said}{copy}">{escape(command)}</code><small>click the command to copy it</small></div>'
         )
 
-    def _say(self, text: str, *, is_wrong: bool = False) -> None:
+    def _tell(self, text: str, *, is_wrong: bool = False) -> None:
         kind = "nbtools-error" if is_wrong else "nbtools-said"
         self._status.value = f'<div class="{kind}">{escape(text)}</div>' if text else ""
 
-    def _show_busy(self, is_busy: bool) -> None:
-        self._go.disabled = is_busy
-        self._stop.layout.display = "" if is_busy else "none"
+    def _offer(self) -> None:
+        self._go.disabled, self._stop.layout.display = True, ""
+
+    def _look_again(self) -> None:
+        self._go.disabled, self._stop.layout.display = False, "none"
 
     def _fold(self) -> None:
         is_open = self._more.value
@@ -287,36 +293,33 @@ class Playground:
             try:
                 action()
             except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                if self._is_stopped:
-                    self._say("Stopped.")
-                else:
-                    self._say(message_of(error), is_wrong=True)
+                self._tell(message_of(error), is_wrong=True)
 
         return run
 
     def _check(self) -> None:
         self._values()
-        self._say("")
+        self._tell("")
 
     def _start(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            return
         self._values()
         self._inputs()
         self._is_stopped = False
-        self._show_busy(True)
-        self._thread = threading.Thread(target=self._work, name=f"playground {self.run.id}", daemon=True)
-        self._thread.start()
+        self._act("Starting…", self._computed_or_stopped)
 
-    def _work(self) -> None:
-        self._guarded(self.answer)()
-        self._show_busy(False)
+    def _computed_or_stopped(self) -> str:
+        try:
+            return self._computed()
+        except Exception:
+            if self._is_stopped:  # its process ended
+                return "Stopped."
+            raise
 
     def _end_early(self) -> None:
         self._is_stopped = True
-        self._end()
+        self._end_process()
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.close()

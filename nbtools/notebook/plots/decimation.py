@@ -48,35 +48,7 @@ def decimate(
     NaN, which draws as a gap. Positions `x` ascend; values `y` may be NaN and infinite. With their `blocks`, many are
     reduced in little time.
     """
-    edges: NDArray[Any] = np.linspace(left, right, num_columns + 1)
-    centres = (edges[:-1] + edges[1:]) / 2
-    if np.issubdtype(x.dtype, np.integer):
-        edges = np.ceil(edges).astype(x.dtype)  # the same columns without a float copy of all steps
-    start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
-    if stop - start <= 2 * num_columns:
-        inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
-        values = np.where(np.isfinite(y[inside]), y[inside], np.nan)
-        return Curve(x[inside].astype(float), values, values, values, True)
-    first = start + np.searchsorted(x[start:stop], edges[:-1], "left")
-    counts = np.diff(first, append=stop)
-    used = counts > 0
-    first, counts = first[used], counts[used]
-    per_column = float(counts.mean())
-    if blocks is not None and counts.min() >= 2 * ROWS:
-        low, high, total, counts = blocks.between(y, np.append(first, stop))
-        low[counts == 0] = high[counts == 0] = total[counts == 0] = np.nan
-        return Curve(centres[used], low, high, total / np.maximum(counts, 1), False, per_column)
-    y, first = y[start:stop], first - start
-    if all_finite(y):
-        low, high, total = np.minimum.reduceat(y, first), np.maximum.reduceat(y, first), np.add.reduceat(y, first)
-    else:
-        finite = np.isfinite(y)
-        low = np.minimum.reduceat(np.where(finite, y, np.inf), first)
-        high = np.maximum.reduceat(np.where(finite, y, -np.inf), first)
-        total = np.add.reduceat(np.where(finite, y, 0.0), first)
-        counts = np.add.reduceat(finite.astype(np.int64), first)
-        low[counts == 0] = high[counts == 0] = total[counts == 0] = np.nan
-    return Curve(centres[used], low, high, total / np.maximum(counts, 1), False, per_column)
+    return _reduced(x, (y, y, y), None, (left, right), num_columns, blocks)
 
 
 def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num_columns: int) -> Curve:
@@ -86,27 +58,50 @@ def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num
         x: position of each of the sketch's columns, ascending.
         num_columns: number of pixel columns; up to twice as many of the sketch's columns are kept as they are.
     """
-    edges = np.linspace(*limits, num_columns + 1)
+    return _reduced(x, (sketch.low, sketch.high, sketch.mean), sketch.counts, limits, num_columns)
+
+
+def _reduced(
+    x: NDArray[Any],
+    values: tuple[Floats, Floats, Floats],
+    counts: Floats | None,
+    limits: tuple[float, float],
+    num_columns: int,
+    blocks: Blocks | None = None,
+) -> Curve:
+    """Reduce low, high and mean of rows, or of columns with `counts` rows each, to pixel columns."""
+    edges: NDArray[Any] = np.linspace(*limits, num_columns + 1)
+    centres = (edges[:-1] + edges[1:]) / 2
+    if np.issubdtype(x.dtype, np.integer):
+        edges = np.ceil(edges).astype(x.dtype)  # the same columns without a float copy of all steps
     start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
     if stop - start <= 2 * num_columns:
         inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
-        counts = sketch.counts[inside]
-        is_exact = bool((counts <= 1).all())
-        per_column = float(counts.mean()) if len(counts) else 1.0
-        low, high, mean = sketch.low[inside], sketch.high[inside], sketch.mean[inside]
-        return Curve(x[inside].astype(float), low, high, mean, is_exact, per_column)
-    first = np.searchsorted(x[start:stop], edges[:-1], "left")
-    used = np.diff(first, append=stop - start) > 0
-    first = first[used]
-    low, high, mean, counts = (column[start:stop] for column in (sketch.low, sketch.high, sketch.mean, sketch.counts))
-    known = np.isfinite(mean)
-    weights = np.add.reduceat(np.where(known, counts, 0.0), first)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        means = np.add.reduceat(np.where(known, mean * counts, 0.0), first) / weights
-    lows = np.fmin.reduceat(low, first)
-    centres = ((edges[:-1] + edges[1:]) / 2)[used]
-    per_column = float(counts.sum()) / len(first)
-    return Curve(centres, lows, np.fmax.reduceat(high, first), means, False, per_column)
+        low, high, mean = (np.where(np.isfinite(column[inside]), column[inside], np.nan) for column in values)
+        within = np.ones(1) if counts is None else counts[inside]
+        per_column = float(within.mean()) if len(within) else 1.0
+        return Curve(x[inside].astype(float), low, high, mean, bool((within <= 1).all()), per_column)
+    first = start + np.searchsorted(x[start:stop], edges[:-1], "left")
+    num_parts = np.diff(first, append=stop)
+    used = num_parts > 0
+    first, num_parts = first[used], num_parts[used]
+    if blocks is not None and num_parts.min() >= 2 * ROWS:
+        low, high, total, weights = blocks.between(values[0], np.append(first, stop))
+        low[weights == 0] = high[weights == 0] = np.nan
+    else:
+        finite = [np.isfinite(column[start:stop]) for column in values]
+        low, high, mean = (
+            np.where(is_known, column[start:stop], np.nan) for is_known, column in zip(finite, values, strict=True)
+        )
+        low, high = np.fmin.reduceat(low, first - start), np.fmax.reduceat(high, first - start)
+        rows = np.where(finite[2], 1.0 if counts is None else counts[start:stop], 0.0)
+        weights = np.add.reduceat(rows, first - start)
+        with np.errstate(over="ignore"):
+            total = np.add.reduceat(np.where(finite[2], mean * rows, 0.0), first - start)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = total / weights
+    num_rows = float(stop - start if counts is None else counts[start:stop].sum())
+    return Curve(centres[used], low, high, mean, False, num_rows / len(first))
 
 
 def all_finite(values: Floats) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from nbtools.notebook.plots.charts import OTHERS
 from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
-from nbtools.notebook.plots.figure import RunFigure, line_of, plain
+from nbtools.notebook.plots.figure import RunFigure, plain
 from nbtools.rundir.media import MediaItem
 
 HEIGHT = 250
@@ -21,33 +21,28 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
     The older a showing, the fainter are its curves.
     """
     figure = RunFigure(HEIGHT, dark=dark, titled=False)
-    figure.lay_out(1)
-    (panel,), theme = figure.panels, figure.theme
+    (panel,) = figure.lay_out(1)
     curves = _curves(item)
     behind = [_curves(showing) for showing in earlier[-_NUM_EARLIER:]]
     if not curves:
-        panel.message.set_text("no values yet")
+        panel.say("no values yet")
         return figure.png()
     every = [curve for showing in (curves, *behind) for curve in showing]
     x, y = _limits([x for _, x, _ in every]), _limits([y for _, _, y in every])
-    panel.set_axes(x, y, ticks(*x, 9), ticks(*y, 5), plain(item.x_label, 60))
-    panel.title.set_text(plain(item.y_label, 40))
-    entries = []
-    colours = tuple(theme[role] for role in ("line", "evaluation", *OTHERS))
+    panel.draw_axes(plain(item.y_label, 40), x, y, ticks(*x, 9), ticks(*y, 5), plain(item.x_label, 60))
+    colours = ("line", "evaluation", *OTHERS)
     colour_of = dict(zip((name for name, _, _ in curves), colours, strict=False))
     for age, showing in enumerate(reversed(behind)):
         for name, xs, ys in showing:
             if name in colour_of:
-                style = {"color": colour_of[name], "linewidth": 1.2, "alpha": 0.4 * 0.7**age}
-                figure.add(line_of(panel.place, zorder=2, **style)).set_data(xs, ys)
-    panel.make_lines(min(len(curves), len(colours)))
-    for line, (name, xs, ys), colour in zip(panel.lines, curves, colours, strict=False):
-        line.set_data(xs, ys)
-        line.set(color=colour, linewidth=1.8, marker="o" if is_lone(xs, ys) else "none")
-        entries.append((plain(name, 24), {"color": colour, "linestyle": "-"}))
+                look = {"colour": colour_of[name], "linewidth": 1.2, "alpha": 0.4 * 0.7**age}
+                panel.add("raw", xs, ys, zorder=2, clip_box=None, **look)
+    for (_, xs, ys), colour in zip(curves, colours, strict=False):
+        panel.add("line", xs, ys, colour=colour, linewidth=1.8, marker="o" if is_lone(xs, ys) else "none")
+    entries = [(plain(name, 24), {"colour": colour, "linestyle": "-"}) for name, colour in colour_of.items()]
     if (hidden := len(curves) - len(colours)) > 0:
-        entries.append((f"and {hidden} more", {"color": theme["muted"], "linestyle": "none"}))
-    panel.show_legend(entries)
+        entries.append((f"and {hidden} more", {"colour": "muted", "linestyle": "none"}))
+    panel.draw_legend(entries)
     return figure.png()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.errors import literal
-from nbtools.notebook.panel.html import FONT, MUTED, STATES, TEXT, sparkline
+from nbtools.notebook.html_parts import FONT, MUTED, STATES, TEXT, sparkline
 from nbtools.notebook.plots.decimation import duration
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.run.listing import RunRow

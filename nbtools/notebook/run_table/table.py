@@ -18,10 +18,10 @@ from nbtools.errors import plural
 from nbtools.launcher.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
+from nbtools.notebook import html_parts
 from nbtools.notebook.comparison.comparison import compare
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
-from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of, takes_long
@@ -37,7 +37,7 @@ NUM_ROWS = 12
 """Rows of a page."""
 REFRESH_S = 2.0
 ANY = "any state"
-_STATES = [ANY, *(state.capitalize() for state in html.STATES)]
+_STATES = [ANY, *(state.capitalize() for state in html_parts.STATES)]
 _ORDERS: dict[str, Callable[[RunRow], Any]] = {
     "newest": lambda row: row.order,
     "oldest": lambda row: (-row.order[0], -row.order[2]),
@@ -76,11 +76,11 @@ class RunTable(LiveView):
     # --- showing it ---
 
     def display(self) -> None:
-        """Display two outputs: the table as it is stored, which needs no kernel, and the widgets."""
-        with self._lock:
-            self._displays.show(self._outputs())
+        """Display the table."""
+        self._ipython_display_()
 
     def _outputs(self) -> list[Output]:
+        """Return the table as it is stored, and the widgets."""
         stored = [(row, self._known(row)) for row in islice(self._rows.values(), NUM_STORED)]
         text = _STYLE + row_html.stored_table(stored, len(self._rows) - len(stored))
         return [({"text/html": text, "text/plain": repr(self)}, {}), (view_bundle(self.widget, ""), {})]
@@ -133,7 +133,7 @@ class RunTable(LiveView):
         lines = widgets.VBox([line.box for line in self._lines], layout={"width": "100%", "overflow": "hidden"})
         parts = [tools, head, lines, in_row(*self._actions), self._labels, self._said, self._below]
         self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
-        for name in (html.LIVE, "nbtools-runs-page"):
+        for name in (html_parts.LIVE, "nbtools-runs-page"):
             self.widget.add_class(name)
         answers_beside_cells(self.widget)
 
@@ -169,7 +169,7 @@ class RunTable(LiveView):
         text = f"{first + 1:,} to {last:,} of {plural(len(fitting), 'run')}" if fitting else "no runs"
         if self._unread:
             text += f", {by} of {len(fitting) - len(self._unread):,} read"
-        self._place.value = f"<span style='{html.FONT}{html.MUTED}white-space:nowrap'>{text}</span>"
+        self._place.value = f"<span style='{html_parts.FONT}{html_parts.MUTED}white-space:nowrap'>{text}</span>"
         self._back.disabled, self._next.disabled = first == 0, last == len(fitting)
         for number, line in enumerate(self._lines):
             row = self._shown[number] if number < len(self._shown) else None
@@ -276,7 +276,7 @@ class RunTable(LiveView):
     # --- actions ---
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
-        self._said.value = html.note(text, is_warning=is_wrong)
+        self._said.value = html_parts.note(text, is_warning=is_wrong)
 
     def _show_below(self, opened: Any) -> None:
         if self._is_closed:  # while an action ran

@@ -20,11 +20,12 @@ from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import ComparisonFigure, Options, overlay, role
+from nbtools.notebook.comparison.overlay import Options, overlay, role, run_legend
 from nbtools.notebook.comparison.scaling_card import scaling_of
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import columns_of
+from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
@@ -159,7 +160,7 @@ def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
 
 def test_the_picture_has_a_legend_of_all_runs_and_stays_small(make: MakeRun) -> None:
     found = compare_runs([make(f"run_{number}", {"lr": number}) for number in range(20)])
-    figure = ComparisonFigure(found.labels)
+    figure = RunFigure(runs=run_legend(found.labels))
     figure.draw(charts_of_runs(found), "20 runs")
     texts = {text.get_text() for text in figure.figure.findobj(Text)}
     assert set(found.labels) <= texts

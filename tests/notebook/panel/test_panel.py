@@ -33,6 +33,7 @@ from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
+from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
@@ -397,9 +398,7 @@ def long_run(folder: Folder) -> None:
 
 def highest(panel: LivePlot) -> float:
     """Return the upper limit of the first chart in the picture."""
-    assert panel._figure is not None
-    place = panel._figure.panels[0].place.inverted()
-    return float(place.transform((0, panel._figure.panels[0].top * 2))[1])
+    return charts_of(panel._view(), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
 
 
 def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
@@ -787,8 +786,7 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: Folder) -> None:
     figure = RunFigure()
     figure.update(view_of(Run(folder.files.path)))
     (panel,) = figure.panels
-    drawn = np.array(panel._resume.get_xdata(), dtype=float)
-    assert drawn[~np.isnan(panel._resume.get_ydata())].tolist() == [20, 20, 50, 50]
+    assert [list(line.get_xdata()) for line in panel.drawn["cut"]] == [[20, 20], [50, 50]]
 
 
 def look(folder: Folder, at: float) -> None:
@@ -1270,13 +1268,12 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(
     panel = show(folder)
     eventually(lambda: threads(panel) == [])
     assert image(panel)[:4] == b"\x89PNG"
-    assert panel._figure is None and panel.run.rows._written.num_rows == 0
+    assert panel.run.rows._written.num_rows == 0
     gc.collect()
     assert not any(type(found) is RunFigure for found in gc.get_objects())
     before = image(panel)
-    panel._widgets.dark.value = True  # an option draws it again, and releases the figure again
+    panel._widgets.dark.value = True  # an option draws it again
     eventually(lambda: image(panel) != before)
-    eventually(lambda: panel._figure is None)
 
 
 @pytest.mark.promise("safety-panels")
@@ -1287,7 +1284,7 @@ def test_a_closed_panel_leaves_nothing(folder: Folder) -> None:
         panel = LivePlot(folder.files.path, refresh_s=0.05)
         eventually(lambda: image(panel)[:4] == b"\x89PNG")
         panel.close()
-        assert (panel._figure, panel._png, panel._displays) == (None, b"", [])
+        assert (panel._png, panel._displays) == (b"", [])
         return panel
 
     left = [weakref.ref(closed())]

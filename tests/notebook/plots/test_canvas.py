@@ -138,21 +138,24 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
         assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
             (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
         ]
-        for line, band, series in zip(panel.lines, panel.bands, chart["series"], strict=False):
+        lines, bands = iter(panel.drawn["line"]), {to_hex(band.get_facecolor()): band for band in panel.drawn["band"]}
+        for series in chart["series"]:
             has_line, column = series["is_smoothed"] or series["is_exact"], columns[series["name"]]
             there = [column["bold"]] if has_line else [column["low"], column["high"][::-1]]
-            points = np.column_stack(line.get_data())
-            if band.get_visible():
+            if (band := bands.get(figure.theme[series["colour"]])) is None:
+                line = next(lines)
+                points = np.column_stack(line.get_data())
+                assert line.get_color() == figure.theme[series["colour"]]
+            else:
                 points = band.get_path().vertices[: 2 * len(column["x"])]
                 assert not has_line and to_hex(band.get_facecolor()) == to_hex(band.get_edgecolor())
-            colour = to_hex(band.get_facecolor()) if band.get_visible() else line.get_color()
-            assert colour == figure.theme[series["colour"]]
-            if has_line or band.get_visible():
-                kinds.add(has_line)
-                drawn_y = panel.place.transform(points)[:, 1] / 2
-                expected = panel.bottom + (np.concatenate(there) - low) / (high - low) * panel.height
-                assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
-        assert [mark["x"] for mark in chart["marks"]] == list(panel.checkpoint_marks.get_xdata())
+            if band is None and not has_line:  # a zigzag, whose points have another order
+                continue
+            kinds.add(has_line)
+            drawn_y = panel.place.transform(points)[:, 1] / 2
+            expected = panel.bottom + (np.concatenate(there) - low) / (high - low) * panel.height
+            assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
+        assert [mark["x"] for mark in chart["marks"]] == [x for line in panel.drawn["mark"] for x in line.get_xdata()]
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
     assert kinds == ({True} if smoothing else {True, False}), "areas were compared too"
