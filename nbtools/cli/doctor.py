@@ -296,8 +296,8 @@ def _slurm() -> Iterator[Finding]:
         first, number = kinds[0], plural(sum(nodes.number for nodes in kinds), "node")
         name = f"{first.partition}{' (default)' * first.is_default}"
         gpus = ", ".join(sorted({gpu for nodes in kinds for gpu in nodes.gpus})) or "none"
-        text = f"{name}: {first.availability}, at most {first.time_limit}, {number}, GPUs: {gpus}"
-        yield ok("partition", text)
+        limits = f"{first.availability}, at most {first.time_limit}, {number}"
+        yield ok("partition", f"{name}: {limits}, GPUs: {gpus}")
     if len(listed) > _MOST_PARTITIONS:
         yield ok("partition", f"and {len(listed) - _MOST_PARTITIONS} more, see sinfo")
     with contextlib.suppress(ProjectError):

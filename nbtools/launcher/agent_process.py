@@ -26,7 +26,7 @@ def shutdown_timeout_s(plan: Mapping[str, Any]) -> float:
     return 60.0 if granted is None else granted
 
 
-class Agent:
+class AgentProcess:
     """The agent of one attempt at a time; `plan` is the content of launch.json, filled before the first start.
 
     `held` are descriptors of the run's lock and ticket. The agent inherits them: if the supervisor is killed, the run
@@ -72,9 +72,11 @@ class Agent:
         """Start the agent; return the failure if that is impossible."""
         # The agent copies the first failing rank's error file to this path, and writes its own to it.
         error_file = self.run.ranks / f"node{self.node}-error.json" if self.node else self.run.error
+        # The folders in which other libraries write metrics; a user's own values are kept.
+        folders = {"TENSORBOARD_LOGGING_DIR": str(self.run.tensorboard), "WANDB_DIR": str(self.run.path)}
         environment = {
             "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves the Python stacks in the log
-            **self._metric_folders(),
+            **({} if has_recipe(self.run) else folders),
             **os.environ,
             "COLUMNS": "200",  # rich breaks the lines and cuts the tables of a log after 80 characters
             **self.plan.get("env", {}),
@@ -103,12 +105,6 @@ class Agent:
         """Return the failure of an agent that cannot be started, whose exit code is that of a shell."""
         self.returncode = _CANNOT_START
         return Failure(None, socket.gethostname(), _CANNOT_START, None, why)
-
-    def _metric_folders(self) -> dict[str, str]:
-        """Variables with the folders in which other libraries write metrics; a user's own values are kept."""
-        if has_recipe(self.run):
-            return {}
-        return {"TENSORBOARD_LOGGING_DIR": str(self.run.tensorboard), "WANDB_DIR": str(self.run.path)}
 
     def end(self) -> None:
         """Ask the agent to end, once: a second signal would disturb ranks that save their last checkpoint."""

@@ -30,7 +30,7 @@ from nbtools.launcher.agent_process import shutdown_timeout_s
 from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.launcher.programs.program_restart import continued, newest_of_program
-from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt, saved_in_line
+from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import network, slurm
 from nbtools.machine.devices import GLOO_INTERFACE, num_cores
 from nbtools.machine.processes import members, sweep_processes
@@ -270,7 +270,8 @@ def ended_attempt(run: RunDir, attempt: int, why: str, returncode: int | None = 
         "why": why,
         "step": step,
         "resumed_from": None if start is None else Path(str(start)).name,
-        **saved_in_line(saved),
+        "checkpoint": saved and saved.name,
+        "checkpoint_step": saved and saved.step,
     }
 
 

@@ -152,8 +152,8 @@ def _describe_job(launch: Launch, cluster: Slurm) -> Iterator[Finding]:
     devices = "the CPU" if cluster.num_gpus(launch.nproc_per_node) == 0 else f"GPUs: {gpus}"
     processes = plural(launch.num_processes, "process")
     yield ok("job", f"{plural(launch.nnodes, 'node')} with {processes} each; {devices} on each node")
-    asked = {name: getattr(cluster, name) for name in ("partition", "account", "qos", "constraint", "time_limit")}
-    asked |= {"cpus_per_task": cluster.cpus_per_task, "mem": cluster.mem}
+    names = ("partition", "account", "qos", "constraint", "time_limit", "cpus_per_task", "mem")
+    asked = {name: getattr(cluster, name) for name in names}
     given = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
     default = ", ".join(name for name, value in asked.items() if value is None and name not in ("qos", "constraint"))
     yield ok("slurm", "; ".join(filter(None, [given, default and f"the site's default for {default}"])))
@@ -336,11 +336,7 @@ def _directives(launch: Launch, job_name: str) -> list[str]:
         "ntasks-per-node": 1,
         "gpus-per-node": (cluster.gpus_per_node or launch.nproc_per_node) if has_gpus else None,
         "cpus-per-task": cluster.cpus_per_task,
-        "mem": cluster.mem,
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
+        **{name: getattr(cluster, name) for name in ("mem", "partition", "account", "qos", "constraint")},
         "time": cluster.time_limit,
         "signal": f"B:TERM@{notice_s(launch)}",  # B: the supervisor alone, which asks the ranks
         "open-mode": "append",  # of a job that is queued again

@@ -27,7 +27,7 @@ from nbtools.errors import FormatError, LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
-from nbtools.launcher.agent_process import Agent, shutdown_timeout_s
+from nbtools.launcher.agent_process import AgentProcess, shutdown_timeout_s
 from nbtools.launcher.programs.program_restart import continued, newest_of_program, saved_by_program
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
@@ -72,10 +72,10 @@ class Supervisor:
         """Content of launch.json with its secrets, for the objects below too; filled before the start."""
         self.signals = Signals()
         self.queue = Queue(run, self.plan)
-        self.agent = Agent(run, self.plan, held, node)
+        self.agent = AgentProcess(run, self.plan, held, node)
         self.machines = OtherMachines(run, self.plan, node)
         self.checks = StopChecks(run, self.plan)
-        self.samples = Samples(run)
+        self.samples = MachineSamples(run)
         self.attempt = 1
         self.num_failed = 0
         """Number of failed attempts that were followed by another one."""
@@ -247,7 +247,8 @@ class Supervisor:
             checkpoint, passed_over = newest_of_program(self.run, self.plan)
             argv = argv if checkpoint is None else continued(self.plan, checkpoint.path)["argv"]
         line = {"attempt": self.attempt, "returncode": self.agent.returncode, "failure": failure.to_json()}
-        close_attempt(self.run, {**line, **saved_in_line(checkpoint), "passed_over": passed_over})
+        saved = {"checkpoint": checkpoint and checkpoint.name, "checkpoint_step": checkpoint and checkpoint.step}
+        close_attempt(self.run, {**line, **saved, "passed_over": passed_over})
         self.num_failed += 1
         self.attempt += 1
         self.agent.forget_attempt()
@@ -449,7 +450,7 @@ class StopChecks:
         return self.stopped_on
 
 
-class Samples:
+class MachineSamples:
     """Samples of the machine in system.jsonl, and of the log's size for the times of a program's lines."""
 
     def __init__(self, run: RunDir) -> None:
@@ -533,12 +534,6 @@ def main() -> None:
     adopt_orphans()
     held = [descriptor for descriptor in (lock, arguments.ticket_fd) if descriptor is not None]
     Supervisor(run, held, on_end=on_end).supervise()
-
-
-def saved_in_line(checkpoint: AnyCheckpoint | None) -> dict[str, Any]:
-    """Return what a line of attempts.jsonl says of the checkpoint from which the next attempt continues."""
-    name, step = (None, None) if checkpoint is None else (checkpoint.name, checkpoint.step)
-    return {"checkpoint": name, "checkpoint_step": step}
 
 
 def close_attempt(run: RunDir, line: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -323,7 +322,8 @@ def _called(
     variables = {**(os.environ if environment is None else environment), "SLURM_TIME_FORMAT": "%s"}
     if (conf := variables.get("SLURM_CONF")) and not os.access(conf, os.R_OK):  # else the commands search for long
         return _Answer(-1, "", f"SLURM_CONF={conf}: cannot be read; set it to the cluster's slurm.conf, or unset it")
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    # Files in memory, as `tempfile` imports half a megabyte, which each supervisor would keep.
+    with os.fdopen(os.memfd_create("output"), "w+b") as output, os.fdopen(os.memfd_create("errors"), "w+b") as errors:
         try:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
             done = subprocess.run(command, env=variables, timeout=within_s, check=False, **streams)
