@@ -289,12 +289,15 @@ def _slurm() -> Iterator[Finding]:
     cluster, wait = found.get("ClusterName", "of unknown name"), found.get("KillWait", "of unknown length")
     version = found.get("SLURM_VERSION", "of unknown version")
     yield ok("slurm", f"{version}, cluster {cluster}; {wait} from SIGTERM to SIGKILL (KillWait); {preempted}")
-    listed = slurm.partitions()
-    for partition in sorted(listed, key=lambda partition: not partition.is_default)[:_MOST_PARTITIONS]:
-        name = f"{partition.name}{' (default)' * partition.is_default}"
-        gpus = ", ".join(partition.gpus) or "none"
-        text = f"{name}: {partition.state}, at most {partition.time_limit}, {plural(partition.num_nodes, 'node')}"
-        yield ok("partition", f"{text}, GPUs: {gpus}")
+    listed: dict[str, list[slurm.Nodes]] = {}
+    for nodes in slurm.nodes():
+        listed.setdefault(nodes.partition, []).append(nodes)
+    for kinds in sorted(listed.values(), key=lambda kinds: not kinds[0].is_default)[:_MOST_PARTITIONS]:
+        first, number = kinds[0], plural(sum(nodes.number for nodes in kinds), "node")
+        name = f"{first.partition}{' (default)' * first.is_default}"
+        gpus = ", ".join(sorted({gpu for nodes in kinds for gpu in nodes.gpus})) or "none"
+        limits = f"{first.availability}, at most {first.time_limit}, {number}"
+        yield ok("partition", f"{name}: {limits}, GPUs: {gpus}")
     if len(listed) > _MOST_PARTITIONS:
         yield ok("partition", f"and {len(listed) - _MOST_PARTITIONS} more, see sinfo")
     with contextlib.suppress(ProjectError):

@@ -21,7 +21,7 @@ from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, LaunchError, plural, shown
 from nbtools.launcher.findings import Finding, ok, warn
 from nbtools.launcher.placement import Placement
-from nbtools.machine import slurm, slurm_messages
+from nbtools.machine import slurm
 from nbtools.machine.file_systems import local_disk
 from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.rundir import secret_values
@@ -152,8 +152,8 @@ def _describe_job(launch: Launch, cluster: Slurm) -> Iterator[Finding]:
     devices = "the CPU" if cluster.num_gpus(launch.nproc_per_node) == 0 else f"GPUs: {gpus}"
     processes = plural(launch.num_processes, "process")
     yield ok("job", f"{plural(launch.nnodes, 'node')} with {processes} each; {devices} on each node")
-    asked = {name: getattr(cluster, name) for name in ("partition", "account", "qos", "constraint", "time_limit")}
-    asked |= {"cpus_per_task": cluster.cpus_per_task, "mem": cluster.mem}
+    names = ("partition", "account", "qos", "constraint", "time_limit", "cpus_per_task", "mem")
+    asked = {name: getattr(cluster, name) for name in names}
     given = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
     default = ", ".join(name for name, value in asked.items() if value is None and name not in ("qos", "constraint"))
     yield ok("slurm", "; ".join(filter(None, [given, default and f"the site's default for {default}"])))
@@ -244,8 +244,10 @@ def _nodes_away(launch: Launch) -> str:
     node has, such as a feature, memory or GPUs, but queues for ever more nodes and CPU cores than there are.
     """
     assert launch.cluster is not None
-    found = slurm.nodes(launch.cluster.partition or os.environ.get("SBATCH_PARTITION"))
-    fitting = [nodes for nodes in found if nodes.num_cpus >= (launch.cluster.cpus_per_task or 1)]
+    asked = launch.cluster.partition or os.environ.get("SBATCH_PARTITION")
+    names, num_cpus = (asked or "").split(","), launch.cluster.cpus_per_task or 1
+    found = (nodes for nodes in slurm.nodes() if (nodes.partition in names if asked else nodes.is_default))
+    fitting = [nodes for nodes in found if nodes.num_cpus >= num_cpus]
     numbers: Counter[str] = Counter()
     for nodes in fitting:
         numbers[nodes.partition] += nodes.number
@@ -334,11 +336,7 @@ def _directives(launch: Launch, job_name: str) -> list[str]:
         "ntasks-per-node": 1,
         "gpus-per-node": (cluster.gpus_per_node or launch.nproc_per_node) if has_gpus else None,
         "cpus-per-task": cluster.cpus_per_task,
-        "mem": cluster.mem,
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
+        **{name: getattr(cluster, name) for name in ("mem", "partition", "account", "qos", "constraint")},
         "time": cluster.time_limit,
         "signal": f"B:TERM@{notice_s(launch)}",  # B: the supervisor alone, which asks the ranks
         "open-mode": "append",  # of a job that is queued again
@@ -383,7 +381,7 @@ def refused(error: LaunchError, launch: Launch) -> LaunchError:
     assert launch.cluster is not None
     if re.search("configuration source|^SLURM_CONF=", str(error)):
         return _not_on_slurm(f"no Slurm cluster is configured on {socket.gethostname()} ({error})")
-    field, said = slurm_messages.refusal(str(error))
+    field, said = slurm.refusal(str(error))
     asked = ("nnodes", "gpus_per_node", "cpus_per_task", "mem", "constraint", "partition")
     names = asked if field is None else (field,)
     values = {"nnodes": launch.nnodes, **dict(launch.cluster)}

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -28,20 +27,21 @@ from nbtools.errors import LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
+from nbtools.launcher.agent_process import AgentProcess, shutdown_timeout_s
 from nbtools.launcher.programs.program_restart import continued, newest_of_program, saved_by_program
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
-from nbtools.run.records import Records, mapping_at, stop_signal
+from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
-from nbtools.rundir.json_files import finite, read_json, write_json, write_reserved_json
+from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.files_before import FilesBefore
-from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, is_removed, marks_of
+from nbtools.rundir.rundir import RunDir, has_recipe, is_removed
 
 SAMPLE_EVERY_S = 5.0
 _SAMPLE_SHARE = 1 / 400  # of one core, at most: a sample costs more on a machine with thousands of processes
@@ -54,57 +54,36 @@ _RESTART_AFTER_S = 1.0
 _MACHINES_EVERY_S = 2.0
 _MACHINES_END_WITHIN_S = 10.0
 """Time in which the machines of a run end after one has failed; agents on several machines do not notice that."""
-_NEVER_S = 1e8
+_NEVER, _FAR_S = float("inf"), 1e8
 
 
 class Supervisor:
     """Supervises one run from its place in the queue to `exit.json`; `held` are descriptors of its lock and ticket.
 
     On a machine other than the run's first, `supervise_node` runs its agent alone. `on_end` is the command that the
-    launch wants started at the end.
+    launch wants started at the end. The queue, the agent, the run's other machines, the conditions of `stop_on` and
+    the samples are objects with due times, which `_watch` waits for.
     """
 
     def __init__(self, run: RunDir, held: Sequence[int] = (), *, node: int = 0, on_end: Sequence[str] = ()) -> None:
         self.run = run
-        self.node = node
         self.on_end = tuple(on_end)
-        self.held = tuple(held)
-        self._log = run.node_output(node) if node else run.log
-        self.signals = Signals()
-        self.host = socket.gethostname()
         self.plan: dict[str, Any] = {}
-        self.agent: subprocess.Popen[bytes] | None = None
-        self.returncode: int | None = None
+        """Content of launch.json with its secrets, for the objects below too; filled before the start."""
+        self.signals = Signals()
+        self.queue = Queue(run, self.plan)
+        self.agent = AgentProcess(run, self.plan, held, node)
+        self.machines = OtherMachines(run, self.plan, node)
+        self.checks = StopChecks(run, self.plan)
+        self.samples = MachineSamples(run)
         self.attempt = 1
         self.num_failed = 0
         """Number of failed attempts that were followed by another one."""
         self.was_asked = False
         self.was_cancelled = False
         """Whether a stop prevented a restart."""
-        self.had_to_kill = False
-        self._asked_late = False
+        self.asked_late = False
         """Whether a stop arrived when the agent had already ended."""
-        self.stopped_on: dict[str, Any] | None = None
-        """The condition of `stop_on` that holds."""
-        self._conditions: StopConditions | None = None
-        self._next_check = float("inf")
-        self._log_start = 0
-        self._num_swept = 0
-        self._stamped = (-1, 0)
-        self._idle_until = 0.0
-        """Unix time of the last look at the log at which it had not grown; 0 if it had."""
-        self._files_before = FilesBefore(run)
-        self._started = time.monotonic()
-        self._waited_s = 0.0
-        """Time in the queue, which is no part of the run's duration."""
-        self._kill_at = float("inf")
-        self._next_sample = self._started
-        self._next_stamp = float("inf")
-        self._next_look = float("inf")
-        """Time of the next check whether the run's other machines stop or have ended."""
-        self._lost_machine_at: float | None = None
-        self._is_ending = False
-        """Whether the agent was asked to end."""
 
     def supervise(self) -> None:
         """Wait in the queue, run the agent, restart it as often as allowed, and record the end.
@@ -116,30 +95,29 @@ class Supervisor:
             failure = self._run_attempts()
         except Exception as error:  # noqa: BLE001 - whatever it is, the end must be recorded
             traceback.print_exc()  # to ranks/supervisor.log
-            failure = self._outlive(error)
+            failure = self._wait_after_error(error)
         self._record(failure)
 
     def supervise_node(self, plan: Mapping[str, Any]) -> int:
         """Run the agent of this machine once and return its exit code; a signal stops it, and no process is left."""
-        self.plan = dict(plan)
-        self._next_sample, self._next_look = self._started + _NEVER_S, self._started
-        self._tell_machines()
+        self.plan.update(plan)
+        now = time.monotonic()
+        self.samples.next_sample, self.machines.next_look = now + _FAR_S, now
+        self.machines.tell(self.was_asked)
         try:
             if (failure := self._start(self.plan.get("argv"))) is not None:
                 raise LaunchError(failure.message)
             self._watch()
-            self._sweep()
-            return self._code
+            self.agent.sweep()
+            return self.agent.code
         finally:
-            self._tell_machines(returncode=self.returncode)
+            self.machines.tell(self.was_asked, returncode=self.agent.returncode)
 
     def _run_attempts(self) -> Failure | None:
         """Run the agent when it is its turn, again after a failure as often as allowed; return the last failure."""
         write_json(self.run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
-        self.plan = self._read_plan()
-        self._wait_for_turn()
-        self._waited_s = time.monotonic() - self._started
-        self._started += self._waited_s
+        self.plan.update(self._read_plan())
+        self.was_asked = self.queue.wait(self.signals)
         failure = None if self.was_asked else self._attempt(self.plan.get("argv"))
         while failure is not None and self._may_restart():
             if not self._pause():
@@ -151,167 +129,108 @@ class Supervisor:
     def _read_plan(self) -> dict[str, Any]:
         return secret_values.restored(self.run, read_json(self.run.launch) or {})
 
-    def _outlive(self, error: Exception) -> Failure | None:
+    def _wait_after_error(self, error: Exception) -> Failure | None:
         """After an error of the supervisor, wait for the end of an agent that runs; return the failure."""
-        message = f"the supervisor failed: {type(error).__name__}: {error}"
-        if self.agent is None:
-            return explained(Failure(None, self.host, None, None, message, traceback.format_exc()), self.run)
-        self._next_sample = self._next_check = time.monotonic() + _NEVER_S
+        message, host = f"the supervisor failed: {type(error).__name__}: {error}", socket.gethostname()
+        if self.agent.process is None:
+            return explained(Failure(None, host, None, None, message, traceback.format_exc()), self.run)
+        self.samples.next_sample = self.checks.next_check = time.monotonic() + _FAR_S
         self._watch()
-        self._num_swept += self._sweep()
+        self.agent.sweep()
         try:
             return self._failure()
         except Exception:  # noqa: BLE001 - the same error again, perhaps
-            return Failure(None, self.host, self.returncode, None, message, traceback.format_exc())
+            return Failure(None, host, self.agent.returncode, None, message, traceback.format_exc())
 
-    def _wait_for_turn(self) -> None:
-        """Return when no earlier run claims one of the GPUs and the awaited runs have ended, or on a stop."""
-        ticket, records = self.plan.get("ticket"), Records(self.run)
-        self.was_asked = asks_to_stop(self.signals.wait(0))
-        while not self.was_asked:
-            is_our_turn = not (isinstance(ticket, str) and gpu_queue.ahead(Path(ticket)))
-            self._keep_ticket()
-            if is_our_turn and awaited(records) is None:
-                return
-            self.was_asked = asks_to_stop(self.signals.wait(_LOOK_EVERY_S))
+    # --- an attempt ---
 
     def _attempt(self, argv: object) -> Failure | None:
         """Run the agent once, end its leftover processes, and return the failure if there is one."""
         failure = self._start(argv)
         if failure is None:
-            if machines.num_machines(self.plan) > 1:
-                self._next_look = time.monotonic()
-            self._begin_checks()
+            self.machines.begin()
+            self.checks.begin()
             self._watch()
-            if self._next_stamp < _NEVER_S:
-                self._stamp(time.monotonic())
-                self._next_stamp = float("inf")
-            self._tell_machines(returncode=self.returncode)
-            self._wait_for_machines()
-        self._num_swept += self._sweep()
+            self.samples.end_stamps()
+            self.machines.tell(self.was_asked, returncode=self.agent.returncode)
+            self.machines.wait(self.agent.code)
+        self.agent.sweep()
         return failure or self._failure()
 
-    def _failure(self) -> Failure | None:
-        """Return the failure of an agent that has ended; None if it succeeded or was stopped."""
-        if self.returncode == 0 or self._was_stopped():
-            return None
-        if self._is_unsaved and (found := Failure.from_json(self._finished.get("failure"))) is not None:
-            return found.without(secret_values.secrets_of(self.run))
-        failure = first_failure(self.run, self._code, self.host, since=self._log_start)
-        return failure.without(secret_values.secrets_of(self.run))
+    def _start(self, argv: object) -> Failure | None:
+        """Start the agent; return the failure if that is impossible."""
+        if not isinstance(argv, list) or not argv:
+            return self.agent.cannot_start(f"{self.run.launch}: contains no command to run")
+        with self.agent.open_log() as log:
+            if not self.agent.node and not has_recipe(self.run):
+                self.samples.begin_stamps(self.attempt)
+            return self.agent.start(argv, self.attempt, log)
 
-    # --- the conditions of stop_on ---
-
-    def _begin_checks(self) -> None:
-        settings = mapping_at(mapping_at(self.plan, "launch"), "stop_on")
-        if self._conditions is None and any(settings.values()):
-            best_by = str(self.plan.get("best_by") or "")
-            self._conditions = StopConditions(self.run, settings, best_by, lower=self.plan.get("lower_is_better", True))
-            self._next_check = time.monotonic() + LOOK_EVERY_S
-
-    def _check(self, now: float) -> None:
-        """Stop the run if one of the conditions holds."""
-        assert self._conditions is not None
-        self._next_check = now + LOOK_EVERY_S
-        if (found := self._conditions.look()) is None:
-            return
-        self._next_check = float("inf")
-        if not self.was_asked:
-            self.stopped_on = found
-            self._stop()
-
-    def _end_checks(self) -> None:
-        """End the process of the checks, and name the last checkpoint before a value that is not finite."""
-        if self._conditions is not None:
-            self._conditions.close()
-        if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
-            last = self.stopped_on["finite_step"]
-            saved: Sequence[AnyCheckpoint] = checkpoints_in(self.run.checkpoints)
-            saved = saved if saved or has_recipe(self.run) else saved_by_program(self.run, self.plan)
-            older = [found.name for found in saved if found.step is not None and found.step <= last]
-            self.stopped_on["checkpoint"] = older[-1] if older else None
-            said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"
-            self.stopped_on["sentence"] += f"; {said}"
-
-    # --- the run's other machines ---
-
-    def _tell_machines(self, **state: object) -> None:
-        """Record the state of this machine's part of the run for the other machines."""
-        if machines.num_machines(self.plan) > 1:
-            machines.write_record(self.run, self.node, stopping=self.was_asked, **state)
-
-    def _other_machines(self) -> list[int]:
-        """Return the nodes to watch: node 0 watches nodes with started ranks, every other node watches node 0."""
-        if self.node:
-            return [0]
-        return [n for n in range(1, machines.num_machines(self.plan)) if machines.has_ranks(self.run, n)]
-
-    def _wait_for_machines(self) -> None:
-        """Wait a moment until the other machines have ended: one of them may have failed first."""
-        deadline = time.monotonic() + self._grace_s(self._code)
-        while time.monotonic() < deadline:
-            if all("returncode" in machines.record(self.run, node) for node in self._other_machines()):
+    def _watch(self) -> None:
+        """Return when the agent has ended, by itself or after a stop."""
+        agent, checks, others, samples = self.agent, self.checks, self.machines, self.samples
+        while True:
+            agent.reap()
+            if agent.returncode is not None:
+                self.asked_late |= not self.was_asked and asks_to_stop(self.signals.wait(0))
                 return
-            time.sleep(_LOOK_EVERY_S)
-
-    def _look_at_machines(self, now: float) -> None:
-        """Stop when another machine stops; end the agent a while after another one's has ended."""
-        self._next_look = now + _MACHINES_EVERY_S
-        records = [machines.record(self.run, node) for node in self._other_machines()]
-        if any(record.get("stopping") is True for record in records):
-            self._stop()
-        has_ended = [record for record in records if "returncode" in record]
-        if self._lost_machine_at is None and any(self.node or record["returncode"] != 0 for record in has_ended):
-            self._lost_machine_at = now
-        grace_s = max((self._grace_s(record["returncode"]) for record in has_ended), default=0.0)
-        is_lost = self._lost_machine_at is not None and now - self._lost_machine_at > grace_s
-        if is_lost:
-            self._end_agent()
-        if (is_lost or self.was_asked) and not processes.ranks_among(processes.started_by(psutil.Process(), self.run)):
-            # torchrun waits five minutes for the other agents after its ranks have ended, and ignores signals.
-            self._kill_at = min(self._kill_at, now + _MACHINES_EVERY_S)
-
-    def _grace_s(self, returncode: object) -> float:
-        """Return the seconds a machine may run after another one's agent has ended: more if that one exited with 0."""
-        return self._shutdown_timeout_s if returncode == 0 else _MACHINES_END_WITHIN_S
+            now = time.monotonic()
+            if now >= agent.kill_at:
+                agent.kill(now)
+            if now >= samples.next_sample:
+                self.queue.keep_ticket()
+                samples.sample()
+            if now >= samples.next_stamp:
+                samples.stamp(now)
+            if now >= others.next_look:
+                self._look_at_machines(now)
+            if now >= checks.next_check and checks.has_found(now, counts=not self.was_asked):
+                self._stop()
+            next_s = min(samples.next_sample, samples.next_stamp, others.next_look, checks.next_check, agent.kill_at)
+            came = self.signals.wait(next_s - time.monotonic())
+            if asks_to_stop(came) and not self.was_asked:
+                agent.reap()
+                self.asked_late = agent.returncode is not None
+                if not self.asked_late:
+                    self._stop()
 
     def _stop(self) -> None:
         """Ask the agent to end because a stop was asked for, here or on another machine."""
         if not self.was_asked:
             self.was_asked = True
-            self._tell_machines()
-        self._end_agent()
+            self.machines.tell(self.was_asked)
+        self.agent.end()
 
-    def _end_agent(self) -> None:
-        """Ask the agent to end, once: a second signal would disturb ranks that save their last checkpoint."""
-        if not self._is_ending:
-            self._is_ending = True
-            self._kill_at = time.monotonic() + self._shutdown_timeout_s + processes.STOP_GRACE_S
-            self._signal_agent(stop_signal(self.plan))
+    def _look_at_machines(self, now: float) -> None:
+        """Stop when another machine stops; end the agent a while after another one's has ended."""
+        is_stopping, is_lost = self.machines.look(now)
+        if is_stopping:
+            self._stop()
+        if is_lost:
+            self.agent.end()
+        if (is_lost or self.was_asked) and not processes.ranks_among(processes.started_by(psutil.Process(), self.run)):
+            # torchrun waits five minutes for the other agents after its ranks have ended, and ignores signals.
+            self.agent.kill_at = min(self.agent.kill_at, now + _MACHINES_EVERY_S)
 
-    @property
-    def _shutdown_timeout_s(self) -> float:
-        granted = finite(mapping_at(self.plan, "launch").get("shutdown_timeout_s"))
-        return 60.0 if granted is None else granted
-
-    def _keep_ticket(self) -> None:
-        """Touch the ticket: systems delete files in /tmp that are untouched for days."""
-        ticket = self.plan.get("ticket")
-        if isinstance(ticket, str):
-            with contextlib.suppress(OSError):
-                os.utime(ticket)
+    def _failure(self) -> Failure | None:
+        """Return the failure of an agent that has ended; None if it succeeded or was stopped."""
+        if self.agent.returncode == 0 or self._was_stopped():
+            return None
+        if not self._is_unsaved or (found := Failure.from_json(self._finished.get("failure"))) is None:
+            found = first_failure(self.run, self.agent.code, socket.gethostname(), since=self.agent.log_start)
+        return found.without(secret_values.secrets_of(self.run))
 
     # --- restarts ---
 
     def _may_restart(self) -> bool:
         allowed = mapping_at(self.plan, "launch").get("max_restarts", 0)
         # After a last checkpoint that could not be written, the next one could not be, either.
-        has_run = self.agent is not None and not self.was_asked and not self._is_unsaved
+        has_run = self.agent.process is not None and not self.was_asked and not self._is_unsaved
         return has_run and isinstance(allowed, int) and self.num_failed < allowed
 
     def _pause(self) -> bool:
         """Wait before a restart, so that a program that fails at once does not loop; False if a stop arrived."""
-        self.was_asked = self._asked_late
+        self.was_asked = self.asked_late
         until = time.monotonic() + _RESTART_AFTER_S
         while not self.was_asked and (left := until - time.monotonic()) > 0:
             self.was_asked = asks_to_stop(self.signals.wait(left))
@@ -327,161 +246,30 @@ class Supervisor:
         else:
             checkpoint, passed_over = newest_of_program(self.run, self.plan)
             argv = argv if checkpoint is None else continued(self.plan, checkpoint.path)["argv"]
-        close_attempt(
-            self.run,
-            {
-                "attempt": self.attempt,
-                "returncode": self.returncode,
-                "failure": failure.to_json(),
-                "checkpoint": None if checkpoint is None else checkpoint.name,
-                "checkpoint_step": None if checkpoint is None else checkpoint.step,
-                "passed_over": passed_over,
-            },
-        )
+        line = {"attempt": self.attempt, "returncode": self.agent.returncode, "failure": failure.to_json()}
+        saved = {"checkpoint": checkpoint and checkpoint.name, "checkpoint_step": checkpoint and checkpoint.step}
+        close_attempt(self.run, {**line, **saved, "passed_over": passed_over})
         self.num_failed += 1
         self.attempt += 1
-        self.agent = self.returncode = None
-        self.had_to_kill = self._is_ending = False
+        self.agent.forget_attempt()
         return argv
-
-    # --- the agent ---
-
-    def _start(self, argv: object) -> Failure | None:
-        """Start the agent; return the failure if that is impossible."""
-        marks = {**marks_of(self.run), ATTEMPT_VARIABLE: str(self.attempt)}
-        # The agent copies the first failing rank's error file to this path, and writes its own to it.
-        error = self.run.ranks / f"node{self.node}-error.json" if self.node else self.run.error
-        marks["TORCHELASTIC_ERROR_FILE"] = str(error)
-        if not isinstance(argv, list) or not argv:
-            self.returncode = 127
-            return Failure(None, self.host, 127, None, f"{self.run.launch}: contains no command to run")
-        with self._log.open("ab") as log:
-            if self.run.secrets.exists():  # a program may print its arguments
-                with contextlib.suppress(PermissionError):  # a file system without modes
-                    os.fchmod(log.fileno(), 0o600)
-            self._log_start = log.tell()
-            if not self.node and not has_recipe(self.run):
-                if self.attempt == 1:
-                    self._files_before.take()
-                self._stamp(time.monotonic())
-            try:
-                self.agent = subprocess.Popen(
-                    argv,
-                    cwd=self.plan.get("cwd"),
-                    env={
-                        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves the Python stacks in the log
-                        **self._folders(),
-                        **os.environ,
-                        "COLUMNS": "200",  # rich breaks the lines and cuts the tables of a log after 80 characters
-                        **self.plan.get("env", {}),
-                        **marks,
-                    },
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    # The agent inherits lock and ticket: if this process is killed, the run still counts as running
-                    # and its GPUs as taken.
-                    pass_fds=self.held,
-                    # A signal to this process group must not reach the agent besides the forwarded one: torchrun
-                    # aborts its shutdown on a second signal.
-                    process_group=0,
-                )
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
-                self.returncode = 127
-                return Failure(None, self.host, 127, None, f"could not start {argv[0]!r}: {error}")
-        return None
-
-    def _folders(self) -> dict[str, str]:
-        """Variables with the folders in which other libraries write metrics; a user's own values are kept."""
-        if has_recipe(self.run):
-            return {}
-        return {"TENSORBOARD_LOGGING_DIR": str(self.run.tensorboard), "WANDB_DIR": str(self.run.path)}
-
-    def _watch(self) -> None:
-        """Return when the agent has ended, by itself or after a stop."""
-        while True:
-            self._reap()
-            if self.returncode is not None:
-                self._asked_late |= not self.was_asked and asks_to_stop(self.signals.wait(0))
-                return
-            now = time.monotonic()
-            if now >= self._kill_at:
-                self.had_to_kill = True
-                self._kill_at = now + 1
-                self._signal_agent(signal.SIGKILL)
-            if now >= self._next_sample:
-                self._sample()
-            if now >= self._next_stamp:
-                self._stamp(now)
-            if now >= self._next_look:
-                self._look_at_machines(now)
-            if now >= self._next_check:
-                self._check(now)
-            next_s = min(self._next_sample, self._next_stamp, self._next_look, self._next_check, self._kill_at)
-            came = self.signals.wait(next_s - time.monotonic())
-            if asks_to_stop(came) and not self.was_asked:
-                self._reap()
-                self._asked_late = self.returncode is not None
-                if not self._asked_late:
-                    self._stop()
-
-    def _signal_agent(self, number: signal.Signals) -> None:
-        if self.agent is not None and self.returncode is None:
-            # An unreaped child, so the pid is not reused; a terminal's Ctrl-C reaches the whole process group.
-            (os.killpg if number == signal.SIGINT else os.kill)(self.agent.pid, number)
-
-    def _reap(self) -> None:
-        """Collect every ended child: the agent, and orphans re-parented to this process."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if self.agent is not None and pid == self.agent.pid:
-                self.returncode = self.agent.returncode = os.waitstatus_to_exitcode(status)
 
     # --- the end ---
 
-    def _sweep(self) -> int:
-        """End the processes that the agent left behind, and return their number."""
-
-        def survivors() -> list[psutil.Process]:
-            self._reap()
-            # Orphans are children of this process, even those without NBTOOLS_RUN_ID in their environment.
-            own = processes.started_by(psutil.Process(), self.run)
-            return processes.living({*own, *(() if self.node else processes.members(self.run))})
-
-        if self._is_ending and stop_signal(self.plan) == signal.SIGINT:
-            # On Ctrl-C, accelerate ends at once, while the program that it started still saves.
-            processes.happens_within(self._has_group_ended, self._kill_at - time.monotonic())
-        # After a stop that killed the agent, the ranks' shutdown timeout is over.
-        return processes.sweep_processes(survivors, grace_s=0 if self.had_to_kill else processes.SWEEP_GRACE_S)
-
-    def _has_group_ended(self) -> bool:
-        """Whether no process is left in the agent's group."""
-        assert self.agent is not None
-        self._reap()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.agent.pid, 0)
-            return False
-        return True
-
     def _record(self, failure: Failure | None, **more: object) -> None:
         """Write exit.json, with retries unless that cannot work: errors of the file system may have caused the end."""
-        self._end_checks()
+        stopped_on, code = self.checks.end(), self.agent.code
         content = {
-            "returncode": self.returncode,
-            "signal": -self._code if self._code < 0 else None,
+            "returncode": self.agent.returncode,
+            "signal": -code if code < 0 else None,
             "stopped": self.was_cancelled or (failure is None and self._was_stopped()),
             "failure": None if failure is None else failure.to_json(),
             "time": time.time(),
-            "duration_s": round(time.monotonic() - self._started, 3),
-            "waited_s": round(self._waited_s, 3),
-            "swept": self._num_swept,
+            "duration_s": round(time.monotonic() - self.queue.left_at, 3),
+            "waited_s": round(self.queue.left_at - self.queue.entered_at, 3),
+            "swept": self.agent.num_swept,
             "attempt": self.attempt,
-            **({} if self.stopped_on is None else {"stopped_on": self.stopped_on}),
+            **({} if stopped_on is None else {"stopped_on": stopped_on}),
             **more,
         }
         deadline = time.monotonic() + _RECORD_RETRIES_S
@@ -498,18 +286,13 @@ class Supervisor:
         """Start the command of `on_end`, once the lock and the GPUs are free for others."""
         if not self.on_end:
             return
-        for descriptor in self.held:
+        for descriptor in self.agent.held:
             os.close(descriptor)
         state = str(state_of(Records(self.run)))
         name = str(self.plan.get("name") or self.run.id)
         words = {"{sentence}": sentence_on_end(self.run, name, state, ended), "{run}": self.run.id, "{state}": state}
         with contextlib.suppress(OSError):
             start_on_end(self.on_end, words, self.run)
-
-    @property
-    def _code(self) -> int:
-        """Exit code of the agent; 0 before it has ended."""
-        return self.returncode or 0
 
     @property
     def _finished(self) -> dict[str, Any]:
@@ -525,56 +308,209 @@ class Supervisor:
 
     def _was_stopped(self) -> bool:
         """Distinguish a stop from a failure; torchrun exits 1 on both."""
-        if self._lost_machine_at is not None and not self.was_asked:
+        if self._is_unsaved or (self.machines.lost_at is not None and not self.was_asked):
             return False
-        if self._is_unsaved:
-            return False
-        why = self._finished.get("why")
-        if self.stopped_on is not None and self.stopped_on["condition"] == "nan" and why == "failed":
+        code, why = self.agent.code, self._finished.get("why")
+        if (on := self.checks.stopped_on) is not None and on["condition"] == "nan" and why == "failed":
             return True  # non-finite weights are not saved, which would otherwise count as a failure
         if self.was_asked:
-            return why != "failed" and (self.returncode, why) != (0, "completed")
-        if self._code == -signal.SIGKILL:  # ranks without an agent may have recorded a stop
-            return self._asked_late  # the kernel had held this process, and a stop killed the others meanwhile
-        is_signal = self._code in (-signal.SIGTERM, -signal.SIGINT)
-        return is_signal or (self._code != 0 and was_stopped_from_outside(self.run, since=self._log_start))
+            return why != "failed" and (self.agent.returncode, why) != (0, "completed")
+        if code == -signal.SIGKILL:  # ranks without an agent may have recorded a stop
+            return self.asked_late  # the kernel had held this process, and a stop killed the others meanwhile
+        is_signal = code in (-signal.SIGTERM, -signal.SIGINT)
+        return is_signal or (code != 0 and was_stopped_from_outside(self.run, since=self.agent.log_start))
 
-    # --- the machine ---
 
-    def _stamp(self, now: float) -> None:
-        """Append the size of the log and the time: a script that only prints gives its curves no other time.
+class Queue:
+    """The place of a run in the queue for GPUs, and behind the run that it waits for."""
 
-        The time is that of the last write, unless the clock of a file server differs.
+    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+        self._run = run
+        self._plan = plan
+        self.entered_at = self.left_at = time.monotonic()
+        """The wait between them is no part of the run's duration."""
+
+    def wait(self, signals: Signals) -> bool:
+        """Return when no earlier run claims one of the GPUs and the awaited runs have ended, or True on a stop."""
+        records, was_asked = Records(self._run), asks_to_stop(signals.wait(0))
+        while not was_asked:
+            is_our_turn = self._ticket is None or not gpu_queue.ahead(self._ticket)
+            self.keep_ticket()
+            if is_our_turn and awaited(records) is None:
+                break
+            was_asked = asks_to_stop(signals.wait(_LOOK_EVERY_S))
+        self.left_at = time.monotonic()
+        return was_asked
+
+    def keep_ticket(self) -> None:
+        """Touch the ticket: systems delete files in /tmp that are untouched for days."""
+        if self._ticket is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._ticket)
+
+    @property
+    def _ticket(self) -> Path | None:
+        named = self._plan.get("ticket")
+        return Path(named) if isinstance(named, str) else None
+
+
+class OtherMachines:
+    """The other machines of a run over several: what they record, and what this one tells them."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any], node: int) -> None:
+        self._run = run
+        self._plan = plan
+        self._node = node
+        self.next_look = _NEVER
+        self.lost_at: float | None = None
+        """When the end of another machine's agent was seen that ends this one's."""
+
+    def begin(self) -> None:
+        """Look at the other machines, if there are any, from now on."""
+        if machines.num_machines(self._plan) > 1:
+            self.next_look = time.monotonic()
+
+    def tell(self, is_stopping: bool, **state: object) -> None:
+        """Record the state of this machine's part of the run for the other machines."""
+        if machines.num_machines(self._plan) > 1:
+            machines.write_record(self._run, self._node, stopping=is_stopping, **state)
+
+    def look(self, now: float) -> tuple[bool, bool]:
+        """Return whether another machine stops, and whether one's agent has ended some time ago, so that all end."""
+        self.next_look = now + _MACHINES_EVERY_S
+        records = self._records()
+        has_ended = [record for record in records if "returncode" in record]
+        if self.lost_at is None and any(self._node or record["returncode"] != 0 for record in has_ended):
+            self.lost_at = now
+        grace_s = max((self._grace_s(record["returncode"]) for record in has_ended), default=0.0)
+        is_lost = self.lost_at is not None and now - self.lost_at > grace_s
+        return any(record.get("stopping") is True for record in records), is_lost
+
+    def wait(self, returncode: int) -> None:
+        """Wait a moment until the other machines have ended: one of them may have failed first."""
+        deadline = time.monotonic() + self._grace_s(returncode)
+        while time.monotonic() < deadline and not all("returncode" in record for record in self._records()):
+            time.sleep(_LOOK_EVERY_S)
+
+    def _records(self) -> list[dict[str, Any]]:
+        """Return what the machines to watch have recorded: node 0 watches those with started ranks, the others it."""
+        others = range(1, machines.num_machines(self._plan))
+        nodes = [0] if self._node else [node for node in others if machines.has_ranks(self._run, node)]
+        return [machines.record(self._run, node) for node in nodes]
+
+    def _grace_s(self, returncode: object) -> float:
+        """Return the seconds a machine may run after another one's agent has ended: more if that one exited with 0."""
+        return shutdown_timeout_s(self._plan) if returncode == 0 else _MACHINES_END_WITHIN_S
+
+
+class StopChecks:
+    """The conditions of `stop_on`, looked at beside the training."""
+
+    def __init__(self, run: RunDir, plan: Mapping[str, Any]) -> None:
+        self._run = run
+        self._plan = plan
+        self._conditions: StopConditions | None = None
+        self.next_check = _NEVER
+        self.stopped_on: dict[str, Any] | None = None
+        """The condition that has stopped the run."""
+
+    def begin(self) -> None:
+        """Look at the conditions, if there are any, from now on."""
+        settings = mapping_at(mapping_at(dict(self._plan), "launch"), "stop_on")
+        if self._conditions is None and any(settings.values()):
+            best_by, is_lower_better = str(self._plan.get("best_by") or ""), self._plan.get("lower_is_better", True)
+            self._conditions = StopConditions(self._run, settings, best_by, lower=is_lower_better)
+            self.next_check = time.monotonic() + LOOK_EVERY_S
+
+    def has_found(self, now: float, *, counts: bool) -> bool:
+        """Whether a condition holds that stops the run; the first one ends the checks, also if none `counts`."""
+        assert self._conditions is not None
+        self.next_check = now + LOOK_EVERY_S
+        if (found := self._conditions.look()) is None:
+            return False
+        self.next_check = _NEVER
+        self.stopped_on = found if counts else None
+        return counts
+
+    def end(self) -> dict[str, Any] | None:
+        """End the process of the checks; return the condition that has stopped the run.
+
+        After a value that is not finite, it names the last checkpoint before that.
         """
-        every_s = max(_STAMP_EVERY_S, (now - self._started) * _STAMP_SHARE)
-        self._next_stamp = now + every_s
-        self._files_before.forget_rewritten()
-        with contextlib.suppress(OSError):
-            status, when = self._log.stat(), time.time()
-            idle_until, self._idle_until = self._idle_until, when
-            if (status.st_size, self.attempt) != self._stamped:
-                (size, attempt), self._stamped, self._idle_until = self._stamped, (status.st_size, self.attempt), 0.0
-                when = status.st_mtime if 0 <= when - status.st_mtime <= 2 * every_s else when
-                # The time until which nothing was printed, so that later lines are not placed in that pause.
-                idle = f"[{size},{min(idle_until, when):.2f},{attempt}]\n" if idle_until else ""
-                with self.run.log_times.open("a") as file:
-                    file.write(f"{idle}[{status.st_size},{when:.2f},{self.attempt}]\n")
+        if self._conditions is not None:
+            self._conditions.close()
+        if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
+            last = self.stopped_on["finite_step"]
+            saved: Sequence[AnyCheckpoint] = checkpoints_in(self._run.checkpoints)
+            saved = saved if saved or has_recipe(self._run) else saved_by_program(self._run, self._plan)
+            older = [found.name for found in saved if found.step is not None and found.step <= last]
+            self.stopped_on["checkpoint"] = older[-1] if older else None
+            said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"
+            self.stopped_on["sentence"] += f"; {said}"
+        return self.stopped_on
 
-    def _sample(self) -> None:
+
+class MachineSamples:
+    """Samples of the machine in system.jsonl, and of the log's size for the times of a program's lines."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self.next_sample = self._began = time.monotonic()
+        self.next_stamp = _NEVER
+        self._attempt = 0
+        self._stamped = (-1, 0)
+        """Size of the log and attempt of the last stamp."""
+        self._idle_until = 0.0
+        """Unix time of the last look at the log at which it had not grown; 0 if it had."""
+        self._files_before = FilesBefore(run)
+
+    def sample(self) -> None:
         """Append one row to system.jsonl; its cost determines the time of the next one."""
         began = time.process_time()
-        self._keep_ticket()
         num_processes = rss = 0
-        for process in processes.started_by(psutil.Process(), self.run):
+        for process in processes.started_by(psutil.Process(), self._run):
             with contextlib.suppress(psutil.Error):
                 rss += process.memory_info().rss
                 num_processes += 1
         row = {"time": round(time.time(), 3), "cpu_percent": psutil.cpu_percent(), "gpus": gpu_use()}
         row |= {"num_processes": num_processes, "rss_bytes": rss, **asdict(host_memory())}
-        with contextlib.suppress(OSError), self.run.system.open("a") as file:
+        with contextlib.suppress(OSError), self._run.system.open("a") as file:
             file.write(json.dumps(row) + "\n")
         cost = time.process_time() - began
-        self._next_sample = time.monotonic() + max(SAMPLE_EVERY_S, cost / _SAMPLE_SHARE)
+        self.next_sample = time.monotonic() + max(SAMPLE_EVERY_S, cost / _SAMPLE_SHARE)
+
+    def begin_stamps(self, attempt: int) -> None:
+        """Stamp the opened log of an attempt, before the first one after a record of the program's files."""
+        self._attempt = attempt
+        if attempt == 1:
+            self._files_before.take()
+            self._began = time.monotonic()
+        self.stamp(time.monotonic())
+
+    def end_stamps(self) -> None:
+        """Stamp the log of an attempt that has ended."""
+        if self.next_stamp != _NEVER:
+            self.stamp(time.monotonic())
+            self.next_stamp = _NEVER
+
+    def stamp(self, now: float) -> None:
+        """Append the size of the log and the time: a script that only prints gives its curves no other time.
+
+        The time is that of the last write, unless the clock of a file server differs.
+        """
+        every_s = max(_STAMP_EVERY_S, (now - self._began) * _STAMP_SHARE)
+        self.next_stamp = now + every_s
+        self._files_before.forget_rewritten()
+        with contextlib.suppress(OSError):
+            status, when = self._run.log.stat(), time.time()
+            idle_until, self._idle_until = self._idle_until, when
+            if (status.st_size, self._attempt) != self._stamped:
+                (size, attempt), self._stamped, self._idle_until = self._stamped, (status.st_size, self._attempt), 0.0
+                when = status.st_mtime if 0 <= when - status.st_mtime <= 2 * every_s else when
+                # The time until which nothing was printed, so that later lines are not placed in that pause.
+                idle = f"[{size},{min(idle_until, when):.2f},{attempt}]\n" if idle_until else ""
+                with self._run.log_times.open("a") as file:
+                    file.write(f"{idle}[{status.st_size},{when:.2f},{self._attempt}]\n")
 
 
 def main() -> None:

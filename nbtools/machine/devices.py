@@ -229,13 +229,9 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
     with contextlib.suppress(nvml.NVMLError):
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         capability = (int(major), int(minor))
-    uuid, name, memory = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle), _memory(nvml, handle)
-    return Device(index, uuid, name, *memory, _holders(nvml, handle), selector, capability)
-
-
-def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return int(memory.total), int(memory.used)
+    return Device(index, uuid, name, int(memory.total), int(memory.used), _holders(nvml, handle), selector, capability)
 
 
 def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:

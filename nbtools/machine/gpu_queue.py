@@ -77,18 +77,18 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
 
 def ahead(path: Path) -> list[Ticket]:
     """Return the locked tickets before the one at `path` that name one of its devices, in order."""
-    own = _read(path)
-    if own is None:
-        return []
-    return [ticket for ticket in tickets(path.parent) if ticket.number < own.number and ticket.devices & own.devices]
+    return [ticket for ticket in _rivals(path) if ticket.number < int(path.stem)]
 
 
 def behind(path: Path) -> list[Ticket]:
     """Return the locked tickets after the one at `path` that name one of its devices, in order."""
+    return [ticket for ticket in _rivals(path) if ticket.number > int(path.stem)]
+
+
+def _rivals(path: Path) -> list[Ticket]:
+    """Return the locked tickets, and the one at `path`, that name one of its devices; none if it cannot be read."""
     own = _read(path)
-    if own is None:
-        return []
-    return [ticket for ticket in tickets(path.parent) if ticket.number > own.number and ticket.devices & own.devices]
+    return [] if own is None else [ticket for ticket in tickets(path.parent) if ticket.devices & own.devices]
 
 
 def tickets(folder: Path | None = None) -> list[Ticket]:

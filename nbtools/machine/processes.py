@@ -28,16 +28,19 @@ _POLL_S = 0.05
 RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
-def members(run: RunDir) -> list[psutil.Process]:
-    """Return the living processes of this user that carry the marks of a launched run, except the caller."""
+def _own_processes(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the wanted processes of this user, except the caller; one that ends meanwhile is left out."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if is_own(process) and is_marked(process, run):
+        with contextlib.suppress(psutil.Error, OSError):
+            if is_own(process) and is_wanted(process):
                 found.append(process)
-        except (psutil.Error, OSError):
-            continue  # ended, or of another user
-    return living(found)
+    return found
+
+
+def members(run: RunDir) -> list[psutil.Process]:
+    """Return the living processes of this user that carry the marks of a launched run, except the caller."""
+    return living(_own_processes(lambda process: is_marked(process, run)))
 
 
 def outermost(family: list[psutil.Process]) -> list[psutil.Process]:
@@ -111,13 +114,11 @@ def lock_holders(run: RunDir) -> list[psutil.Process]:
     A program's daemon may have emptied its environment and left the run's session; the run is RUNNING while it has the
     lock. Another process may take the lock for an instant, to record or to remove: it, and what it forks, do not count.
     """
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            taker = lock_taker(process, run) if is_own(process) else None
-            if taker not in (None, process.pid, *(above.pid for above in process.parents())):
-                found.append(process)
-    return found
+
+    def has_inherited_lock(process: psutil.Process) -> bool:
+        return lock_taker(process, run) not in (None, process.pid, *(above.pid for above in process.parents()))
+
+    return _own_processes(has_inherited_lock)
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

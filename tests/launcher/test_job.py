@@ -20,7 +20,7 @@ from nbtools.errors import NbtoolsError
 from nbtools.failures.evidence import text_end
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
-from nbtools.launcher.job_supervisor import ended_attempt
+from nbtools.launcher.job import ended_attempt
 from nbtools.launcher.launch import run_of_job
 from nbtools.machine import slurm
 from nbtools.machine.processes import living, members, sweep_processes

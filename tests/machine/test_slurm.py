@@ -14,8 +14,7 @@ import pytest
 
 from nbtools.errors import LaunchError
 from nbtools.machine import slurm
-from nbtools.machine.slurm import Job
-from nbtools.machine.slurm_messages import reason_in_words, refusal
+from nbtools.machine.slurm import Job, reason_in_words, refusal
 from nbtools.run.records import Records
 from nbtools.run.slurm_job import end_in_words
 from nbtools.rundir.json_files import write_json
@@ -382,15 +381,22 @@ def test_lines_of_another_form_are_left() -> None:
     ],
 )
 def test_states_of_nodes_say_whether_they_take_jobs(states: str, take_jobs: bool) -> None:
-    assert {slurm.Nodes("low", "n1", 1, 1, state).take_jobs for state in states.split()} == {take_jobs}
+    kinds = [slurm.Nodes("low", False, "up", "1:00", "n1", 1, 1, state, ()) for state in states.split()]
+    assert {nodes.take_jobs for nodes in kinds} == {take_jobs}
 
 
-def test_nodes_are_those_of_the_default_partition(fake_squeue: Path) -> None:
-    fake_squeue.write_text("cpu*|c[1-2048]|2K|96|idle\ncpu*|c9000|1|96|down*\ngpu|g1|1|64|mixed\nslurm: a note\n")
+def test_nodes_have_their_partition_their_number_and_their_gpus(fake_squeue: Path) -> None:
+    lines = (
+        "cpu*|up|infinite|c[1-2048]|2K|96|idle|(null)",
+        "gpu|up|1-00:00:00|g1|1|64|down*|gpu:a100:4(S:0-1),gpu:t4:2,tpu:1",
+        "slurm: a note",
+    )
+    fake_squeue.write_text("\n".join(lines))
     fake_squeue.with_name("squeue").rename(fake_squeue.with_name("sinfo"))
-    all_alike, down = slurm.nodes(None)
-    assert (all_alike.partition, all_alike.number, all_alike.take_jobs) == ("cpu", 2048, True)
-    assert (down.names, down.number, down.num_cpus, down.take_jobs) == ("c9000", 1, 96, False)
+    cpu, gpu = slurm.nodes()
+    assert (cpu.partition, cpu.is_default, cpu.number, cpu.take_jobs, cpu.gpus) == ("cpu", True, 2048, True, ())
+    assert (gpu.names, gpu.is_default, gpu.num_cpus, gpu.take_jobs) == ("g1", False, 64, False)
+    assert (gpu.time_limit, gpu.gpus) == ("1-00:00:00", ("gpu:a100:4", "gpu:t4:2"))
 
 
 def test_times_as_slurm_prints_them_without_a_time_format_are_unknown() -> None:

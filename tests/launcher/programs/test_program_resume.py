@@ -16,7 +16,7 @@ from waiting import eventually
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
-from nbtools.launcher.job_supervisor import with_job
+from nbtools.launcher.job import with_job
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.program_restart import continued
 from nbtools.launcher.programs.program_resume import known_words, origin_of_launch, overwritten, remember, said_in_words

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nbtools as nt
-from nbtools.launcher.supervisor import Supervisor
+from nbtools.launcher.supervisor import MachineSamples
 from nbtools.metrics.history import History
 from nbtools.notebook.panel import tab_html
 from nbtools.notebook.plots.charts import charts_of, page_sizes
@@ -100,11 +100,8 @@ def test_the_config_tab_shows_the_uncommitted_changes_escaped_and_cut(tmp_path: 
 
 
 def test_what_the_supervisor_writes_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampled = Supervisor.__new__(Supervisor)
-    sampled.run = type("Run", (), {"system": tmp_path / "system.jsonl", "path": tmp_path, "run_id": "x"})()
-    monkeypatch.setattr(Supervisor, "_keep_ticket", lambda self: None)
     monkeypatch.setattr("nbtools.machine.processes.started_by", lambda process, run: [process])
-    sampled._sample()
+    MachineSamples(RunDir(tmp_path)).sample()
     reader = SystemReader(tmp_path / "system.jsonl")
     assert reader.read()
     newest = reader.newest(1)
