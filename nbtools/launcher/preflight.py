@@ -14,11 +14,11 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, NotPlainError, ProjectError, ScriptError, plural, shown
-from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
+from nbtools.launcher.checks.findings import Finding, epochs, ok, problem, render_html, render_text, size, warn
+from nbtools.launcher.checks.sizes import check_disk, check_shared_memory, check_size
+from nbtools.launcher.checks.step_count import evaluation_in_words, schedule
 from nbtools.launcher.placement import Placement, check_cores, check_host_name, check_outputs, place
 from nbtools.launcher.sbatch import check_site, on_cluster, place_job
-from nbtools.launcher.sizes import check_disk, check_shared_memory, check_size
-from nbtools.launcher.step_count import evaluation_in_words, schedule
 from nbtools.machine.devices import Device, gpus_named
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
 from nbtools.metrics.printed.templates import imported_files

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
+from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
 from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again, remember
 from nbtools.launcher.sbatch import Cluster, on_cluster
-from nbtools.launcher.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of

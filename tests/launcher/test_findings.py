@@ -16,10 +16,11 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import LaunchError
-from nbtools.launcher import placement, preflight, sizes
-from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
-from nbtools.launcher.sizes import check_size, checkpoint_bytes, num_checkpoints_kept, precision_of
-from nbtools.launcher.step_count import Schedule
+from nbtools.launcher import placement, preflight
+from nbtools.launcher.checks import sizes
+from nbtools.launcher.checks.findings import Finding, epochs, ok, problem, render_html, size, warn
+from nbtools.launcher.checks.sizes import check_size, checkpoint_bytes, num_checkpoints_kept, precision_of
+from nbtools.launcher.checks.step_count import Schedule
 from nbtools.machine import interpreter
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.interpreter import own_interpreter

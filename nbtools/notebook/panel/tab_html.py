@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from nbtools.errors import literal, plural, shown
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.notebook.panel.html import BORDER, FONT, MONO, MUTED, TEXT, copy_button, diff, sparkline
 from nbtools.recipes import RECIPES
 from nbtools.run.disk_usage import num_bytes_in
