@@ -593,7 +593,7 @@ def test_other_world_sizes_go_on_with_the_same_samples(
 @pytest.fixture
 def unsubmitted(unstarted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `unstarted`, and no job is submitted."""
-    monkeypatch.setattr(launching, "with_site", lambda checked, runs: checked)
+    monkeypatch.setattr(launching, "with_site", lambda checked: checked)
     monkeypatch.setattr("nbtools.machine.slurm.submit", lambda *_: (71, None))
 
 
