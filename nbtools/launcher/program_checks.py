@@ -39,12 +39,10 @@ class ProgramPreflight(Preflight):
     """A checked launch of a program of the user's."""
 
     program: Program
-    num_epochs: int | None
-    """The program's number of epochs, by its arguments; None if it is not known."""
-    default_folders: tuple[str, ...]
-    """Flags that the arguments leave out, each followed by its default, a folder."""
-    resume_guess: tuple[str, ...]
-    """Words that may resume the program, by the names of its arguments, where neither it nor the user says them."""
+    by_arguments: Mapping[str, Any]
+    """What its arguments tell, as entries of launch.json: `num_epochs`, None if not known; `default_folders`, the flags
+    that they leave out, each followed by its default, a folder; and `resume_guess`, words that may resume it, by the
+    names of its arguments, where neither the program nor the user says them."""
 
     def args_in(self, run: Path) -> Sequence[str]:
         """Return the arguments, which name copies of the config files in a run directory, if there are any."""
@@ -72,10 +70,8 @@ class ProgramPreflight(Preflight):
         asked = self.request.program.get("curves")
         return {
             "program": program.model_dump(mode="json", exclude={"args"}),
-            "num_epochs": self.num_epochs,
-            "default_folders": list(self.default_folders),
             "curves": curves_at_launch(program.curves, str(self.project.root), script) if asked is None else asked,
-            "resume_guess": list(self.resume_guess),
+            **self.by_arguments,
         }
 
     def origin(self) -> Mapping[str, Any] | None:
@@ -125,8 +121,8 @@ def check_program(
     if program.accelerate_config is not None and placement.launch.num_processes > 1 and not placement.gpus:
         text = "accelerate launch starts several processes on the CPU only with mpirun, else one"
         found.append(warn("program", text, "leave accelerate_config out: torchrun starts them"))
-    folders = default_folders(args, declared)
-    plan = {"default_folders": folders, "program": program.model_dump(include={"checkpoints"})}
+    told = {"num_epochs": num_epochs(args, declared), "default_folders": default_folders(args, declared)}
+    plan = {**told, "program": program.model_dump(include={"checkpoints"})}
     found = [*notes, *found, *placement.findings, *check_host_name(placement.launch)]
     found += [
         *check_cores(placement, project.runs),
@@ -144,9 +140,7 @@ def check_program(
         findings=tuple(found),
         source=source,
         program=program,
-        num_epochs=num_epochs(args, declared),
-        default_folders=tuple(folders),
-        resume_guess=guess,
+        by_arguments={**told, "resume_guess": guess},
     )
 
 

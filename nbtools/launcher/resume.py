@@ -87,7 +87,7 @@ def resume(
     own = run_name(parent.name)
     if not (state := parent.state).is_final:
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
-    asked = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
+    asked: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
     asked |= {"max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
     if not has_recipe(parent.files):
         if isinstance(checkpoint, Checkpoint):
