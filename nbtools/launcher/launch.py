@@ -116,22 +116,10 @@ def launch(
     Raises:
         LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
-    given = {
-        "nproc_per_node": nproc_per_node,
-        "gpus": gpus,
-        "cwd": cwd,
-        "name": name,
-        "stop_signal": stop_signal,
-        "nnodes": nnodes,
-        "cluster": cluster,
-        "torchrun": torchrun,
-        "python": python,
-        "omp_num_threads": omp_num_threads,
-        "shutdown_timeout_s": shutdown_timeout_s,
-        "max_restarts": max_restarts,
-        "stop_on": stop_on,
-        "on_end": on_end,
-    }
+    given: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
+    given |= {"torchrun": torchrun, "python": python, "omp_num_threads": omp_num_threads, "cwd": cwd, "name": name}
+    given |= {"stop_signal": stop_signal, "shutdown_timeout_s": shutdown_timeout_s, "max_restarts": max_restarts}
+    given |= {"stop_on": stop_on, "on_end": on_end}
     return launch_request(LaunchRequest.of(script, given, args=args, queue=queue), after)
 
 

@@ -58,17 +58,16 @@ def script(project: Project) -> Path:
 # --- the command -------------------------------------------------------------------------------------
 
 
-def test_launch_takes_every_field_of_its_settings_by_name() -> None:
+def test_every_argument_of_launch_reaches_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("nbtools.launcher.launch.launch_request", lambda *given: asked.extend(given))
     parameters = inspect.signature(launch).parameters
-    assert Launch.model_fields.keys() == parameters.keys() - {
-        "script",
-        "args",
-        "cwd",
-        "name",
-        "stop_signal",
-        "after",
-        "queue",
-    }
+    launch(**{name: name for name in parameters})  # type: ignore[arg-type]
+    request, after = asked
+    assert request.settings == {name: name for name in Launch.model_fields}
+    assert request.program == {"cwd": "cwd", "stop_signal": "stop_signal"}
+    others = (request.script, request.args, request.name, request.queue, after)
+    assert others == ("script", "args", "name", "queue", "after")
     assert all(f"        {name}: " in str(launch.__doc__) for name in parameters)
 
 
