@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.sizes import memory_of
+from nbtools.launcher.checks.sizes import memory_of
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 

@@ -9,7 +9,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import ConfigError
-from nbtools.launcher.findings import Findings, problem
+from nbtools.launcher.checks.findings import Findings, problem
 from nbtools.metrics import history
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig

@@ -34,7 +34,7 @@ from transformers import (
 
 from nbtools.config import TrainConfig
 from nbtools.data.text_classification import occupations
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.run.checkpoints import Checkpoint

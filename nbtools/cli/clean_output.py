@@ -6,7 +6,7 @@ from pathlib import Path
 from nbtools.cli.output import print_table
 from nbtools.cli.parser import complain
 from nbtools.errors import plural
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.run.records import local_time
 from nbtools.run.removal.clean import CACHE, Item, Kept, RemovalPlan, leftovers
 from nbtools.run.removal.disk_usage import num_bytes_in, survey

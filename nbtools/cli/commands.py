@@ -21,7 +21,7 @@ from nbtools.errors import ConfigError, NbtoolsError, ProjectError, RunFailed, p
 from nbtools.rundir.tail import one_line, printable
 
 if TYPE_CHECKING:
-    from nbtools.launcher.preflight import Preflight
+    from nbtools.launcher.request import Preflight
     from nbtools.launcher.sbatch import Cluster
     from nbtools.launcher.trial.result import TrialResult
     from nbtools.run.run import Run
@@ -166,8 +166,9 @@ def _named(arguments: argparse.Namespace) -> "Run":
 
 def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_findings
-    from nbtools.launcher.launch import launch
+    from nbtools.launcher.launch import launch_request
     from nbtools.launcher.preflight import help_text, preflight
+    from nbtools.launcher.request import LaunchRequest
     from nbtools.run.run import Run
     from nbtools.script.program import Program
 
@@ -179,7 +180,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         if given:
             return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
-    own = ("torchrun", "python", "cwd", "stop_signal", "name")
+    own = ("torchrun", "python", "cwd", "stop_signal", "curves", "name")
     options = _launch_settings(arguments) | {name: getattr(arguments, name) for name in own}
     if arguments.json and not arguments.dry_run:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
@@ -192,7 +193,9 @@ def _launch(arguments: argparse.Namespace) -> int:
         print(flags, end="")
         return DONE
     if not arguments.dry_run:
-        return _print_started(launch(script, after=arguments.after, queue=not arguments.no_queue, **options))
+        args = options.pop("args")
+        request = LaunchRequest.of(script, options, args=args, queue=not arguments.no_queue)
+        return _print_started(launch_request(request, arguments.after))
     if (after := getattr(arguments, "after", None)) is not None:
         Run(after)  # an error if there is no such run
     checked = preflight(script, on=arguments.on, **options)

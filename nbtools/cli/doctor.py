@@ -20,7 +20,7 @@ import psutil
 from nbtools import __version__
 from nbtools.config import Launch
 from nbtools.errors import ProjectError, plural
-from nbtools.launcher.findings import Finding, Findings, ok, problem, warn
+from nbtools.launcher.checks.findings import Finding, Findings, ok, problem, warn
 from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores

@@ -34,7 +34,7 @@ from nbtools.rundir.tail import Tail, one_line, printable, terminal_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nbtools.launcher.findings import Finding
+    from nbtools.launcher.checks.findings import Finding
 
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""

@@ -44,6 +44,11 @@ def shortest(path: Path) -> Path:
 
 
 class _Parser(argparse.ArgumentParser):
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add an argument; a flag may also be written with `_` for `-`."""
+        spellings = (spelling for name in names for spelling in (name, name[:2] + name[2:].replace("-", "_")))
+        return super().add_argument(*dict.fromkeys(spellings), **options)
+
     def error(self, message: str) -> NoReturn:
         message = " ".join(message[:400].splitlines()) + ("…" if len(message) > 400 else "")
         raise SystemExit(complain(f"{message}{'' if message.endswith('?') else ';'} see {self.prog} --help"))
@@ -88,16 +93,15 @@ def parser(
     run.add_argument("run", metavar="RUN", help=named)
     as_json.add_argument("--json", action="store_true", help="print JSON")
     text = "processes on this machine, or gpu for one per GPU"
-    settings.add_argument("--nproc-per-node", "--nproc_per_node", type=_processes, metavar="N|gpu", help=text)
+    settings.add_argument("--nproc-per-node", type=_processes, metavar="N|gpu", help=text)
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
     text = "machines; the command that each further one needs is printed"
     settings.add_argument("--nnodes", type=_at_least_one, metavar="N", help=text)
-    text = "restart a failed run at most N times"
-    restarts.add_argument("--max-restarts", "--max_restarts", type=int, metavar="N", help=text)
+    restarts.add_argument("--max-restarts", type=int, metavar="N", help="restart a failed run at most N times")
     text = "stop the run on nan, no_improvement, loss_above (=VALUE for another than the usual) or time_budget_h=HOURS"
-    restarts.add_argument("--stop-on", "--stop_on", action="append", metavar="CONDITION[=VALUE]", help=text)
+    restarts.add_argument("--stop-on", action="append", metavar="CONDITION[=VALUE]", help=text)
     text = "command that is started at the end, without a shell; {sentence} is replaced by a summary"
-    restarts.add_argument("--on-end", "--on_end", type=shlex.split, metavar="COMMAND", help=text)
+    restarts.add_argument("--on-end", type=shlex.split, metavar="COMMAND", help=text)
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
     _add_slurm(where)
@@ -110,7 +114,7 @@ def parser(
     text = "start a program once, as python does: it starts its own processes"
     program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
     text = "signal with which a stop of a program begins: SIGINT, as Ctrl-C, for one that saves on KeyboardInterrupt"
-    program.add_argument("--stop-signal", "--stop_signal", choices=("SIGTERM", "SIGINT"), help=text)
+    program.add_argument("--stop-signal", choices=("SIGTERM", "SIGINT"), help=text)
 
     def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
         listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
@@ -127,11 +131,11 @@ def parser(
     new.add_argument("recipe", metavar="RECIPE|PROGRAM.py")
     new.add_argument("name", metavar="NAME")
     new.add_argument("--preset", help="use the values of this preset instead of the defaults")
-    new.add_argument("--from-yaml", "--from_yaml", metavar="OLD.yaml", help="read an older program's config")
+    new.add_argument("--from-yaml", metavar="OLD.yaml", help="read an older program's config")
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
     new.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: that of each launch")
     text = "arguments that resume a program, such as '--resume {checkpoint}'"
-    new.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
+    new.add_argument("--resume-with", type=shlex.split, metavar="WORDS", help=text)
     new.add_argument("--sbatch", action="store_true", help="also write scripts/NAME.sbatch, for sbatch")
     new.add_argument("--force", action="store_true", help="overwrite an existing script that differs")
 
@@ -144,7 +148,7 @@ def parser(
     text = "none (default) keeps the text as it is; light drops lines without a letter, repeated punctuation and spaces"
     prepare.add_argument("--clean", default="none", choices=("none", "light"), help=text)
     text = "largest vocabulary that is built from the text (default: 50000)"
-    prepare.add_argument("--vocab-size", "--vocab_size", type=_at_least_one, default=50_000, metavar="N", help=text)
+    prepare.add_argument("--vocab-size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
     launch = command("launch", text, settings, where, restarts, as_json, script, program)
@@ -152,11 +156,13 @@ def parser(
     preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
     preflight.set_defaults(dry_run=True, try_steps=False)
     text = "with --dry-run: memory and fitting strategies on GPUs that this machine may lack, such as 8xH100 or 2x24GB"
+    curve = "pattern of a program's printed lines, such as 'iter {step}: loss {train/loss}'; may be repeated"
     for each in (launch, preflight):
+        each.add_argument("--curve", dest="curves", action="append", metavar="PATTERN", help=curve)
         each.add_argument("--on", metavar="NxGPU", help=text)
         each.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
         each.add_argument("--name", help="last part of the run's id; default: the name of the script")
-    launch.add_argument("--dry-run", "--dry_run", action="store_true", help="check and describe the launch only")
+    launch.add_argument("--dry-run", action="store_true", help="check and describe the launch only")
     text = "with --dry-run: also take a few real steps on one device, for time, memory and the largest batch that fits"
     launch.add_argument("--try", dest="try_steps", action="store_true", help=text)
     launch.add_argument("--after", metavar="RUN", help="start after that run has ended, in any state")
@@ -208,10 +214,10 @@ def parser(
     resume = command("resume", text, run, settings, where, restarts, values)
     resume.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies; or a path")
     text = "show the checkpoint, and the words with which a program continues, and start nothing"
-    resume.add_argument("--dry-run", "--dry_run", action="store_true", help=text)
+    resume.add_argument("--dry-run", action="store_true", help=text)
     resume.add_argument("--name", help="last part of the new run's id; default: the name of the run")
     text = "arguments that resume a program from {checkpoint}, a path; default: the known ones of the program"
-    resume.add_argument("--resume-with", "--resume_with", type=shlex.split, metavar="WORDS", help=text)
+    resume.add_argument("--resume-with", type=shlex.split, metavar="WORDS", help=text)
 
     text = "Write the model of a run's checkpoint, an adapter merged into it, into a folder that from_pretrained loads."
     export = command("export", text, run)
@@ -229,8 +235,7 @@ def parser(
     predict.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     predict.add_argument("--column", metavar="NAME", help="column with the texts; default: the training's, or text")
     predict.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
-    text = "default: a GPU that no process holds, else the CPU"
-    predict.add_argument("--device", choices=("cpu", "cuda"), help=text)
+    predict.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU that no process holds, else the CPU")
     predict.add_argument("--trust-remote-code", action="store_true", help=trust)
     for recipes, fields in prediction_fields.items():
         group = predict.add_argument_group(f"settings of {recipes}")
@@ -269,11 +274,10 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
         ("constraint", "FEATURES", "features that the nodes must have"),
         ("preamble", "LINES", "lines of bash before the training"),
     ):
-        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
         kind = _at_least_one if name == "cpus_per_task" else _gpus_of_node if name == "gpus_per_node" else str
-        parser.add_argument(*spellings, type=kind, metavar=metavar, help=help)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=help)
     text = "the job ends with a preemption or at its time limit"
-    parser.add_argument("--no-requeue", "--no_requeue", dest="requeue", action="store_const", const=False, help=text)
+    parser.add_argument("--no-requeue", dest="requeue", action="store_const", const=False, help=text)
 
 
 def _gpus_of_node(text: str) -> int | str:

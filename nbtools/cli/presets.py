@@ -1,7 +1,7 @@
 """The presets of a recipe as a table on the terminal."""
 
 from nbtools.cli.output import print_table
-from nbtools.launcher.sizes import num_trainable_parameters
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.machine.devices import devices
 from nbtools.recipes import Recipe
 

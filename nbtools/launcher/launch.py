@@ -15,24 +15,24 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
 from nbtools import __version__
-from nbtools.config import Launch, StopOn
+from nbtools.config import StopOn
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.placement import CORES_TAKEN, child_environment
-from nbtools.launcher.preflight import Preflight, check_launch, with_site
-from nbtools.launcher.programs.program_resume import origin_of_launch
+from nbtools.launcher.preflight import check_launch, with_site
+from nbtools.launcher.programs.program_resume import remember
+from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refused
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import happens_within, members, sweep_processes
-from nbtools.metrics.printed.run_patterns import curves_at_launch
-from nbtools.metrics.printed.templates import imported_files, templates_of
 from nbtools.project import file_digest, located
-from nbtools.recipes import RECIPES
 from nbtools.run.listing import active_run
 from nbtools.run.records import Records
 from nbtools.run.run import Run
@@ -45,7 +45,6 @@ from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
 from nbtools.rundir.rundir import RunDir, marks_of, newest_first, project_of
 from nbtools.rundir.tail import last_lines
-from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.program import Program
 
 _RECORDS_WITHIN_S = 1.0
@@ -117,17 +116,27 @@ def launch(
     Raises:
         LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
-    given = locals()  # every field of Launch is a parameter
-    overrides = {field: given[field] for field in (*Launch.model_fields, "cwd", "stop_signal", "name")}
-    checked = check_launch(script, args, overrides)
-    if after is not None and not isinstance(after, Run):
-        after = Run(after)
-    awaited = None if after is None or after.state.is_final else after.dir.resolve()
-    origin = None
-    if checked.program is not None:
-        with contextlib.suppress(NbtoolsError, OSError):  # an earlier run that cannot be read
-            origin = origin_of_launch(checked.program, checked.args, checked.cwd, checked.project.runs)
-    return start(checked, after=awaited, queue=queue, resumed_from=origin)
+    given: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
+    given |= {"torchrun": torchrun, "python": python, "omp_num_threads": omp_num_threads, "cwd": cwd, "name": name}
+    given |= {"stop_signal": stop_signal, "shutdown_timeout_s": shutdown_timeout_s, "max_restarts": max_restarts}
+    given |= {"stop_on": stop_on, "on_end": on_end}
+    return launch_request(LaunchRequest.of(script, given, args=args, queue=queue), after)
+
+
+def launch_request(request: LaunchRequest, after: Run | str | Path | None = None) -> Run:
+    """Check and start what `launch` is asked; patterns of curves are kept for a program without a launcher script."""
+    checked = check_launch(request)
+    if after is not None:
+        awaited = after if isinstance(after, Run) else Run(after)
+        path = None if awaited.state.is_final else awaited.dir.resolve()
+        checked = replace(checked, request=replace(request, after=path))
+    run = start(checked, checked.origin())
+    if (curves := request.program.get("curves")) and checked.script in (checked.source, checked.cwd):
+        try:
+            remember(run, "curves", curves=tuple(curves))
+        except NbtoolsError as error:
+            warnings.warn(f"the patterns of curves count for this run alone: {error}", stacklevel=3)
+    return run
 
 
 def launch_once(script: str | Path) -> tuple[Run, bool]:
@@ -155,29 +164,20 @@ def launch_once(script: str | Path) -> tuple[Run, bool]:
 # --- starting -------------------------------------------------------------------------------------
 
 
-def start(
-    checked: Preflight,
-    *,
-    runs: Path | None = None,
-    script: str | None = None,
-    resumed_from: dict[str, Any] | None = None,
-    after: Path | None = None,
-    queue: bool = True,
-) -> Run:
-    """Start a launch that passed the preflight; `after` and `queue` are as for `launch`.
+def start(checked: Preflight, resumed_from: Mapping[str, Any] | None = None) -> Run:
+    """Start a launch that passed its check.
 
     Args:
         checked: the launch.
-        runs: folder of the new run directory; the project's `runs/` when None.
-        script: path to record when `checked.script` is a copy.
         resumed_from: run, checkpoint and step to continue from, and the changed values.
     """
     awaited_jobs: list[int] = []
+    after, queue = checked.request.after, checked.request.queue
     if checked.launch.cluster is not None:
         if not queue:
             raise LaunchError("queue=False: has no effect on Slurm's queue; leave it out (--no-queue)")
         awaited_jobs = _jobs_after(after)
-        checked = with_site(checked, runs)
+        checked = with_site(checked)
     elif after is not None and runs_on_slurm(Records(RunDir(after))):
         raise LaunchError(
             f"after={after.name}: is a Slurm job, and this launch is for one machine, whose queue knows no jobs; "
@@ -185,14 +185,11 @@ def start(
         )
     for finding in checked.findings:
         if finding.level == "warn" and (after is None or finding.subject != CORES_TAKEN):
-            warnings.warn(finding.sentence, stacklevel=3)
+            warnings.warn(finding.sentence, stacklevel=4)
     held: dict[str, int] = {}
-    with _run_dir(checked, runs) as (run, gives_up):
-        entries: dict[str, Any] = {"script": script or str(checked.script), "resumed_from": resumed_from}
-        entries["after"] = after and str(after)
+    with _run_dir(checked) as run:
         if checked.launch.cluster is not None:
-            gives_up.append(lambda: _withdraw(run))
-            _submit(run, checked, entries, awaited_jobs)
+            _submit(run, checked, resumed_from, awaited_jobs)
             return Run(run.path)
         try:
             if (lock := _taken_lock(run)) is not None:
@@ -201,9 +198,8 @@ def start(
             if queue and (taken := _taken_ticket(run, checked)):
                 ticket, held["--ticket-fd"] = taken
                 if problem := gpu_queue.foreign_folder(ticket):
-                    warnings.warn(problem, stacklevel=3)
-            _lay_out(run, checked, **entries, flock=lock is not None, ticket=ticket and str(ticket))
-            gives_up.append(lambda: _end(run))  # before it is started: an interrupt may come at any moment
+                    warnings.warn(problem, stacklevel=4)
+            _lay_out(run, checked, resumed_from, flock=lock is not None, ticket=ticket)
             _start_supervisor(run, checked, held)
         finally:
             while held:
@@ -211,34 +207,37 @@ def start(
     return Run(run.path)
 
 
-def create_run(checked: Preflight, *, runs: Path | None = None) -> RunDir:
+def create_run(checked: Preflight) -> RunDir:
     """Make the run directory of a job that was submitted by hand, as `start` does for one that it submits; LaunchError
     if it cannot be made, and nothing is left behind."""
-    with _run_dir(checked, runs) as (run, _):
+    with _run_dir(checked) as run:
         run.lock.touch()
-        _lay_out(run, checked, script=str(checked.script), resumed_from=None, after=None, flock=True, ticket=None)
+        _lay_out(run, checked)
     return run
 
 
-@contextlib.contextmanager
-def _run_dir(checked: Preflight, runs: Path | None) -> Iterator[tuple[RunDir, list[Callable[[], str]]]]:
-    """Make a run directory, and remove it again if the launch fails.
+class _Left(Enum):
+    """What a failed launch cannot take back, with the sentence that tells it."""
 
-    Before that, the functions in the list that this yields are called; one that returns what is left of the launch
-    keeps the directory.
-    """
-    folder = runs or checked.project.runs
+    JOB = "squeue fails, so its job may exist: check squeue --me --name {run.id}"
+    PROCESSES = "one of its processes does not end"
+
+
+@contextlib.contextmanager
+def _run_dir(checked: Preflight) -> Iterator[RunDir]:
+    """Make a run directory, and remove it again if the launch fails, unless a part of it cannot be taken back."""
+    folder = checked.runs
     existed = folder.exists()
     try:
         run = RunDir(RunDir.create(folder, checked.name).path.resolve())
     except OSError as error:
         raise LaunchError(f"{folder}: cannot be written: {error.strerror}; fix that, or set NBTOOLS_ROOT") from None
-    gives_up: list[Callable[[], str]] = []
     try:
-        yield run, gives_up
-    except BaseException as error:
-        if left := "".join(give_up() for give_up in gives_up):
-            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but {left}") from error
+        yield run
+    except BaseException as error:  # an interrupt may come at any moment
+        if left := _taken_back(run):
+            what = left.value.format(run=run)
+            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but {what}") from error
         shutil.rmtree(run.path, ignore_errors=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -249,14 +248,35 @@ def _run_dir(checked: Preflight, runs: Path | None) -> Iterator[tuple[RunDir, li
         raise
 
 
+def _taken_back(run: RunDir) -> _Left | None:
+    """Cancel the job and end the processes of a failed launch; return what is left of it.
+
+    sbatch may fail, as with a time-out, although the job exists. A supervisor that has just been forked carries no mark
+    yet, but holds the lock.
+    """
+    if run.job_script.exists():
+        slurm.forget()
+        jobs = slurm.own_jobs() if slurm.is_available() else {}
+        for job in (jobs or {}).values():
+            if job.name == run.id:
+                slurm.cancel(job.id)
+        return _Left.JOB if jobs is None else None
+
+    def has_ended() -> bool:
+        sweep_processes(lambda: members(run))
+        return not is_locked(run.lock)
+
+    return None if happens_within(has_ended, _ENDS_WITHIN_S) else _Left.PROCESSES
+
+
 # --- Slurm ----------------------------------------------------------------------------------------
 
 
-def _submit(run: RunDir, checked: Preflight, entries: Mapping[str, Any], after: Sequence[int]) -> None:
+def _submit(run: RunDir, checked: Preflight, resumed_from: Mapping[str, Any] | None, awaited: Sequence[int]) -> None:
     """Submit the job of a run; the directory names the run before there is a job, which has the name of the run."""
-    _lay_out(run, checked, **entries, flock=True, ticket=None)
+    _lay_out(run, checked, resumed_from)
     run.lock.touch()
-    write_file(run.job_script, job_script(run, checked.launch, checked.cwd, after).encode())
+    write_file(run.job_script, job_script(run, checked.launch, checked.cwd, awaited).encode())
     environment = job_environment(child_environment(os.environ, _environment(run, checked)))
     try:
         number, cluster = slurm.submit(run.job_script, environment)
@@ -280,7 +300,7 @@ def run_of_job(script: Path) -> RunDir:
     number = slurm.current_job()
     if number is None:
         raise LaunchError(f"{script}: this is no Slurm job; start it with nbtools launch {script}, or submit it")
-    checked = check_launch(script, (), {})
+    checked = check_launch(LaunchRequest(script=script))
     if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
         for path in newest_first(checked.project.runs):
             if (read_json(RunDir(path).slurm) or {}).get("job_id") == number:
@@ -294,22 +314,6 @@ def run_of_job(script: Path) -> RunDir:
     slurm.control("update", f"jobid={number}", f"jobname={run.id}")  # marks the job as this run's
     print(f"run directory: {run.path}", flush=True)
     return run
-
-
-def _withdraw(run: RunDir) -> str:
-    """Cancel the job of a failed launch; return a clause on what is left of it.
-
-    sbatch may fail, as with a time-out, although the job exists.
-    """
-    if not slurm.is_available():
-        return ""
-    slurm.forget()
-    jobs = slurm.own_jobs()
-    for job in (jobs or {}).values():
-        if job.name == run.id:
-            slurm.cancel(job.id)
-    name = f"squeue --me --name {run.id}"
-    return f"squeue fails, so its job may exist: check {name}" if jobs is None else ""
 
 
 def _jobs_after(after: Path | None) -> list[int]:
@@ -336,19 +340,6 @@ def _jobs_after(after: Path | None) -> list[int]:
 # --- this machine ---------------------------------------------------------------------------------
 
 
-def _end(run: RunDir) -> str:
-    """End the processes of a failed launch; return a clause on what is left of it.
-
-    A supervisor that has just been forked carries no mark yet, but holds the lock.
-    """
-
-    def has_ended() -> bool:
-        sweep_processes(lambda: members(run))
-        return not is_locked(run.lock)
-
-    return "" if happens_within(has_ended, _ENDS_WITHIN_S) else "one of its processes does not end"
-
-
 def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     """Queue for the GPUs of this launch; None on the CPU."""
     if not (gpus := checked.placement.gpus):
@@ -356,7 +347,7 @@ def _taken_ticket(run: RunDir, checked: Preflight) -> tuple[Path, int] | None:
     try:
         return gpu_queue.take(run, [device.index for device in gpus], [device.uuid for device in gpus])
     except OSError as error:
-        warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=4)
+        warnings.warn(f"the GPU queue is not usable, so this run starts without waiting: {error}", stacklevel=5)
         return None
 
 
@@ -369,49 +360,39 @@ def _taken_lock(run: RunDir) -> int | None:
     warnings.warn(
         f"{run.path}: this file system has no locks (flock); the run's state is derived from the supervisor's process "
         "instead, which other machines cannot see",
-        stacklevel=4,
+        stacklevel=5,
     )
     return None
 
 
-def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
-    """Write script.py, templates.json and launch.json, with the entries `more` besides those of the preflight."""
+def _lay_out(
+    run: RunDir,
+    checked: Preflight,
+    resumed_from: Mapping[str, Any] | None = None,
+    *,
+    flock: bool = True,
+    ticket: Path | None = None,
+) -> None:
+    """Write script.py and launch.json, and what else a recipe's or a program's run needs."""
     reserve(run.exit)
-    source = checked.script if checked.program is None else checked.source
-    if source is not None:
+    if checked.source is not None:
         # A source that others cannot read may contain a secret: its copy is as closed.
-        run.script.touch(mode=0o600 | stat.S_IMODE(source.stat().st_mode) & 0o666)
-        shutil.copyfile(source, run.script)
-    if (program := checked.program) is not None and program.config_values:
-        copies = program.config_copies(run.configs)
-        for file, (config, values) in program.config_changes(checked.cwd).items():
-            copies[file].parent.mkdir(parents=True, exist_ok=True)
-            write_file(copies[file], changed_config(config, values).encode(), mode=0o600)
-        program = program.of_copies(run.configs)  # of which a resume makes its own
-    if program is not None and source is not None:
-        with contextlib.suppress(Exception):  # curves are no reason against a launch, whatever a source contains
-            texts = templates_of(imported_files(source, checked.project.root))
-            write_json(run.templates, {"templates": texts}, mode=stat.S_IMODE(run.script.stat().st_mode))
+        run.script.touch(mode=0o600 | stat.S_IMODE(checked.source.stat().st_mode) & 0o666)
+        shutil.copyfile(checked.source, run.script)
+    script, after = checked.request.recorded_script or str(checked.script), checked.request.after
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it
         versions["torch"] = python.torch_version
-    root = str(checked.project.root)
-    curves = None if program is None else curves_at_launch(program.curves, root, str(more.get("script")))
     content = {
         "name": checked.name,
-        "script_sha256": None if source is None else file_digest(run.script),
+        "script_sha256": None if checked.source is None else file_digest(run.script),
         "recipe": checked.recipe,
         "argv": checked.command(run.path),
         "target": checked.target(run.path),
-        "program": program and program.model_dump(mode="json", exclude={"args"}),
         "args": list(checked.args_in(run.path)),
-        "num_epochs": checked.num_epochs,
-        "default_folders": list(checked.default_folders),
-        "curves": curves,
-        "resume_guess": list(checked.resume_guess),
         "cwd": str(checked.cwd),
-        "root": root,
+        "root": str(checked.project.root),
         "env": _environment(run, checked),
         # `on_end` is not recorded: a command that is read from a run directory must never be executed.
         "launch": checked.launch.model_dump(mode="json", exclude={"on_end"}),
@@ -420,13 +401,16 @@ def _lay_out(run: RunDir, checked: Preflight, **more: Any) -> None:
         "host": socket.gethostname(),
         "time": time.time(),
         "by_hand": False,
+        "script": script,
+        "resumed_from": resumed_from,
+        "after": after and str(after),
+        "flock": flock,
+        "ticket": ticket and str(ticket),
         **_meeting(run, checked),
+        **checked.record(run, script),
     }
-    if checked.recipe is not None:
-        recipe = RECIPES[checked.recipe]
-        content |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
     known = type(checked.config).model_fields if checked.config is not None else ()
-    write_json(run.launch, secret_values.part(run, {**content, **more}, known))
+    write_json(run.launch, secret_values.part(run, content, known))
 
 
 def _meeting(run: RunDir, checked: Preflight) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from nbtools.config import Launch
 from nbtools.errors import LaunchError, plural
 from nbtools.failures import flight_recorder
-from nbtools.launcher.findings import Finding, ok, size, warn
+from nbtools.launcher.checks.findings import Finding, ok, size, warn
 from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.machine.interpreter import Interpreter, own_interpreter

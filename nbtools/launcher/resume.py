@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
+from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
-from nbtools.launcher.preflight import Preflight, check_launch, run_name, with_flags
+from nbtools.launcher.preflight import check_launch
 from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again, remember
+from nbtools.launcher.recipe_checks import with_flags
+from nbtools.launcher.request import LaunchRequest, Preflight, run_name
 from nbtools.launcher.sbatch import Cluster, on_cluster
-from nbtools.launcher.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of
@@ -85,7 +87,8 @@ def resume(
     own = run_name(parent.name)
     if not (state := parent.state).is_final:
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
-    asked = {"nnodes": nnodes, "max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
+    asked: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
+    asked |= {"max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
     if not has_recipe(parent.files):
         if isinstance(checkpoint, Checkpoint):
             raise CheckpointError(f"{checkpoint.path}: is a recipe's checkpoint, and {parent.id} runs a program")
@@ -95,8 +98,8 @@ def resume(
         where = "" if resume_with is None else remember(parent, resume=tuple(resume_with))
         if where.startswith("remembered;"):
             warnings.warn(where, stacklevel=2)
-        settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
-        return _started_program(parent, planned, args, settings | {"name": own if name is None else name})
+        settings = _settings(parent, asked) | {"name": own if name is None else name}
+        return _started_program(parent, planned, args, settings)
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
         given = checkpoint if resume_with is None else shlex.join(resume_with)
         raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
@@ -105,7 +108,7 @@ def resume(
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
             kept.enter_context(in_use(needed.files))
         found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
-        settings = _settings(parent, nproc_per_node, gpus, cluster, **asked)
+        settings = _settings(parent, asked)
         forked, more = _forked(parent, found, changes or {}, settings)
         settings["name"] = own if name is None else name
         try:
@@ -141,28 +144,27 @@ def launch_again(run: Run) -> Run:
     path = Path(str(run.info.get("script")))
     if not path.is_file():
         raise LaunchError(f"{path}: the script of {run.id} no longer exists; its copy is {run.files.script}")
-    settings = _settings(run, None, None, None) | {"name": run_name(run.name)}
-    if has_recipe(run.files):
-        checked = check_launch(path, _args_of(run), settings)
-    else:
-        program, args = program_again(run, _args_of(run))
-        project = Project(Path(str(run.info.get("root") or path.parent)))
-        checked = check_launch(program, args, settings, project=project)
-    return start(checked, runs=run.dir.parent, resumed_from=mapping_at(run.info, "resumed_from") or None)
+    given = _settings(run, {}) | {"name": run_name(run.name)}
+    script, args = (path, _args_of(run)) if has_recipe(run.files) else program_again(run, _args_of(run))
+    project = Project(Path(str(run.info.get("root") or path.parent)))
+    request = LaunchRequest.of(script, given, args=args, project=project, runs=run.dir.parent)
+    return start(check_launch(request), mapping_at(run.info, "resumed_from") or None)
 
 
 def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], settings: dict[str, Any]) -> Run:
     argv = parent.info.get("argv")
     if settings["python"] is None and settings["cluster"] == "none" and isinstance(argv, list) and argv:
         settings["python"] = str(argv[0])
-    checked = check_launch(planned.program, planned.args, settings, project=planned.project)
+    script = str(parent.info.get("script"))
+    more: dict[str, Any] = {"project": planned.project, "runs": parent.dir.parent, "recorded_script": script}
+    checked = check_launch(LaunchRequest.of(planned.program, settings, args=planned.args, **more))
     for note in planned.notes:
         warnings.warn(note, stacklevel=3)
     before, after = mapping_at(parent.info, "launch").get("nproc_per_node"), checked.launch.nproc_per_node
     changes = {} if after == before else {"nproc_per_node": [before, after]}
     changes |= {"arguments": ["", shlex.join(secret_values.masked(args))]} if args else {}
     origin = {"run": parent.id, **planned.checkpoint.origin} | ({"changes": changes} if changes else {})
-    return start(checked, runs=parent.dir.parent, script=str(parent.info.get("script")), resumed_from=origin)
+    return start(checked, origin)
 
 
 def _started(
@@ -182,7 +184,9 @@ def _started(
     own = resuming([] if forked else _args_of(parent), found.path)
     has_copy = parent.info.get("recipe") and parent.files.script.is_file()  # of a plain script
     script = forked or (parent.files.script if has_copy else Path(str(parent.info.get("script"))))
-    checked = check_launch(script, [*own, *args], settings)
+    recorded = str(forked or parent.info.get("script"))
+    request = LaunchRequest.of(script, settings, args=[*own, *args], runs=parent.dir.parent, recorded_script=recorded)
+    checked = check_launch(request)
     if owner and getattr(checked.config, "trust_remote_code", False):
         raise LaunchError(
             f"{parent.id}: belongs to {owner}, and would run Python code that comes with its model; if you trust it, "
@@ -200,7 +204,7 @@ def _started(
     # The value is as before: the training then accepts that the files have another content.
     kept = [name for name in named if name not in changes and after and name in recipe_of(after).data_fields]
     origin |= {"named": kept} if kept else {}
-    return start(checked, runs=parent.dir.parent, script=str(forked or parent.info.get("script")), resumed_from=origin)
+    return start(checked, origin)
 
 
 def config_of(run: Run) -> TrainConfig:
@@ -305,33 +309,26 @@ def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
 # --- what changes ---------------------------------------------------------------------------------
 
 
-def _settings(
-    parent: Run,
-    nproc_per_node: int | Literal["gpu"] | None,
-    gpus: Sequence[int] | None,
-    cluster: Cluster | None,
-    **asked: Any,
-) -> dict[str, Any]:
-    """Return the run's launch settings, with the caller's values replaced."""
-    recorded = mapping_at(parent.info, "launch")
+def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run's launch settings, with the values that the caller has asked for."""
+    recorded, wanted = mapping_at(parent.info, "launch"), {k: value for k, value in asked.items() if value is not None}
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
     settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # older runs have no nnodes
     if foreign_owner(parent.dir):
         settings["python"] = None  # another user could have chosen the file
     if isinstance(settings["cluster"], dict):
         settings["cluster"] = Slurm.recorded(settings["cluster"])
-    if cluster is not None:
+    if (cluster := wanted.pop("cluster", None)) is not None:
         known = {name: value for name, value in settings.items() if value is not None}
         settings = dict(on_cluster(Launch(**known), cluster))
     if settings["cluster"] is None and recorded:
         settings["cluster"] = "none"  # the run's value replaces the script's
-    if nproc_per_node not in (None, settings["nproc_per_node"]):
+    if (number := wanted.get("nproc_per_node", settings["nproc_per_node"])) != settings["nproc_per_node"]:
         settings["omp_num_threads"] = None  # the cores are divided again
         if settings["gpus"]:
-            is_fewer = nproc_per_node != "gpu" and nproc_per_node <= len(settings["gpus"])
-            settings["gpus"] = settings["gpus"][:nproc_per_node] if is_fewer else None
-    wanted = {"nproc_per_node": nproc_per_node, "gpus": gpus, **asked}
-    return settings | {name: value for name, value in wanted.items() if value is not None}
+            is_fewer = number != "gpu" and number <= len(settings["gpus"])
+            settings["gpus"] = settings["gpus"][:number] if is_fewer else None
+    return settings | wanted
 
 
 def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, LaunchError, plural, shown
-from nbtools.launcher.findings import Finding, ok, warn
+from nbtools.launcher.checks.findings import Finding, ok, warn
 from nbtools.launcher.placement import Placement
 from nbtools.machine import slurm
 from nbtools.machine.file_systems import local_disk

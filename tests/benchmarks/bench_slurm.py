@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from nbtools.config import Slurm
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import check_launch
+from nbtools.launcher.request import LaunchRequest
 from nbtools.machine import slurm
 
 from slurm_cluster import SlurmCluster, running_cluster
@@ -97,7 +98,13 @@ def until_first_step(root: Path, cluster: SlurmCluster, rounds: int) -> None:
             measured, log = root / f"{number}-{name[:2]}.json", root / "by_hand.log"
             wall, cpu = time.time(), cpu_s()
             if name == OURS:
-                run = start(check_launch(script, [str(measured)], {"nproc_per_node": 2, "cluster": asked}))
+                run = start(
+                    check_launch(
+                        LaunchRequest(
+                            script=script, args=[str(measured)], settings={"nproc_per_node": 2, "cluster": asked}
+                        )
+                    )
+                )
                 cpu = cpu_s() - cpu
                 run.wait()
             else:
@@ -128,7 +135,7 @@ def a_minute_of_polling(root: Path, cluster: SlurmCluster) -> None:
     script = root / "scripts" / "waits.py"
     script.write_text("")
     asked = Slurm(gpus_per_node=0)
-    runs = [start(check_launch(script, (), {"cluster": asked})) for _ in range(RUNS)]
+    runs = [start(check_launch(LaunchRequest(script=script, settings={"cluster": asked}))) for _ in range(RUNS)]
     states = {run.state for run in runs}
     with counted() as calls:
         cpu, ends = cpu_s(), time.monotonic() + MINUTE_S

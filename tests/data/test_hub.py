@@ -25,8 +25,8 @@ from transformers import BertConfig, BertForMaskedLM
 from nbtools.data import corpus, hub, tables
 from nbtools.data.hub import HubDataset, named
 from nbtools.errors import ConfigError, DataError
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.launcher.preflight import preflight
-from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.rundir.rundir import RunDir

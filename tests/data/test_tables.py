@@ -17,8 +17,8 @@ import pytest
 from nbtools.data import corpus, data_files, tables
 from nbtools.data.masked_diffusion.pairs import has_pairs
 from nbtools.errors import DataError
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.launcher.preflight import preflight
-from nbtools.launcher.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import LLMGANConfig, MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.llm_gan import load_stories

@@ -12,7 +12,7 @@ import torch
 from gpu_memory import assert_peak_is_that_of_the_form
 from safetensors.torch import save_file
 
-from nbtools.launcher.sizes import num_trainable_parameters
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig
 from nbtools.rundir.json_files import read_json

@@ -12,7 +12,7 @@ from gpu_memory import assert_peak_is_that_of_the_form
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.sizes import memory_of, num_trainable_parameters
+from nbtools.launcher.checks.sizes import memory_of, num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig
 from nbtools.recipes.modernbert import modernbert_settings

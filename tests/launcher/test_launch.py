@@ -58,17 +58,16 @@ def script(project: Project) -> Path:
 # --- the command -------------------------------------------------------------------------------------
 
 
-def test_launch_takes_every_field_of_its_settings_by_name() -> None:
+def test_every_argument_of_launch_reaches_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("nbtools.launcher.launch.launch_request", lambda *given: asked.extend(given))
     parameters = inspect.signature(launch).parameters
-    assert Launch.model_fields.keys() == parameters.keys() - {
-        "script",
-        "args",
-        "cwd",
-        "name",
-        "stop_signal",
-        "after",
-        "queue",
-    }
+    launch(**{name: name for name in parameters})  # type: ignore[arg-type]
+    request, after = asked
+    assert request.settings == {name: name for name in Launch.model_fields}
+    assert request.program == {"cwd": "cwd", "stop_signal": "stop_signal"}
+    others = (request.script, request.args, request.name, request.queue, after)
+    assert others == ("script", "args", "name", "queue", "after")
     assert all(f"        {name}: " in str(launch.__doc__) for name in parameters)
 
 
@@ -163,13 +162,6 @@ def test_wrong_options_are_refused_and_nothing_is_left(
     assert list(project.runs.iterdir()) == []
 
 
-def test_a_dataset_that_is_not_there_is_refused_before_anything_starts(project: Project) -> None:
-    config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
-    path = write_script(config.replace(dataset="data/none.txt"), "absent", wanted.replace(gpus=()), project=project)
-    assert "data/none.txt" in refused(path)
-    assert list(project.runs.iterdir()) == []
-
-
 def test_a_wrong_value_in_a_script_of_ours_is_refused_by_file_and_line(project: Project) -> None:
     config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
     path = write_script(config, "wrong", wanted, project=project)
@@ -223,13 +215,27 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(placement, "devices", lambda: [gpu(0), gpu(1), gpu(2), gpu(3, holder)])
 
 
-@pytest.mark.promise("guide-L2", "guide-A1", "guide-O1", "guide-G4")
-def test_by_default_the_first_gpus_are_taken_one_per_process(script: Path, four_gpus: None) -> None:
-    checked = preflight(script, nproc_per_node=2)
-    assert checked.launch.gpus == (0, 1)
-    assert checked.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert checked.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert checked.warnings == ()
+@pytest.mark.promise("guide-L2", "guide-A1", "guide-O1", "guide-G4", "safety-gpu-count")
+@pytest.mark.parametrize(
+    ("asked", "gpus", "number"),
+    [
+        ({"nproc_per_node": 2}, (0, 1), 2),
+        ({"nproc_per_node": 2, "gpus": (3, 1)}, (3, 1), 2),
+        ({"nproc_per_node": 8, "gpus": ()}, (), 8),
+        ({"nproc_per_node": "gpu"}, (0, 1, 2, 3), 4),
+        ({"nproc_per_node": "gpu", "gpus": (1, 3)}, (1, 3), 2),
+        ({"nproc_per_node": "gpu", "gpus": ()}, (), 1),
+    ],
+)
+def test_processes_are_placed_on_the_first_or_the_named_gpus(
+    script: Path, four_gpus: None, asked: dict[str, Any], gpus: tuple[int, ...], number: int
+) -> None:
+    checked = preflight(script, **asked)
+    assert (checked.launch.gpus, checked.launch.nproc_per_node) == (gpus, number)
+    assert checked.environment["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, gpus))
+    assert checked.environment.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if gpus else None)
+    held = ["GPU 3 (Stand-in 9000) is in use: python (pid 7, alice, 1.0 GiB)"] * (3 in gpus)
+    assert [warning for warning in checked.warnings if "GPU" in warning] == held
 
 
 def test_runs_on_several_gpus_record_their_collectives_in_their_run_directory(script: Path, four_gpus: None) -> None:
@@ -238,28 +244,6 @@ def test_runs_on_several_gpus_record_their_collectives_in_their_run_directory(sc
     assert names["TORCH_FR_DUMP_TEMP_FILE"] == f"{run.ranks}/nccl_trace_rank_"
     for alone in (preflight(script, nproc_per_node=1), preflight(script, nproc_per_node=2, gpus=())):
         assert not any(name.startswith("TORCH_") for name in alone.placement.variables(run))
-
-
-@pytest.mark.promise("safety-gpu-count")
-def test_the_word_gpu_is_resolved_on_the_machine_that_launches(
-    script: Path, four_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked = preflight(script, nproc_per_node="gpu")
-    assert (checked.launch.nproc_per_node, checked.launch.gpus) == (4, (0, 1, 2, 3))
-    assert preflight(script, nproc_per_node="gpu", gpus=(1, 3)).launch.nproc_per_node == 2
-    assert preflight(script, nproc_per_node="gpu", gpus=()).launch.nproc_per_node == 1
-    monkeypatch.setattr(placement, "devices", list)
-    assert preflight(script, nproc_per_node="gpu").launch.nproc_per_node == 1
-
-
-def test_named_gpus_are_taken_and_their_holders_told(script: Path, four_gpus: None) -> None:
-    checked = preflight(script, gpus=(3, 1), nproc_per_node=2)
-    assert checked.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
-    assert checked.warnings == ("GPU 3 (Stand-in 9000) is in use: python (pid 7, alice, 1.0 GiB)",)
-
-
-def test_the_cpu_is_used_where_it_is_asked_for(script: Path, four_gpus: None) -> None:
-    assert preflight(script, gpus=(), nproc_per_node=8).environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_gpus_that_are_not_there_are_refused_with_those_that_are(script: Path, four_gpus: None) -> None:
@@ -273,6 +257,7 @@ def test_a_machine_without_gpus_refuses_named_ones_and_uses_the_cpu_otherwise(
     monkeypatch.setattr(placement, "devices", list)
     assert "usable GPUs: none" in refused(script, gpus=(0,))
     assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).environment
+    assert preflight(script, nproc_per_node="gpu").launch.nproc_per_node == 1
 
 
 def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(

@@ -22,9 +22,9 @@ from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
+from nbtools.launcher.checks.step_count import moved_rate, rate_settings
 from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.launcher.sbatch import SlurmFlags
-from nbtools.launcher.step_count import moved_rate, rate_settings
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
@@ -595,7 +595,7 @@ def test_other_world_sizes_go_on_with_the_same_samples(
 @pytest.fixture
 def unsubmitted(unstarted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `unstarted`, and no job is submitted."""
-    monkeypatch.setattr(launching, "with_site", lambda checked, runs: checked)
+    monkeypatch.setattr(launching, "with_site", lambda checked: checked)
     monkeypatch.setattr("nbtools.machine.slurm.submit", lambda *_: (71, None))
 
 

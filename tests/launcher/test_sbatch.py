@@ -20,6 +20,7 @@ from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.launch import create_run, launch, launch_once, start
 from nbtools.launcher.preflight import check_launch, preflight
+from nbtools.launcher.request import LaunchRequest
 from nbtools.launcher.sbatch import (
     SlurmFlags,
     check_site,
@@ -133,7 +134,9 @@ def script(project: Project) -> Path:
 
 
 def checked(script: Path, **values: Any) -> Any:
-    return check_launch(script, values.pop("args", ()), {"cluster": Slurm(**{"gpus_per_node": 0, **values})})
+    args = values.pop("args", ())
+    cluster = Slurm(**{"gpus_per_node": 0, **values})
+    return check_launch(LaunchRequest(script=script, args=args, settings={"cluster": cluster}))
 
 
 def test_a_time_limit_that_the_stop_fills_is_refused(script: Path) -> None:

@@ -16,6 +16,7 @@ from waiting import eventually
 from nbtools.config import Launch
 from nbtools.launcher.launch import launch
 from nbtools.launcher.preflight import check_launch
+from nbtools.launcher.request import LaunchRequest
 from nbtools.machine import on_end
 from nbtools.machine.processes import members
 from nbtools.project import Project
@@ -124,10 +125,11 @@ def test_words_in_a_run_directory_are_never_executed(supervised: Start, project:
     )
     assert (again, (copied / "exit.json").exists()) == (0, True)
     (copied / "script.py").write_text(render(MLMPretrainingConfig(), "x", Launch(on_end=tuple(words))))
-    checked = check_launch(copied / "script.py", (), {})
+    checked = check_launch(LaunchRequest(script=copied / "script.py"))
     assert checked.launch.on_end == ()
     assert any("is the script of a run, so its on_end is left out" in note for note in checked.warnings)
-    assert check_launch(copied / "script.py", (), {"on_end": ["true"]}).launch.on_end == ("true",)
+    given = LaunchRequest(script=copied / "script.py", settings={"on_end": ["true"]})
+    assert check_launch(given).launch.on_end == ("true",)
     assert not proof.exists()
 
 

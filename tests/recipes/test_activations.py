@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.sizes import activation_bytes, check_size
+from nbtools.launcher.checks.sizes import activation_bytes, check_size
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig, activations

@@ -13,8 +13,8 @@ from nbtools import recipes
 from nbtools.config import TrainConfig
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
-from nbtools.launcher.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
-from nbtools.launcher.step_count import LARGEST_COUNTED_BYTES, Schedule, evaluation_in_words, schedule
+from nbtools.launcher.checks.sizes import checkpoint_bytes, num_checkpoints_kept, num_trainable_parameters
+from nbtools.launcher.checks.step_count import LARGEST_COUNTED_BYTES, Schedule, evaluation_in_words, schedule
 from nbtools.notebook.form.form import ConfigForm
 from nbtools.project import Project
 from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings

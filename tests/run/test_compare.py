@@ -11,6 +11,7 @@ from nbtools.config import Launch, Slurm
 from nbtools.errors import ConfigError, RunNotFoundError
 from nbtools.launcher.launch import create_run
 from nbtools.launcher.preflight import check_launch
+from nbtools.launcher.request import LaunchRequest
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -217,7 +218,7 @@ def test_runs_of_launcher_scripts_differ_in_arguments_and_values_of_the_config(p
         words = ("--config", "base.yaml", "--seed", seed)
         program = Program(script="train.py", args=words, cwd=".", config_file="base.yaml", config_values=values)
         path = write_script(program, name, Launch(torchrun=False, gpus=()), project=project)
-        runs.append(create_run(check_launch(path, (), {})))
+        runs.append(create_run(check_launch(LaunchRequest(script=path))))
     found = table_of(compare_runs(*(Run(files.path) for files in runs)))
     changed = {name: values for name, values in found.items() if name.startswith(("arguments.", "launch."))}
     steps = {"arguments.config.steps": ("not given", "4")}

@@ -37,7 +37,7 @@ from nbtools.cli.output import print_run, status_lines
 from nbtools.cli.parser import parser
 from nbtools.config import Launch
 from nbtools.errors import CheckpointError, ConfigError, InvalidNameError, NbtoolsError, RunNotFoundError
-from nbtools.launcher.preflight import run_name
+from nbtools.launcher.request import run_name
 from nbtools.machine import gpu_queue
 from nbtools.machine.processes import members
 from nbtools.metrics.writer import MetricWriter

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from nbtools.config import TrainConfig
 from nbtools.errors import DataError, plural
-from nbtools.launcher.findings import Finding, Findings, ok, size, warn
-from nbtools.launcher.step_count import Schedule
+from nbtools.launcher.checks.findings import Finding, Findings, ok, size, warn
+from nbtools.launcher.checks.step_count import Schedule
 from nbtools.recipes import recipe_of
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError, plural, shown
 from nbtools.launcher.launch import launch
-from nbtools.launcher.preflight import Preflight, check_launch
+from nbtools.launcher.preflight import check_launch
+from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.machine.devices import devices, num_cores
 from nbtools.notebook.comparison.comparison import ComparisonPanel
 from nbtools.notebook.comparison.overlay import Options
@@ -52,7 +53,7 @@ def scaling(
     for count in counts:
         try:
             _refuse(count)
-            checked = check_launch(script, own(count), {"nproc_per_node": count})
+            checked = check_launch(LaunchRequest.of(script, {"nproc_per_node": count}, args=own(count)))
             fitting.append(count)
         except LaunchError as error:
             notes.append(f"{plural(count, 'process')}: left out. {error}")

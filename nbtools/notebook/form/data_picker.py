@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, message_of, plural
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Background, Filling, Guarded
 from nbtools.notebook.form.field_rows import FieldRow
 from nbtools.notebook.widgets import button

@@ -8,9 +8,15 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError, NbtoolsError
-from nbtools.launcher import findings
-from nbtools.launcher.sizes import memory_in_words, memory_of, num_trainable_parameters, precision_of, smallest_change
-from nbtools.launcher.step_count import Schedule, evaluation_in_words, schedule
+from nbtools.launcher.checks import findings
+from nbtools.launcher.checks.sizes import (
+    memory_in_words,
+    memory_of,
+    num_trainable_parameters,
+    precision_of,
+    smallest_change,
+)
+from nbtools.launcher.checks.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
 from nbtools.recipes import recipe_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.errors import CheckpointError, literal, plural
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Filling
 from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
 from nbtools.notebook.kernel import answers_beside_cells

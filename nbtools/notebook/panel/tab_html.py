@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from nbtools.errors import literal, plural, shown
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
 from nbtools.recipes import RECIPES
 from nbtools.run import facts

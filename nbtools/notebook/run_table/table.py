@@ -15,7 +15,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import plural
-from nbtools.launcher.findings import size
+from nbtools.launcher.checks.findings import size
 from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook import html_parts

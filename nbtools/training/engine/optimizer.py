@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
-from nbtools.launcher.step_count import learning_rate, moved_rate, rate_settings
+from nbtools.launcher.checks.step_count import learning_rate, moved_rate, rate_settings
 from nbtools.training.sharding.fsdp import all_ranks_value, own_part
 from nbtools.training.sharding.sharded_checkpoint import rows_like
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtools.config import TrainConfig
-from nbtools.launcher.step_count import Schedule
+from nbtools.launcher.checks.step_count import Schedule
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine.sampler import SampleOrder
 

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from nbtools.config import TrainConfig
 from nbtools.data.split import DataDigest
 from nbtools.errors import CheckpointError, DivergedError, NbtoolsError, plural, spoken
-from nbtools.launcher.step_count import Schedule
+from nbtools.launcher.checks.step_count import Schedule
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
 from nbtools.recipes import recipe_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from nbtools.launcher.step_count import learning_rate
+from nbtools.launcher.checks.step_count import learning_rate
 from nbtools.recipes.llm_gan import LLMGANConfig
 
 

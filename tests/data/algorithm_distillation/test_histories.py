@@ -14,7 +14,7 @@ from nbtools.data import data_files
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
 from nbtools.errors import DataError
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
 

@@ -1,13 +1,16 @@
 """Patterns of curves: kept in the launcher script or for the user, and recorded by each launch."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
-from nbtools.launcher.launch import launch
+from nbtools.launcher.launch import launch, launch_request
 from nbtools.launcher.programs.program_resume import remember
+from nbtools.launcher.request import LaunchRequest
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
@@ -83,5 +86,41 @@ def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch
     def broken(*_: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("nbtools.launcher.launch.templates_of", broken)
+    monkeypatch.setattr("nbtools.launcher.program_checks.templates_of", broken)
     assert not launched(program).files.templates.exists()
+
+
+@pytest.mark.promise("any-script")
+def test_a_pattern_of_the_command_line_is_kept_for_later_launches(program: Path, cli: Callable[..., Any]) -> None:
+    def drawn(*words: str) -> Run:
+        return ended(Run(cli("launch", program, "--no-torchrun", "--gpus", "none", *words).stdout.strip()))
+
+    run = drawn("--curve", PATTERN, "--curve", "{_} done after {turns} turns")
+    assert run.info["curves"] == [PATTERN, "{_} done after {turns} turns"] == run.info["program"]["curves"]
+    assert run.history["train/loss"].steps.tolist() == [*range(0, 45, 5)]
+    assert drawn().info["curves"] == run.info["curves"]
+    other = drawn("--curve", PATTERN.replace("train/loss", "error"))
+    assert "train/error" in other.history
+    assert "train/loss" not in other.history, "the newest patterns replace earlier ones"
+
+
+def test_a_pattern_of_a_call_changes_no_launcher_script(program: Path) -> None:
+    path = write_script(Program(script="turning.py", curves=("x {y}",)), "my_turns", Launch(torchrun=False, gpus=()))
+    before = path.read_text()
+    run = ended(launch_request(LaunchRequest.of(path, {"curves": [PATTERN]})))
+    assert "train/loss" in run.history
+    assert path.read_text() == before
+    assert ended(launch(path)).info["curves"] == ["x {y}"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [("turn of the wheel", "no number has a name"), ("{step}", "no text beside the numbers"), ("a {b", "without its")],
+)
+def test_a_bad_pattern_of_the_command_line_starts_nothing(
+    program: Path, cli: Callable[..., Any], pattern: str, reason: str
+) -> None:
+    said = cli("launch", program, "--curve", pattern, code=2).stderr
+    assert reason in said
+    assert 'such as "iter {step}: loss {train/loss}' in said.replace("\n", " ")
+    assert list((program.parent / "runs").iterdir()) == []

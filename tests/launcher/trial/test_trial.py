@@ -18,8 +18,8 @@ from waiting import eventually
 
 from nbtools.config import Launch, Slurm, TrainConfig
 from nbtools.errors import LaunchError
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.launcher.placement import Placement, place
-from nbtools.launcher.step_count import schedule
 from nbtools.launcher.trial import trial as module
 from nbtools.launcher.trial.trial import Trial, free_device, start_trial
 from nbtools.machine import gpu_queue

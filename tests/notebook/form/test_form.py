@@ -849,8 +849,8 @@ def test_summary_multiplies_the_batch_and_names_the_commands(form: nt.ConfigForm
 
 
 def test_summary_counts_the_data_like_the_schedule(form: nt.ConfigForm) -> None:
-    from nbtools.launcher.sizes import num_trainable_parameters
-    from nbtools.launcher.step_count import schedule
+    from nbtools.launcher.checks.sizes import num_trainable_parameters
+    from nbtools.launcher.checks.step_count import schedule
 
     plan = schedule(form.config, 2)
     assert plan is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nbtools.cli.commands import main
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.rundir.json_files import read_json

@@ -10,7 +10,7 @@ from transformers import AutoModelForTokenClassification, DynamicCache, GPT2Conf
 
 from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.errors import CheckpointError
-from nbtools.launcher.sizes import num_trainable_parameters
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation import model
 

@@ -12,7 +12,7 @@ import torch
 
 from nbtools.data.algorithm_distillation import histories
 from nbtools.errors import CheckpointError
-from nbtools.launcher.sizes import num_trainable_parameters
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in

@@ -25,7 +25,7 @@ from transformers import ModernBertConfig, ModernBertModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError
-from nbtools.launcher.step_count import learning_rate
+from nbtools.launcher.checks.step_count import learning_rate
 from nbtools.machine import devices
 from nbtools.machine.devices import Device
 from nbtools.project import Project

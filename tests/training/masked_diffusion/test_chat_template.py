@@ -11,7 +11,7 @@ import pytest
 
 from nbtools.data.masked_diffusion.pairs import Pair, has_pairs, read_pairs
 from nbtools.errors import DataError
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.masked_diffusion.chat_template import always_written, render_pair

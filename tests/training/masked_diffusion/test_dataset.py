@@ -17,7 +17,7 @@ from nbtools.cli.commands import main
 from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.errors import ConfigError, DataError
-from nbtools.launcher.step_count import schedule
+from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.masked_diffusion import baselines

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.launcher.sizes import check_size, num_trainable_parameters, training_bytes
+from nbtools.launcher.checks.sizes import check_size, num_trainable_parameters, training_bytes
 from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess

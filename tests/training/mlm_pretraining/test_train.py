@@ -19,8 +19,8 @@ import transformers
 from waiting import eventually
 
 from nbtools.config import Launch
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.launcher.launch import launch
-from nbtools.launcher.sizes import num_trainable_parameters
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project

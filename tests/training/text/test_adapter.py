@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from nbtools.cli.commands import main as nbtools
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.launcher.sizes import checkpoint_bytes, num_trainable_parameters, training_bytes
+from nbtools.launcher.checks.sizes import checkpoint_bytes, num_trainable_parameters, training_bytes
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.recipes.predict_settings import TextClassificationPredict

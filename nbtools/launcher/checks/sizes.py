@@ -10,7 +10,7 @@ from typing import Any
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import plural
-from nbtools.launcher.findings import Finding, batch, ok, problem, size, warn
+from nbtools.launcher.checks.findings import Finding, batch, ok, problem, size, warn
 from nbtools.machine.devices import Device
 from nbtools.recipes import lora, recipe_of
 from nbtools.recipes.named_model import models_of

@@ -16,10 +16,12 @@ import pytest
 
 import nbtools as nt
 from nbtools.errors import LaunchError
-from nbtools.launcher import placement, preflight, sizes
-from nbtools.launcher.findings import Finding, epochs, ok, problem, render_html, size, warn
-from nbtools.launcher.sizes import check_size, checkpoint_bytes, num_checkpoints_kept, precision_of
-from nbtools.launcher.step_count import Schedule
+from nbtools.launcher import placement, preflight, recipe_checks
+from nbtools.launcher.checks import sizes
+from nbtools.launcher.checks.findings import Finding, epochs, ok, problem, render_html, size, warn
+from nbtools.launcher.checks.sizes import check_size, checkpoint_bytes, num_checkpoints_kept, precision_of
+from nbtools.launcher.checks.step_count import Schedule
+from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.machine import interpreter
 from nbtools.machine.devices import Device, Holder
 from nbtools.machine.interpreter import own_interpreter
@@ -40,11 +42,11 @@ def written(project: Project, name: str = "tiny", nproc_per_node: int = 2, **cha
     return write_script(config, name, nt.Launch(nproc_per_node=nproc_per_node, gpus=()), project=project)
 
 
-def check(path: Path) -> preflight.Preflight:
-    return preflight.check_launch(path, (), {})
+def check(path: Path) -> Preflight:
+    return preflight.check_launch(LaunchRequest(script=path))
 
 
-def found(checked: preflight.Preflight, subject: str) -> Finding:
+def found(checked: Preflight, subject: str) -> Finding:
     return next(finding for finding in checked.findings if finding.subject == subject)
 
 
@@ -189,7 +191,7 @@ def test_a_dataset_is_told_with_its_files_and_samples(project: Project) -> None:
 def test_a_dataset_that_takes_long_to_count_is_left_to_the_training(project: Project) -> None:
     large = project.root / "large.txt"
     large.touch()
-    os.truncate(large, preflight._COUNTED_BYTES + 1)
+    os.truncate(large, recipe_checks._COUNTED_BYTES + 1)
     checked = nt.preflight(written(project, dataset="large.txt", max_steps=50, epochs=2))
     assert found(checked, "dataset").text == (
         "large.txt: 1 file, 4.0 MiB; the training counts its samples; evaluations measure at most 2,000 held-out "
@@ -217,7 +219,9 @@ def test_data_that_cannot_be_trained_on_is_refused(project: Project, content: st
 def test_a_file_that_cannot_be_read_is_refused_by_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.root / "text.txt").write_text(TEXT)
     access = os.access  # whoever runs the tests as root may read everything
-    monkeypatch.setattr(preflight.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode))
+    monkeypatch.setattr(
+        recipe_checks.os, "access", lambda path, mode: Path(path).name != "text.txt" and access(path, mode)
+    )
     with pytest.raises(LaunchError, match=r"dataset 'text\.txt': .*text\.txt cannot be read; change its permissions"):
         check(written(project, dataset="text.txt"))
 

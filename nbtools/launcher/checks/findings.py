@@ -11,7 +11,7 @@ from nbtools.errors import plural
 from nbtools.rundir.tail import printable
 
 if TYPE_CHECKING:
-    from nbtools.launcher.step_count import Schedule  # imports the recipes, which a job does not need
+    from nbtools.launcher.checks.step_count import Schedule  # imports the recipes, which a job does not need
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from transformers import (
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.data.text_classification.codes import CodeSystem
-from nbtools.launcher.sizes import (
+from nbtools.launcher.checks.sizes import (
     activation_bytes,
     check_shared_memory,
     check_size,
