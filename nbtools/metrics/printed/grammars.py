@@ -180,6 +180,7 @@ def read_line(line: str) -> Reading | None:
             continue  # the mean in Loss 0.5 (0.4)
         if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
             continue
+        is_cell = gap.startswith(" | ") and follows[:2] in (" |", "")
         ranked = rank_of(name)
         is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
         is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
@@ -208,12 +209,7 @@ def read_line(line: str) -> Reading | None:
             (start > bar_at or not is_whole)
             and not (is_after_unread and re.match(r" [^\W\d]", gap))
             and not _DECIMAL_COMMA.match(line, end)
-            and _is_metric(
-                words,
-                unit,
-                is_whole=is_whole,
-                is_explicit=is_explicit or (gap.startswith(" | ") and follows[:2] in (" |", "")),
-            )
+            and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
