@@ -55,7 +55,7 @@ class PrintedCurve:
 
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
-        if unit == "row" and not self.has_order:
+        if self.is_unsure or (unit == "row" and not self.has_order):
             return
         if unit != self.unit:
             if self.unit == "row" and self.num_steps > 1:
@@ -132,6 +132,7 @@ class PrintedCurves:
     def __init__(self) -> None:
         self._curves: dict[tuple[str, str], PrintedCurve] = {}
         self._names: set[str] = set()
+        self._given: set[str] = set()
 
     def named(self, statement: str, name: str, split: str | None, *, is_given: bool) -> PrintedCurve:
         """Return the curve of a name in the lines of a statement; of other statements, the name is another curve.
@@ -148,6 +149,8 @@ class PrintedCurves:
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)
+            if is_given:
+                self._given.add(own)
             curve = self._curves[key] = PrintedCurve(own, is_given)
         return curve
 
@@ -156,8 +159,9 @@ class PrintedCurves:
         for curve in self._curves.values():
             if not curve.is_measured:
                 if curve.is_drawn:
-                    history.forget(curve.name)
-                    curve.is_unsure = True
+                    curve.is_drawn, curve.is_unsure = False, True
+                    if curve.name not in self._given:
+                        history.forget(curve.name)
                 continue
             if not curve.steps:
                 continue

@@ -267,6 +267,7 @@ class LinePlans:
         own = self._statements[key] = Statement(
             name,
             unit,
+            is_given=reading.source == "pattern",
             is_evaluation=reading.split in ("eval", "test")
             and all(s.split in ("eval", "test") for s in reading.values),
             is_bar=reading.is_bar,

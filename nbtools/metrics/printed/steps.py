@@ -32,6 +32,8 @@ class Statement:
 
     counter: str | None
     unit: Unit
+    is_given: bool = False
+    """Whether the user has named its numbers, so that nothing contradicts them."""
     is_evaluation: bool = False
     is_bar: bool = False
     is_plain: bool = True
@@ -92,7 +94,7 @@ class StepCounters:
         if line.attempt != self._attempt:
             line.attempt, line.last, line.num_falls = self._attempt, -1, -1
         n, total = None if counter is None else int(counter), None if of is None else int(of)
-        if not line.is_unsure and self._is_contradicted(line, n, total, epoch):
+        if not (line.is_unsure or line.is_given) and self._is_contradicted(line, n, total, epoch):
             line.is_unsure = True
             if self.main is not None and self.main is self.loops.get(line.counter or ""):
                 self.main = self.position = None
@@ -111,7 +113,7 @@ class StepCounters:
         name = line.counter or ""
         loop, main = self.loops.get(name), self.main
         is_rival = main is not None and main.has_rows and loop is not main and not line.is_plain
-        if main is not None and is_rival and not line.is_evaluation and total is None:
+        if main is not None and is_rival and not (line.is_evaluation or line.is_given) and total is None:
             other, own = main.base + main.last, (loop.base if loop else 0) + n
             is_elsewhere = own < other or own > other + max(main.interval, loop.interval if loop else 0)
             if main.interval and is_elsewhere:

@@ -140,6 +140,15 @@ def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path) -> No
     assert [*metrics.history] == []
 
 
+def test_drawn_curve_of_a_counter_that_is_contradicted_is_taken_away(log: Path) -> None:
+    log.write_text("[0/8] loss 3.5\n[1/8] loss 2.5\n")
+    metrics = LogMetrics(log)
+    assert [*metrics.history] == ["train/loss"]
+    with log.open("a") as file:
+        file.write("[1/9] loss 1.5\n[1/10] loss 1.25\n")
+    assert [*metrics.history] == []
+
+
 def test_evaluation_behind_the_last_row_of_an_epoch_stands_at_its_end(log: Path) -> None:
     rows = [f"Train Epoch: {e} [{n}/1280 ({n // 13}%)] Loss: {9 / (e + n):.4f}\n" for e in (1, 2) for n in (0, 640)]
     text = "".join([*rows[:2], "val_loss: 0.5\n", *rows[2:], "val_loss: 0.4\n"])
