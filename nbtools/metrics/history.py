@@ -273,6 +273,14 @@ class History(Mapping[str, Series]):
             self._num_lines += len(ordered)
             self._commit([((name,), columns, 0)] if len(ordered) else [], unit)
 
+    def forget(self, name: str) -> None:
+        """Remove the points of a metric that `add` has added."""
+        with self._lock:
+            for home in self._homes.get(name, ()):
+                if home.names == (name,):
+                    home.keep(np.zeros(home.num_rows, bool))
+            self.version += 1
+
     @classmethod
     def chained(cls, parts: Sequence[tuple["History", int]]) -> "History":
         """Return one new history of several, oldest first, each with the step at which the next one resumed.

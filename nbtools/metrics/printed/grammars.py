@@ -15,7 +15,7 @@ COUNTERS: Final = {
     **dict.fromkeys(("batch", "minibatch", "batch_idx"), 3),
     "samples": 3,
     **dict.fromkeys(("episode", "round"), 5),
-    **dict.fromkeys(("epoch", "ep"), 9),
+    "epoch": 9,
 }
 """Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
 UNNAMED: Final = 4
@@ -29,6 +29,8 @@ _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
+_ARROW: Final = re.compile(r"\s*(?:[-=]+>|→)\s*")
+_OF: Final = ("/", "of", "out of", "|of|")
 _UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
@@ -112,7 +114,7 @@ def read_line(line: str) -> Reading | None:
     rank: Slot | None = None
     context: list[str] = []
     head: list[str] | None = None
-    split = split_of(_FIRST_WORD.findall(line), None)
+    split = first_split(line)
     at, first, num_loose, listed, ratio = 0, 0, 0, ("", 0), ""
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
@@ -128,14 +130,17 @@ def read_line(line: str) -> Reading | None:
         if at > first:
             gap = _GLUED.sub(" ", gap)
         follows = line[end : parts[i + 1][0] if i + 1 < len(parts) else len(line)]
-        at = end
+        ended, at = at, end
         if not is_number:
             before, listed = None, ("", 0)
             num_loose += len(_WORD.findall(gap)) if not gap.strip().endswith((":", "=", "[", "<")) else 0
             continue
-        is_whole = text.isdecimal()
+        is_whole = text.replace(",", "").isdecimal()
+        if _ARROW.fullmatch(gap) and values and values[-1].end == ended:  # the best one so far: 0.5 --> 0.4
+            values.pop()
+            continue
         slot = Slot("", start, end)
-        if before is not None and is_whole and gap.strip() in ("/", "of", "out of", "|of|"):
+        if before is not None and is_whole and gap.strip() in _OF:
             name, counted, is_explicit = before
             before = None
             if rank_of(name) is None and name and is_explicit:
@@ -175,6 +180,7 @@ def read_line(line: str) -> Reading | None:
             continue  # the mean in Loss 0.5 (0.4)
         if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
             continue
+        is_cell = gap.startswith(" | ") and follows[:2] in (" |", "")
         ranked = rank_of(name)
         is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
         is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
@@ -183,15 +189,18 @@ def read_line(line: str) -> Reading | None:
             rank = slot
         elif ranked is not None and (is_whole or ranked == EPOCH) and not (text.endswith(".") and is_explicit):
             split = split_of([word.strip("():") for word in words], split)
+            if any(counter.rank == ranked == EPOCH for counter in counters):  # (best: 0.5 at epoch 3)
+                del values[-1:]
+                continue
             counters.append(Counter(words[-1].lower().partition("(")[0] if words else "", ranked, slot))
             before = (name, slot, is_explicit)
         elif is_of_split and is_whole:
             split = split_of(words[-1:], split)
             counters.append(Counter("epoch", EPOCH, slot))
-        elif is_whole and re.match(r"\s?/\s?\d| of \d", line[end:]):
+        elif is_whole and re.match(r"\s?/\s?\d| (?:out )?of \d", line[end:]):
             before = (name, slot, is_explicit)
             split = split_of(words, split)
-            if not is_explicit or rank_of(name) is not None or split_of(words[-1:], None):
+            if not is_explicit or "[" in gap or rank_of(name) is not None or split_of(words[-1:], None):
                 before = ("", slot, False)
             context += words
         elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
@@ -200,9 +209,7 @@ def read_line(line: str) -> Reading | None:
             (start > bar_at or not is_whole)
             and not (is_after_unread and re.match(r" [^\W\d]", gap))
             and not _DECIMAL_COMMA.match(line, end)
-            and _is_metric(
-                words, text, unit, is_explicit=is_explicit or (gap.startswith(" | ") and follows[:2] in (" |", ""))
-            )
+            and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
@@ -238,6 +245,11 @@ def read_line(line: str) -> Reading | None:
     return Reading(
         tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split, is_bar, rank=rank
     )
+
+
+def first_split(line: str) -> str | None:
+    """Return the split that the first word of a folded line names."""
+    return split_of(_FIRST_WORD.findall(line), None)
 
 
 def read_known(line: str) -> Reading | None:
@@ -284,7 +296,7 @@ def rank_of(name: str) -> int | None:
     return rank
 
 
-def _is_metric(words: list[str], text: str, unit: str | None, *, is_explicit: bool) -> bool:
+def _is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False
@@ -294,7 +306,7 @@ def _is_metric(words: list[str], text: str, unit: str | None, *, is_explicit: bo
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))
     if unit not in (None, "%") or len(words) > 3 or _STOPS.fullmatch(words[-1].lower()):
         return False
-    return not text.isdecimal() or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
+    return not is_whole or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
 
 
 def _with(name: str, values: list[Slot], context: list[str]) -> str:

@@ -221,6 +221,9 @@ class LogMetrics:
             unit, step = place
             for group, curve in plan.curves:
                 curve.add(unit, step, numbers[group], end, self._attempt)
+        elif plan.statement.is_unsure:
+            for _, curve in plan.curves:
+                curve.is_unsure = True
 
     def _close_box(self) -> None:
         """Place the lines of a box, which are one row: at its counter of the whole run, else at any, else as others."""

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.curve_names import parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import (
     EPOCH,
@@ -15,6 +15,7 @@ from nbtools.metrics.printed.grammars import (
     Counter,
     Reading,
     Slot,
+    first_split,
     of_pattern,
     read_known,
     read_line,
@@ -25,12 +26,17 @@ from nbtools.metrics.printed.shapes import folded, shape_of
 from nbtools.metrics.printed.steps import Statement
 
 _MAX_LINE_CHARACTERS: Final = 4000
+_MAX_UNDECODED: Final = 4
 _MAX_PLANS: Final = 4000
 _MAX_KINDS: Final = 1000
-_NAMED: Final = (0, 1, 2, EPOCH)
+_NAMED: Final = (0, 1, 2, 5, EPOCH)
 _DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
-_HEADING: Final = re.compile(r"[\W_]*(?:[^\W\d]+[\W_]*){1,5}")
+_MAX_HEADING_WORDS: Final = 8
+
+
+UNSURE: Final = "?"
+"""The split of lines below a heading that may be one: `Loading the test set`."""
 
 
 @dataclass
@@ -115,6 +121,10 @@ class LinePlans:
         self._curves = curves
         self._plans: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
+        self._binary = LineKind("", "")
+        """Lines that are no text; nothing of them is looked for."""
+        self._fractional: set[str] = set()
+        """Heads of statements that print epochs as 0.25."""
 
     def known(self) -> dict[str, LinePlan]:
         """Return the plans, by the line with marks in the place of digits, that hold below the current heading."""
@@ -141,6 +151,8 @@ class LinePlans:
         return plan
 
     def _plan(self, line: str) -> LinePlan:
+        if line.count("\ufffd") > _MAX_UNDECODED:
+            return LinePlan(self._binary)
         text = folded(line[:_MAX_LINE_CHARACTERS])
         shape = shape_of(text)
         kind = self.kinds.get(shape) or LineKind(shape, text)
@@ -153,7 +165,7 @@ class LinePlans:
         if not any(map(str.isdigit, line)):
             return self._of_words(kind, text)
         reading = self._reading(text)
-        return LinePlan(kind) if reading is None else self._compiled(kind, reading, text, line)
+        return self._heading(kind, text) if reading is None else self._compiled(kind, reading, text, line)
 
     def _of_words(self, kind: LineKind, text: str) -> LinePlan:
         """Return the plan for a line without numbers: a rule, or the heading of a split."""
@@ -161,10 +173,13 @@ class LinePlans:
             return LinePlan(kind, is_border=True)
         if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
             return LinePlan(kind, split=split_of([found[1]], "train"), is_cell=True)
+        return self._heading(kind, text)
+
+    def _heading(self, kind: LineKind, text: str) -> LinePlan:
+        """Return the plan for a line that is not read: what follows one that names a split is of it, or unsure."""
         words = re.findall(r"[^\W\d_]+", text)
-        if _HEADING.fullmatch(text) and len(words) <= 5 and (split := split_of(words, None)):
-            return LinePlan(kind, split=split)
-        return LinePlan(kind)
+        split = split_of(words, None) if len(words) <= _MAX_HEADING_WORDS else None
+        return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
         for pattern, source in self._patterns:
@@ -178,7 +193,9 @@ class LinePlans:
             return reading
         for pattern, source in self._patterns:
             if source == "template" and (found := of_pattern(pattern, text, source)):
-                return found if reading is None or len(found.values) >= len(reading.values) else reading
+                if reading is not None and len(found.values) < len(reading.values):
+                    return reading
+                return replace(found, split=reading.split if reading else first_split(text))
         return reading
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
@@ -217,8 +234,12 @@ class LinePlans:
                 continue
             split = slot.split or reading.split or (None if reading.counters else self.split)
             is_given = reading.source == "pattern"
+            if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":
+                continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.is_redrawn |= reading.is_bar
+            curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
+            curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
@@ -234,21 +255,25 @@ class LinePlans:
 
     def _statement(self, reading: Reading, counter: Counter | None, epoch: Counter | None, text: str) -> Statement:
         chosen = counter or epoch
-        key = f"{reading.head}|{chosen.name if chosen else ''}|{reading.split}|{bool(reading.values)}"
+        first = reading.values[0].name if reading.values else ""
+        key = f"{reading.head}|{chosen.name if chosen else ''}|{reading.split}|{first}"
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
+        if is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1]:
+            self._fractional.add(reading.head)  # of other lines of the statement, 1.0 may be printed as 1
         unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
         own = self._statements[key] = Statement(
             name,
             unit,
+            is_given=reading.source == "pattern",
             is_evaluation=reading.split in ("eval", "test")
             and all(s.split in ("eval", "test") for s in reading.values),
             is_bar=reading.is_bar,
             is_plain=not reading.values,
             is_whole_run=chosen is not None and chosen.rank == 0,
-            has_fractions=is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1],
+            has_fractions=is_epoch and reading.head in self._fractional,
         )
         return own
 

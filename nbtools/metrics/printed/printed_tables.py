@@ -13,7 +13,7 @@ _VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
 _CLOCK: Final = re.compile(r"\d+:\d\d(?::\d\d)?")
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
 _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
-_BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+_BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
 _LABELS: Final = ("class", "category", "name")
@@ -52,6 +52,7 @@ def header_of(line: str, raw: str) -> Header | None:
 
 def row_of(line: str, header: Header) -> Reading | None:
     """Return what a folded line says, if it is a row of the table with this header."""
+    is_bar = _BAR.search(line) is not None
     line = _BAR.sub("", line)
     cells = [*_CELL.finditer(line)]
     found = [_VALUE.fullmatch(cell[0]) or _CLOCK.fullmatch(cell[0]) for cell in cells]
@@ -75,7 +76,7 @@ def row_of(line: str, header: Header) -> Reading | None:
             counters.append(Counter(name.lower().strip("#"), rank, slot, total))
         elif cell[0][-1:] not in "GMKTs":
             values.append(slot)
-    return Reading(tuple(values), tuple(counters), "grammar", f"row {label}")
+    return Reading(tuple(values), tuple(counters), "grammar", f"row {label}", is_bar=is_bar)
 
 
 def box_line_of(line: str) -> Reading | None:

@@ -32,6 +32,8 @@ class Statement:
 
     counter: str | None
     unit: Unit
+    is_given: bool = False
+    """Whether the user has named its numbers, so that nothing contradicts them."""
     is_evaluation: bool = False
     is_bar: bool = False
     is_plain: bool = True
@@ -44,6 +46,11 @@ class Statement:
     num_falls: int = -1
     num_rows: int = 0
     attempt: int = 0
+    total: int | None = None
+    epoch: float | None = None
+    """The epoch of the log when it was last printed."""
+    is_unsure: bool = False
+    """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
 
 
 class StepCounters:
@@ -87,9 +94,16 @@ class StepCounters:
         if line.attempt != self._attempt:
             line.attempt, line.last, line.num_falls = self._attempt, -1, -1
         n, total = None if counter is None else int(counter), None if of is None else int(of)
+        if not (line.is_unsure or line.is_given) and self._is_contradicted(line, n, total, epoch):
+            line.is_unsure = True
+            if self.main is not None and self.main is self.loops.get(line.counter or ""):
+                self.main = self.position = None
+        if line.is_unsure:
+            return None
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
             self._epoch = epoch
             self._num_epochs = int(num_epochs) if num_epochs else self._num_epochs
+        line.epoch = self._epoch
         if n is None:
             if epoch is None or line.has_fractions:
                 return self.position or (ROW, line.num_rows)
@@ -97,7 +111,16 @@ class StepCounters:
         if line.unit == "epoch":
             return self._at_epoch(line, n)
         name = line.counter or ""
-        loop = self.loops.get(name)
+        loop, main = self.loops.get(name), self.main
+        is_rival = main is not None and main.has_rows and loop is not main and not line.is_plain
+        if main is not None and is_rival and not (line.is_evaluation or line.is_given) and total is None:
+            other, own = main.base + main.last, (loop.base if loop else 0) + n
+            is_elsewhere = own < other or own > other + max(main.interval, loop.interval if loop else 0)
+            if main.interval and is_elsewhere:
+                line.is_unsure = True  # it counts something else, and both would share an axis
+                return None
+            if own < other:
+                self.main = None  # what has counted a single row, as a setting
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
@@ -107,6 +130,15 @@ class StepCounters:
                 return None
             return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
+
+    def _is_contradicted(self, line: Statement, n: int | None, total: int | None, epoch: float | None) -> bool:
+        """Whether the counter of a line cannot be what it seems: 3/20 behind 3/10, or the epoch of another line."""
+        if n is not None and total is not None and not line.is_whole_run and not line.is_bar:
+            before, line.total = line.total, total
+            if n > total or (before not in (None, total) and n >= line.last >= 0):
+                return True
+        is_repeated = n is None and epoch == line.last and not line.has_fractions and not line.is_plain
+        return is_repeated and line.epoch is not None and self._epoch is not None and self._epoch > line.epoch
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
         if self.main is not None and self.main.has_rows and self.main.interval and self.position is not None:
@@ -156,6 +188,6 @@ class StepCounters:
         step = min(loop.base + n, MAX_STEP)
         if total and not line.is_whole_run and loop is self.main:
             self.total = total if self._epoch is None else self.total
-        is_last_line = bool(total) and n + loop.interval > (total or 0)
+        is_last_line = bool(total) and n + loop.interval + (loop.first == 0 and loop.interval > 1) > (total or 0)
         self.position = (line.unit, min(loop.base + max(total or 0, n), MAX_STEP) if is_last_line else step)
         return line.unit, step

@@ -116,7 +116,7 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
         parts: list[Part] = []
         for value in node.values:
             if isinstance(value, ast.FormattedValue):
-                spec = ast.unparse(value.format_spec).strip("f'\"") if value.format_spec else ""
+                spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""  # of f'.4f'
                 parts.append((value.value, bool(_NUMERIC.match(spec))))
             else:
                 parts += _parts(value, function)

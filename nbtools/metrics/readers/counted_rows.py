@@ -22,7 +22,7 @@ _RANKS: Final = {name: rank for rank, name in enumerate(COUNTERS)}
 _BY_ORDER, _UNCOUNTED = len(_RANKS), len(_RANKS) + 1
 _UNITS: Final[Sequence[Unit]] = [*COUNTERS.values(), "row"]
 _TOTALS: Final = ("total_steps", "max_steps")
-_NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs"})
+_NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs", "percentage"})
 _TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
 _MEASURED: Final = frozenset({"loss", "accuracy", "acc", "perplexity", "reward", "return", "error"})
 """Rows without a counter have an order if a column has one of these words, and all are numbers."""

@@ -1,8 +1,10 @@
 """The curves of printed lines, their steps and units, and the kinds of lines."""
 
 import json
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from nbtools.metrics.printed.log import LogMetrics
 
+TEXTS = ("", ".md", ".rst", ".json", ".toml", ".yaml")  # of packages, METADATA and LICENSE among them
 Curves = dict[str, tuple[str, list[int], list[float]]]
 
 
@@ -59,7 +62,6 @@ def log(tmp_path: Path) -> Path:
             "Train Epoch: 2 [0/640 (0%)]\tLoss: 1.2\n",
             {"train/loss": ("sample", [0, 320, 640], [2.5, 1.5, 1.2])},
         ),
-        ("loss: 1.5\nloss: 1.25\nloss: 1.2\n", {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}),
         (
             "epoch,train_loss,lr\n0,1.5,0.1\n1,1.2,0.05\n",
             {"train/loss": ("epoch", [0, 1], [1.5, 1.2]), "train/learning_rate": ("epoch", [0, 1], [0.1, 0.05])},
@@ -92,6 +94,78 @@ def test_printed_lines_have_their_values_steps_and_units(log: Path, text: str, c
 )
 def test_settings_constants_and_unsure_lines_are_no_curves(log: Path, text: str) -> None:
     assert curves_of(log, text) == {}
+
+
+EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (lambda n: f"Class {n % 3}: IoU 0.{n}1\nClass {n % 3 + 1}: IoU 0.{n}2\n", "several rows of one step"),
+        (lambda n: f"EarlyStopping counter: {n} out of 10\n", "an early stop counts to its patience"),
+        (lambda n: f"lr: 0.{n}1 -> 0.{n}2\n", "the old value and the new one"),
+        (lambda n: f"Best acc: 0.{min(n, 3)}1 at epoch {min(n, 3)}\n", "the epoch of another line"),
+        (lambda n: f"val_threshold: 0.5, tokens: {n * 1024}\n", "a setting, and a number that follows the count"),
+        (lambda n: f"elapsed: {n * 12.5:.1f}\n", "a share of the steps"),
+        (lambda n: f"Run: {1 + n // 4}\n", "the number of a run"),
+        (lambda n: f"batch {n // 3}/{n % 3 * 100} f1 0.{n}1\n", "an epoch and a batch as 3/10"),
+        (lambda n: f"Loading the test set\nscore: 0.{n}1\n", "a heading that is perhaps one of a split"),
+    ],
+)
+def test_a_number_that_may_be_no_metric_is_not_drawn(log: Path, line: Callable[[int], str], why: str) -> None:
+    text = "".join(epoch + line(n) for n, epoch in enumerate(EPOCHS, 1))
+    assert {*curves_of(log, text)} == {"train/loss"}, why
+
+
+def test_counters_that_count_different_things_share_no_axis(log: Path) -> None:
+    text = "".join(f"update {100 * n}: reward 1.{n}1\nstep {7 * n}: length 1.{n}3\n" for n in range(1, 9))
+    assert len(curves_of(log, text)) == 1
+
+
+def test_rows_without_any_counter_are_drawn_only_by_a_template_or_a_pattern(log: Path) -> None:
+    text = "loss: 1.5\nloss: 1.25\nloss: 1.2\n"
+    assert curves_of(log, text) == {}
+    by_order = {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}
+    assert curves_of(log, text, templates=["loss: {loss}"]) == by_order
+    assert curves_of(log, text, ["loss: {loss}"]) == by_order
+
+
+def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path) -> None:
+    log.write_text("".join(f"epoch {n} eval/tau {0.5}\n" for n in range(3)))
+    metrics = LogMetrics(log)
+    assert [*metrics.history] == ["eval/tau"]
+    with log.open("a") as file:
+        file.write("".join(f"epoch {n} eval/tau 0.5\n" for n in range(3, 6)))
+    assert [*metrics.history] == []
+
+
+def test_drawn_curve_of_a_counter_that_is_contradicted_is_taken_away(log: Path) -> None:
+    log.write_text("[0/8] loss 3.5\n[1/8] loss 2.5\n")
+    metrics = LogMetrics(log)
+    assert [*metrics.history] == ["train/loss"]
+    with log.open("a") as file:
+        file.write("[1/9] loss 1.5\n[1/10] loss 1.25\n")
+    assert [*metrics.history] == []
+
+
+def test_evaluation_behind_the_last_row_of_an_epoch_stands_at_its_end(log: Path) -> None:
+    rows = [f"Train Epoch: {e} [{n}/1280 ({n // 13}%)] Loss: {9 / (e + n):.4f}\n" for e in (1, 2) for n in (0, 640)]
+    text = "".join([*rows[:2], "val_loss: 0.5\n", *rows[2:], "val_loss: 0.4\n"])
+    assert curves_of(log, text)["eval/loss"] == ("sample", [1280, 2560], [0.5, 0.4])
+
+
+def test_texts_of_other_people_give_no_curve() -> None:
+    texts = [path for distribution in distributions() for path in distribution.files or () if path.suffix in TEXTS]
+    found = {str(path): [*LogMetrics(path.locate()).history] for path in texts[:100]}
+    assert [name for name, curves in found.items() if curves] == []
+
+
+def test_bytes_that_are_no_text_take_little_time(log: Path) -> None:
+    log.write_bytes(random.Random(1).randbytes(1 << 20))
+    began = time.process_time()
+    assert [*LogMetrics(log).history] == []
+    assert time.process_time() - began < 2
 
 
 def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:

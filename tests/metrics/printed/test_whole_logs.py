@@ -43,7 +43,7 @@ wlm word_language_model
 OTHERS: Final = [name for name in LOGS if name not in KNOWN]
 UNREAD: Final[dict[str, str]] = {
     "deepspeed_chat_sft": "the perplexity before the training stands at its first step",
-    "detectron2_mask": "its two tables of boxes and masks have the same columns, and are one curve",
+    "detectron2_mask": "its two tables of boxes and masks have the same columns and the same step: none is drawn",
     "diffusers_text_to_image_lora": "a learning rate that is printed once is no curve",
     "fairseq": "the summary of an epoch has the curve of the steps, at the same steps",
     "fastai_fine_tune": "the table of the frozen epoch counts from 0, and so does the next one",
@@ -52,7 +52,6 @@ UNREAD: Final[dict[str, str]] = {
     "lightning_bar": "a bar that shows the same value again adds no point, although it was measured again",
     "lightning_early_stopping": "a mean of an epoch that is drawn twice is certain only with the next one",
     "megatron_gpt": "the test set has a curve of its own",
-    "mmdetection2": "its evaluation stands at the last line of the training before it",
     "nemo2_pretrain": "validation losses of a bar are drawn again at later steps",
     "sb3_ppo_2": "a value that is 0 throughout is no curve",
     "torchtune_lora_stdout": "lines behind a bar and on their own are two statements",
