@@ -21,7 +21,7 @@ from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.machine.devices import Device
 from nbtools.notebook.form import layout, summary
-from nbtools.notebook.form.field_rows import FieldRow, GPUField, parse_value
+from nbtools.notebook.form.field_rows import FieldRow, GPUField
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.rundir.json_files import write_json
@@ -317,23 +317,7 @@ def test_form_of_an_unknown_recipe_or_preset_says_which_there_are(project: Proje
         nt.ConfigForm("mlm_pretraining", preset="nonsense")
 
 
-# --- reading text ---------------------------------------------------------------------------------
-
-
-def test_large_whole_number_is_not_rounded() -> None:
-    assert parse_value("9007199254740993", (int,)) == 9007199254740993
-
-
-def test_a_space_is_a_text_and_an_empty_input_none() -> None:
-    assert [parse_value(text, (str, NoneType)) for text in (" ", "")] == [" ", None]
-
-
-def test_names_are_separated_by_commas_and_typed_text_is_never_executed(tmp_path: Path) -> None:
-    assert parse_value("a, b c", (tuple[str, ...], NoneType)) == ("a", "b c")
-    assert parse_value('"a, b", "say ""hi""",c', (tuple[str, ...],)) == ("a, b", 'say "hi"', "c")
-    with pytest.raises(ValueError, match="not a whole number"):
-        parse_value(f"open({str(tmp_path / 'x')!r}, 'w')", (int,))
-    assert list(tmp_path.iterdir()) == []
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> None:
@@ -343,14 +327,6 @@ def test_enumerations_and_truth_values_have_controls_that_cannot_be_wrong() -> N
     assert (precision.value, deterministic.value) == ("bf16", True)
     assert isinstance(precision._input, ipywidgets.Dropdown)
     assert isinstance(deterministic._input, ipywidgets.Checkbox)
-
-
-def test_numbers_and_truth_values_in_a_list_are_read_by_the_type_of_its_items() -> None:
-    assert parse_value("0.9, 0.999", (tuple[float, ...],)) == (0.9, 0.999)
-    assert parse_value("true, no", (tuple[bool, ...],)) == (True, False)
-    assert parse_value("", (tuple[int, ...],)) == ()
-    with pytest.raises(ValueError, match=r"'1\.5' is not a whole number"):
-        parse_value("1, 1.5", (tuple[int, ...],))
 
 
 def test_a_row_shows_the_record_of_its_field_whatever_declares_it() -> None:
