@@ -249,10 +249,9 @@ class ArgumentRows:
         """
         self._root, self._guarded, self._outer, self._fill_in = root, guarded, outer, fill
         self._read, self._show_again = Background(self._answer, on_read), on_read
-        self._asked: dict[_Question, ScriptArguments] = {}
+        self._told = Background(self._asked, on_read)
         self._question: _Question | None = None
         self._python = self._problem = ""
-        self._is_asking = False
         self.own = WordRows(guarded, "argument", "args", self._take_words)
         self.config = WordRows(guarded, "key", "config_values", self._take_values)
         self._configs: dict[str, tuple[str, ...]] = {}
@@ -293,8 +292,9 @@ class ArgumentRows:
         answer = self._read.answer(self._question) if self._question is not None else None
         found = None
         if self._question is not None and answer is not None:
-            self._python = answer[0].python
-            found = self._asked.get(self._question, answer[0].arguments)
+            self._python, found = answer[0].python, answer[0].arguments
+            if answer[0].consent and found is not None and found.can_ask and not found.is_complete:
+                (found,) = self._told.answer(self._question) or (found,)
         mistakes = answer[0].mistakes if answer else {}
         if found is None:
             self.widget.layout.display = "none"
@@ -408,13 +408,11 @@ class ArgumentRows:
     # --- asking ---
 
     def _offer(self, found: ScriptArguments, consent: bool | None) -> None:
-        """Ask the program if the user lets it and it has not answered, else show the question, or a button for it."""
+        """Show the question whether the program may be asked, or a button for it, until the user lets it."""
         assert self._question is not None and self._question.script is not None
-        wants = found.can_ask and not found.is_complete and self._question not in self._asked
+        wants = found.can_ask and not found.is_complete and not consent
         never = why_never(self._question.script) if wants else ""
-        if wants and consent and not self._is_asking:
-            self._start_asking(self._question)
-        elif wants and consent is None and not never:
+        if wants and consent is None and not never:
             self._show_consent()
         if not wants or consent is not None:
             self._consent.layout.display = "none"
@@ -436,25 +434,19 @@ class ArgumentRows:
             self._read.forget()
             self._show_again()
 
-    def _start_asking(self, question: _Question) -> None:
-        self._is_asking = True
-        threading.Thread(target=self._asking, args=(question,), name="nbtools-ask", daemon=True).start()
-
-    def _asking(self, question: _Question) -> None:
+    def _asked(self, question: _Question) -> ScriptArguments:
+        """Ask a program, and show the time until it answers."""
         assert question.script is not None
         is_done = threading.Event()
         threading.Thread(target=self._tell_time, args=(question.script.name, is_done), daemon=True).start()
         try:
             python = self._interpreter(question, may_run=True)
-            found = ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
+            return ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
         except (NbtoolsError, OSError) as error:
             seen = self.own.shown or ScriptArguments(question.script, "")
-            found = replace(seen, notes=(str(error), *seen.notes))
+            return replace(seen, notes=(str(error), *seen.notes))
         finally:
             is_done.set()
-            self._is_asking = False
-        self._asked[question] = found
-        self._show_again()
 
     def _tell_time(self, name: str, is_done: threading.Event) -> None:
         """Show how long the program has been asked, each second."""

@@ -154,7 +154,7 @@ class FormLayout:
     @property
     def is_for_slurm(self) -> bool:
         """Whether the run is a Slurm job."""
-        return self.cluster.value == SLURM
+        return bool(self.cluster.value == SLURM)
 
     def _follow_where(self) -> None:
         for name, (unit, help) in IN_A_JOB.items():

@@ -324,7 +324,7 @@ def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary
     rows._refuse.click()
     assert rows._consent.layout.display == "none" and consent_to(Path("train.py").absolute()) is False
     eventually(lambda: rows._ask.layout.display == "")
-    assert rows._asked == {}
+    assert rows._told._known is None
     rows._ask.click()
     assert rows._consent.layout.display == ""
     rows._allow.click()
@@ -335,7 +335,7 @@ def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
     again = FormBody(None, "demo", None, Program(script="train.py", cwd="."), Launch(gpus=()))
     eventually(lambda: rows_of(again).widget.layout.display == "")
-    assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._asked == {}  # kept
+    assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._told._known is None  # kept
 
 
 def test_the_time_is_shown_while_a_program_is_asked(show: Show) -> None:
@@ -675,7 +675,7 @@ def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Sho
     form = show("import time\ntime.sleep(2)\n" + LOOP)
     Path("other.py").write_text(LOOP.replace("alpha beta", "gamma"))
     rows_of(form)._allow.click()
-    eventually(lambda: rows_of(form)._is_asking)
+    eventually(lambda: rows_of(form)._told._wanted is not None)
     line_of(form, "script").type_in("other.py")
     eventually(lambda: "gamma" in rows_of(form).own.rows)
 

@@ -128,13 +128,8 @@ def test_rare_settings_are_folded_until_asked_for(form: nt.ConfigForm) -> None:
     ("field", "typed", "value"),
     [
         ("batch_size", "1_000", 1000),
-        ("batch_size", " 8 ", 8),
-        ("batch_size", "1e3", 1000),
         ("learning_rate", "5e-4", 5e-4),
-        ("learning_rate", "1", 1.0),
-        ("max_steps", "none", None),
         ("max_steps", "", None),
-        ("max_steps", "250", 250),
         ("dataset", "", None),
         ("dataset", "data/my text.txt", "data/my text.txt"),
         ("seed", str(2**32 - 1), 2**32 - 1),
