@@ -20,7 +20,7 @@ from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.glance import glance
 from nbtools.script.field import Field
 
-from asking import asked
+from asking import asked, script_of
 from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
@@ -261,10 +261,6 @@ def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
 
 
 # --- single rules ---------------------------------------------------------------------------------
-
-
-def script_of(*arguments: Argument, is_complete: bool = True, **settings: Any) -> ScriptArguments:
-    return ScriptArguments(Path("train.py"), "argparse", arguments, is_complete=is_complete, **settings)
 
 
 LR = Argument(Field("lr", types=(float,), default=0.1), flags=("--lr",))
