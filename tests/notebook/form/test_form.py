@@ -144,13 +144,10 @@ def test_values_are_read_as_people_write_them(form: nt.ConfigForm, field: str, t
     ("field", "typed", "message"),
     [
         ("batch_size", "abc", "'abc' is not a whole number such as 1_000"),
-        ("batch_size", "2.5", "'2.5' is not a whole number"),
         ("batch_size", "", "is empty; give a whole number"),
         ("batch_size", "0", "must be >= 1"),
         ("learning_rate", "-0.1", "must be > 0"),
         ("learning_rate", "nan", "finite"),
-        ("learning_rate", "5e-4; import os", "is not a number such as 5e-4"),
-        ("max_steps", "none at all", "is not a whole number such as 1_000, or leave it empty"),
         ("max_steps", "9" * 5000, "is not a whole number"),
         ("hidden_size", "65", "rotary positions need hidden_size to be a multiple"),
         ("nproc_per_node", "0", "must be >= 1"),

@@ -339,16 +339,8 @@ def test_another_sub_command_takes_the_place_of_the_one_in_the_words() -> None:
     assert line.edited({"lr": 0.1}, ["train"]) == ["train", "--train", "x", "--unknown"]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("subcommands.py", ((),)),  # `data` has an optional one
-        ("click_app.py", ((),)),
-        ("tyro_subcommands.py", ((),)),
-        ("lightning_cli.py", ((),)),
-    ],
-)
-def test_asking_tells_which_command_needs_a_sub_command(name: str, expected: Any) -> None:
+@pytest.mark.parametrize("name", ["subcommands.py", "click_app.py", "tyro_subcommands.py", "lightning_cli.py"])
+def test_asking_tells_which_command_needs_a_sub_command(name: str) -> None:
     if name == "lightning_cli.py":
         require("lightning")
-    assert asked(ZOO / name).needs_command == expected
+    assert asked(ZOO / name).needs_command == ((),)  # not `data` of the first, which has an optional one
