@@ -1,9 +1,10 @@
-"""Programs of tests that may be asked for their arguments."""
+"""Programs of tests, and what they answer when they are asked for their arguments."""
 
 from pathlib import Path
+from typing import Any
 
 from nbtools.machine.interpreter import own_interpreter
-from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.consent import remember_consent
 
@@ -13,3 +14,8 @@ def asked(script: Path, module: str | None = None, *, timeout_s: float = 60) -> 
     remember_consent(script, True)
     python = own_interpreter()
     return ask(script, python.path, module=module, search=python.search, timeout_s=timeout_s)
+
+
+def script_of(*arguments: Argument, parser: str = "argparse", is_complete: bool = True, **more: Any) -> ScriptArguments:
+    """Return the arguments of a program that was asked."""
+    return ScriptArguments(Path("train.py"), parser, arguments, is_complete=is_complete, **more)

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn, Self
 from pydantic import field_validator, model_validator
 
 from nbtools.config import Launch
-from nbtools.errors import ConfigError, LaunchError, plural
+from nbtools.errors import ConfigError, LaunchError
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.metrics.printed.pattern import Pattern
@@ -263,23 +263,6 @@ SECRET_NOTE = (
     "the argument out and let the program read an environment variable"
 )
 """Warning that is printed where a launcher script with `has_secrets` is written."""
-
-
-def docstring(program: Program, name: str, launch: Launch) -> str:
-    """Return the docstring of a launcher script; it contains only checked names and numbers, so no value can end it."""
-    what = program.name if re.fullmatch(r"[\w.-]+", program.name) else "a program"
-    count = "one process per GPU" if launch.nproc_per_node == "gpu" else plural(launch.nproc_per_node, "process")
-    count = f"{launch.nnodes} machines x {count}" if launch.nnodes > 1 else count
-    return f'''"""{name}: launches {what}, {count}.
-
-In the background:
-
-    nbtools launch scripts/{name}.py
-
-In the foreground; further arguments are added to those below:
-
-    python scripts/{name}.py
-"""'''
 
 
 def _joined(root: Path, path: str) -> Path:

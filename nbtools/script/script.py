@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,11 +20,11 @@ from nbtools import __version__
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
-from nbtools.recipes import RECIPES, Recipe, recipe_of
+from nbtools.recipes import RECIPES, recipe_of
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.secret_values import shown_masked
 from nbtools.script import torchrun
-from nbtools.script.program import Program, docstring
+from nbtools.script.program import Program
 from nbtools.script.source import parse_source, read_source
 from nbtools.settings import Settings, complaints
 
@@ -36,6 +36,7 @@ PLAIN = (
 LARGEST_SCRIPT_BYTES = 2**20
 
 _S = TypeVar("_S", bound=Settings)
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,15 @@ def _body(content: TrainConfig | Program, name: str, launch: Launch, without: Co
     """Return the text of a script up to the line of its version; it does not name the fields `without`."""
     names = ["Launch", *(type(value).__name__ for _, value in launch if isinstance(value, Settings))]
     if isinstance(content, Program):
-        text, imports = docstring(content, name, launch), f"from nbtools import {', '.join([*names, 'Program'])}"
+        imports = f"from nbtools import {', '.join([*names, 'Program'])}"
         variable, call = "program", "program.run(launch)"
     else:
         recipe = recipe_of(content)
-        text, variable, call = _docstring(recipe, content, name, launch), "config", "main(config)"
+        variable, call = "config", "main(config)"
         imports = f"""from nbtools import {", ".join(names)}
 from nbtools.recipes import {recipe.config_class.__name__}
 from {recipe.module} import main"""
-    return f"""{text}
+    return f"""{_docstring(content, name, launch)}
 
 {imports}
 
@@ -238,33 +239,30 @@ def _values(content: Script | Settings) -> dict[str, Any]:
 # --- rendering ------------------------------------------------------------------------------------
 
 
-def _docstring(recipe: Recipe, config: TrainConfig, name: str, launch: Launch) -> str:
-    """Return the docstring; it contains only a checked name, fixed text and numbers, so no value can end it."""
-    here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
+def _docstring(content: TrainConfig | Program, name: str, launch: Launch) -> str:
+    """Return the docstring; it contains only checked names, fixed text and numbers, so no value can end it."""
     count = launch.nproc_per_node
     processes = "one process per GPU" if count == "gpu" else plural(count, "process")
     machines = "machines" if launch.cluster is None else "nodes"
     processes = f"{launch.nnodes} {machines} x {processes}" if launch.nnodes > 1 else processes
-    if launch.cluster is None:
-        background, other = "In the background, as the notebook does it", "In the foreground"
-        line = f"{here}{shlex.join(torchrun.by_hand(f'scripts/{name}.py', launch))}"
+    here = " ".join([*(f"{key}={value}" for key, value in torchrun.variables(launch).items()), ""]).lstrip()
+    path, job = f"scripts/{name}.py", launch.cluster is not None
+    lines = {"In the background": f"nbtools launch {path}"}
+    if isinstance(content, Program):
+        is_plain = re.fullmatch(r"[\w.-]+", content.name) is not None
+        what = f"launches {content.name if is_plain else 'a program'}, {processes}"
+        lines["In the foreground; further arguments are added to those below"] = f"python {path}"
     else:
-        background, other = "As a Slurm job", "With sbatch, for which nbtools new --sbatch writes the file"
-        line = f"sbatch scripts/{name}.sbatch"
-    return f'''"""{name}: {recipe.title[0].lower()}{recipe.title[1:]}, {processes} x {config.batch_size} sequences.
-
-{background}:
-
-    nbtools launch scripts/{name}.py
-
-{other}:
-
-    {line}
-
-On one process; flags override the values below:
-
-    {here}python scripts/{name}.py --batch-size 8
-"""'''
+        title = recipe_of(content).title
+        what = f"{title[0].lower()}{title[1:]}, {processes} x {content.batch_size} sequences"
+        lines = {"As a Slurm job" if job else "In the background, as the notebook does it": f"nbtools launch {path}"}
+        if job:
+            lines["With sbatch, for which nbtools new --sbatch writes the file"] = f"sbatch scripts/{name}.sbatch"
+        else:
+            lines["In the foreground"] = f"{here}{shlex.join(torchrun.by_hand(path, launch))}"
+        lines["On one process; flags override the values below"] = f"{here}python {path} --batch-size 8"
+    told = "".join(f"\n{title}:\n\n    {line}\n" for title, line in lines.items())
+    return f'"""{name}: {what}.\n{told}"""'
 
 
 def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str:
@@ -336,40 +334,30 @@ class _Source:
 
     def content(self) -> TrainConfig | Program:
         """Build the config or the program that the script assigns."""
-        if "program" not in self._assigned:
-            return self._config()
-        call = self._called("program")
-        if "config" in self._assigned:
-            self._refuse(call, "config and program are both assigned")
-        if self._origin(call) not in ("nbtools.Program", f"{Program.__module__}.Program"):
-            self._refuse(call, f"program is built by {ast.unparse(call.func)[:80]!r} instead of Program")
-        if self._starts != "program.run(launch)" or "launch" not in self._assigned:
-            self._refuse(None, 'nothing starts it: if __name__ == "__main__": program.run(launch) is missing')
-        return self._built(Program, call)
-
-    def _config(self) -> TrainConfig:
+        if "program" in self._assigned:
+            if "config" in self._assigned:
+                self._refuse(self._assigned["program"], "config and program are both assigned")
+            call, _ = self._call_of(
+                "program", {f"{place}.Program": "Program" for place in ("nbtools", Program.__module__)}
+            )
+            if self._starts != "program.run(launch)" or "launch" not in self._assigned:
+                self._refuse(None, 'nothing starts it: if __name__ == "__main__": program.run(launch) is missing')
+            return self._built(Program, call)
         if "config" not in self._assigned:
             self._refuse(None, "no config = SomeConfig(...) in this script")
-        call = self._called("config")
-        classes = {f"nbtools.recipes.{recipe.config_class.__name__}": recipe for recipe in RECIPES.values()}
-        origin = self._origin(call)
-        if origin not in classes:
-            known = ", ".join(name.rpartition(".")[2] for name in classes)
-            self._refuse(call, f"config is built by {ast.unparse(call.func)[:80]!r}; nbtools.recipes has {known}")
-        recipe = classes[origin]
+        classes = {f"nbtools.recipes.{recipe.config_class.__name__}": key for key, recipe in RECIPES.items()}
+        call, key = self._call_of("config", classes)
         if self._starts != "main(config)":
             self._refuse(None, 'nothing starts the training: if __name__ == "__main__": main(config) is missing')
-        if self._imported.get("main") != f"{recipe.module}.main":
-            self._refuse(None, f"main has to come from its recipe: from {recipe.module} import main")
-        return self._built(recipe.config_class, call)
+        if self._imported.get("main") != f"{RECIPES[key].module}.main":
+            self._refuse(None, f"main has to come from its recipe: from {RECIPES[key].module} import main")
+        return self._built(RECIPES[key].config_class, call)
 
     def launch(self) -> Launch:
         """Build the launch settings; the defaults where the script has none."""
         if "launch" not in self._assigned:
             return Launch()
-        call = self._called("launch")
-        if self._origin(call) not in ("nbtools.Launch", "nbtools.config.Launch"):
-            self._refuse(call, f"launch is built by {ast.unparse(call.func)[:80]!r} instead of Launch")
+        call, _ = self._call_of("launch", dict.fromkeys(("nbtools.Launch", "nbtools.config.Launch"), "Launch"))
         return self._built(Launch, call)
 
     def _take(self, statement: ast.stmt, *, is_first: bool) -> None:
@@ -394,15 +382,16 @@ class _Source:
                 first = ast.unparse(statement).partition("\n")[0]
                 self._refuse(statement, f"{first[:80]!r} is more than a plain script has")
 
-    def _called(self, name: str) -> ast.Call:
-        value = self._assigned[name]
+    def _call_of(self, name: str, origins: Mapping[str, _K], value: ast.expr | None = None) -> tuple[ast.Call, _K]:
+        """Return the call that makes the value of a name, and what `origins` has for the class that is called."""
+        value = value or self._assigned[name]
         if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             self._refuse(value, f"{name} is computed ({ast.unparse(value)[:80]!r})")
-        return value
-
-    def _origin(self, call: ast.Call) -> str:
-        assert isinstance(call.func, ast.Name)
-        return self._imported.get(call.func.id, call.func.id)
+        origin = self._imported.get(value.func.id, value.func.id)
+        if origin not in origins:
+            known = ", ".join(dict.fromkeys(each.rpartition(".")[2] for each in origins))
+            self._refuse(value, f"{name} is built by {ast.unparse(value.func)[:80]!r} instead of {known}")
+        return value, origins[origin]
 
     def _built(self, cls: type[_S], call: ast.Call, prefix: str = "") -> _S:
         if call.args:
@@ -431,15 +420,13 @@ class _Source:
 
     def _value(self, keyword: ast.keyword, prefix: str) -> object:
         """Return the value of an argument: a literal, or the one call that is allowed among them."""
-        call = keyword.value
         nested: dict[str | None, type[Settings]] = {"cluster": Slurm, "stop_on": StopOn}
-        cls = nested.get(keyword.arg)
-        if cls is not None and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            if self._origin(call) not in (f"nbtools.{cls.__name__}", f"nbtools.config.{cls.__name__}"):
-                called = ast.unparse(call.func)[:80]
-                self._refuse(call, f"{keyword.arg} is built by {called!r} instead of {cls.__name__}")
-            return self._built(cls, call, f"{prefix}{keyword.arg}.")
-        return ast.literal_eval(call)
+        cls, value = nested.get(keyword.arg), keyword.value
+        if cls is None or not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+            return ast.literal_eval(value)
+        origins = {f"{place}.{cls.__name__}": cls for place in ("nbtools", "nbtools.config")}
+        call, _ = self._call_of(str(keyword.arg), origins, value)
+        return self._built(cls, call, f"{prefix}{keyword.arg}.")
 
     def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:
         line = getattr(node, "lineno", 1)

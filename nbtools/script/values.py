@@ -1,24 +1,36 @@
-"""The codec: values as texts and back, of a recipe's fields and by what the library that parses a program's accepts."""
+"""The codec: `from_text` reads the value of a field in a language, and `to_text` writes it.
+
+A language is that of a parser of programs (`argparse`, `tyro`, ...), of a recipe's flags and `--set` (`FLAGS`), of a
+form (`FORM`), or of a form's rows for the arguments of a program (`SHELL`).
+"""
 
 import ast
 import json
 import re
+import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from types import NoneType
 from typing import Any, get_args, get_origin
 
 import yaml
-from pydantic.fields import FieldInfo
 
+from nbtools.errors import shown
 from nbtools.script.field import Field
 from nbtools.script.source import PARSING
 
-NONE_TEXTS = {"hydra": "null", "config file": "null", "jsonargparse": "null", "LightningCLI": "null"} | dict.fromkeys(
-    ("tyro", "constants", "fire"), "None"
-)
-"""How None is written, by parser; the other parsers have no word for it."""
-TRUE, FALSE = ("true", "yes", "on", "t", "y", "1"), ("false", "no", "off", "f", "n", "0")
+FLAGS, FORM, SHELL = "flags", "form", "shell"
+TYPED = (FORM, SHELL)
+"""Languages of texts that a person types into a form: an empty one is None, and 1e3 is a whole number."""
+NONE_TEXTS = dict.fromkeys(("hydra", "config file", "jsonargparse", "LightningCLI"), "null")
+NONE_TEXTS |= dict.fromkeys(("tyro", "constants", "fire", FLAGS), "None") | dict.fromkeys(TYPED, "")
+"""How None is written, by language; other parsers have no word for it."""
+TRUTHS = dict.fromkeys(("true", "yes", "on", "t", "y", "1"), True)
+TRUTHS |= dict.fromkeys(("false", "no", "off", "f", "n", "0"), False)
+PYTHONS_TRUTH = "True", "False"
 _PYTHON = ("constants", "fire")
+_LISTS = ("absl", FLAGS, *TYPED)
+"""Languages in which a list is a text that is divided into those of its elements; a YAML list in others."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*", re.ASCII)
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
 _PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
@@ -26,8 +38,9 @@ _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "
 
 
 def element_type(kind: Any) -> Any:
-    """Return the type of a list's elements; the type itself if it is no list."""
-    return get_args(kind)[0] if get_origin(kind) is tuple else kind
+    """Return the type of a list's elements, without its bounds; the type itself if it is no list."""
+    inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    return getattr(inner, "__origin__", inner)
 
 
 def is_list(field: Field) -> bool:
@@ -35,31 +48,37 @@ def is_list(field: Field) -> bool:
     return any(get_origin(kind) is tuple for kind in field.types)
 
 
-def to_text(value: Any, parser: str, truth: tuple[str, str]) -> str:
-    """Return the text of a value for a parser, given its texts of `truth`; ValueError if it has none for the value."""
+def to_text(value: Any, language: str, truth: tuple[str, str] = PYTHONS_TRUTH) -> str:
+    """Return the text of a value, given the texts of `truth`; ValueError if the language has none for the value."""
     if value is None:
-        if parser not in NONE_TEXTS:
+        if language not in NONE_TEXTS:
             raise ValueError("None cannot be written on a command line")
-        return NONE_TEXTS[parser]
+        return NONE_TEXTS[language]
     if isinstance(value, bool):
         return truth[not value]
     if isinstance(value, tuple | list):
-        if parser == "absl":
-            return ",".join(to_text(item, parser, truth) for item in value)
-        return f"[{','.join(_quoted(item, parser, truth) for item in value)}]"
-    if parser in _PYTHON and isinstance(value, str):
-        return _as_python(value, parser)
-    if parser in ("hydra", "config file") and isinstance(value, str):
-        return _quoted(value, parser, truth)
+        texts = [to_text(item, language, truth) for item in value] if language in _LISTS else []
+        match language:
+            case "absl":
+                return ",".join(texts)
+            case "shell":
+                return shlex.join(texts)
+            case "form" | "flags":
+                return join_names(texts)
+        return f"[{','.join(_quoted(item, language, truth) for item in value)}]"
+    if language in _PYTHON and isinstance(value, str):
+        return _as_python(value, language)
+    if language in ("hydra", "config file") and isinstance(value, str):
+        return _quoted(value, language, truth)
     return str(value)
 
 
-def _as_python(value: str, parser: str) -> str:
+def _as_python(value: str, language: str) -> str:
     """Return the text of a string for a parser that evaluates what is a Python literal."""
-    if parser == "constants" and "=" in value:
+    if language == "constants" and "=" in value:
         raise ValueError("a configurator splits its words at =; leave it out")
     is_plain = _PLAIN.fullmatch(value) and value not in ("True", "False", "None")
-    if is_plain or (parser == "constants" and _evaluated(value) is None and "None" not in value):
+    if is_plain or (language == "constants" and _evaluated(value) is None and "None" not in value):
         return value
     return repr(value)
 
@@ -73,13 +92,13 @@ def _evaluated(text: str, otherwise: Any = None) -> Any:
         return otherwise
 
 
-def _quoted(value: Any, parser: str, truth: tuple[str, str]) -> str:
+def _quoted(value: Any, language: str, truth: tuple[str, str]) -> str:
     """Return the text of a value in a language in which strings may need quotes."""
     if not isinstance(value, str):
-        return to_text(value, parser, truth)
-    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS and not _is_number(value) and parser != "fire":
+        return to_text(value, language, truth)
+    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS and not _is_number(value) and language != "fire":
         return value
-    if parser == "hydra":  # a backslash is only read as one in front of a quote
+    if language == "hydra":  # a backslash is only read as one in front of a quote
         escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
         return f"'{escaped}'"
     return json.dumps(value, ensure_ascii=False)
@@ -93,27 +112,47 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def from_text(text: str, field: Field, parser: str, truth: tuple[str, str]) -> Any:
-    """Return the value that a text stands for; ValueError if it stands for none of the field's types and choices."""
-    if NoneType in field.types and text == NONE_TEXTS.get(parser, "\0"):
-        return None
+def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = PYTHONS_TRUTH) -> Any:
+    """Return the value that a text stands for.
+
+    Raises:
+        ValueError: it stands for none of the field's types and choices; the message says what is allowed. Flags return
+            such a text, or the Python literal that it is: the validation of the config names the value.
+    """
     kinds = [kind for kind in field.types if kind is not NoneType]
+    if _is_none(text, field, language, is_text=str in kinds):
+        return None
     for kind in kinds:
-        if get_origin(kind) is tuple and (found := _list_of(text, kind, parser, truth)) is not None:
+        if get_origin(kind) is tuple and (found := _list_of(text, kind, language, truth)) is not None:
             return found
     for choice in field.choices or ():
-        if choice is not None and text == to_text(choice, parser, truth):
+        if choice is not None and text == to_text(choice, language, truth):
             return choice
-    if parser in _PYTHON and isinstance(quoted := _evaluated(text), str):
+    if language in _PYTHON and isinstance(quoted := _evaluated(text), str):
         return quoted
-    if parser in ("hydra", "config file") and text[:1] in ("'", '"'):
-        return _unquoted(text, parser)
-    for kind in sorted(map(element_type, kinds), key=[bool, int, float, str].index):
-        try:
-            return _of_type(text, kind, truth)
-        except ValueError:
-            continue
-    raise ValueError(f"{text!r} is no value of {field.name}")
+    if language in ("hydra", "config file") and text[:1] in ("'", '"'):
+        return _unquoted(text, language)
+    read = _number if language in (FLAGS, *TYPED) and str not in kinds else _of_type
+    known = [bool, int, float, str]
+    for kind in sorted(filter(known.__contains__, map(element_type, kinds)), key=known.index):
+        with suppress(ValueError):
+            return read(text, kind, truth)
+    if language == FLAGS:
+        return _evaluated(text, text)
+    what = "true or false" if kinds == [bool] else "a number such as 5e-4"
+    what = "a whole number such as 1_000" if kinds != [bool] and float not in kinds else what
+    what += ", or leave it empty" if NoneType in field.types else ""
+    stripped = text.strip()
+    raise ValueError(f"{shown(stripped, 60)} is not {what}" if stripped else f"is empty; give {what}")
+
+
+def _is_none(text: str, field: Field, language: str, *, is_text: bool) -> bool:
+    if language == FLAGS:
+        return text in ("None", "none") and text not in (field.choices or ())
+    if language in TYPED and not is_text:  # a space may divide labels
+        text = text.strip()
+        text = "" if text.lower() == "none" else text
+    return NoneType in field.types and text == NONE_TEXTS.get(language, "\0")
 
 
 def _of_type(text: str, kind: Any, truth: tuple[str, str]) -> Any:
@@ -123,21 +162,33 @@ def _of_type(text: str, kind: Any, truth: tuple[str, str]) -> Any:
         return bool(text)
     if text in truth:
         return text == truth[0]
-    if text.lower() in TRUE + FALSE:
-        return text.lower() in TRUE
+    if text.strip().lower() in TRUTHS:
+        return TRUTHS[text.strip().lower()]
     raise ValueError(text)
 
 
-def _unquoted(text: str, parser: str) -> str:
-    if parser == "hydra" and len(text) > 1 and text[0] == text[-1]:
+def _number(text: str, kind: Any, truth: tuple[str, str]) -> Any:
+    """Return the value of a number or truth value as people write them: 1e3 is a whole number too."""
+    if kind is not int or text.strip().lstrip("+-").replace("_", "").isdigit():  # a float rounds beyond 2**53
+        return _of_type(text, kind, truth)
+    if not (number := float(text)).is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
+def _unquoted(text: str, language: str) -> str:
+    if language == "hydra" and len(text) > 1 and text[0] == text[-1]:
         return re.sub(rf"(\\*)({text[0]}|$)", lambda found: found[1][: len(found[1]) // 2] + found[2], text[1:-1])
     return str(_loaded(text))
 
 
-def _list_of(text: str, kind: Any, parser: str, truth: tuple[str, str]) -> tuple[Any, ...] | None:
+def _list_of(text: str, kind: Any, language: str, truth: tuple[str, str]) -> tuple[Any, ...] | None:
     inner = element_type(kind)
-    if parser == "absl":
-        return tuple(_of_type(part, inner, truth) for part in text.split(",")) if text else ()
+    if language in _LISTS:
+        split = shlex.split if language == SHELL else split_names
+        text = text.strip("()[] ") if language == FLAGS and inner is not str else text  # a Python literal
+        parts = (text.split(",") if text else ()) if language == "absl" else split(text)
+        return tuple(from_text(part, Field("", (inner,)), language, truth) for part in parts)
     found = _loaded(text)
     if not isinstance(found, list):
         return None
@@ -151,7 +202,7 @@ def _loaded(text: str) -> Any:
         return text
 
 
-# --- recipes --------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -167,22 +218,3 @@ def join_names(names: Iterable[str]) -> str:
     """Return the text that `split_names` reads as these names."""
     quoted = (name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"' for name in names)
     return ", ".join(quoted)
-
-
-def parse_field(text: str, field: FieldInfo | None) -> Any:
-    """Return the value that a text stands for; the config's validation still has to check it.
-
-    Text fields take the text unchanged, lists of names take comma-separated names, every other field takes a Python
-    literal, in the digits of any script, as `float` reads them. `None` and `none` mean None, `true` and `false` are
-    Python's. Text that is no literal is returned unchanged, so that the validation can name it; so is the text of a
-    name that the config lacks (`field` is None).
-    """
-    annotation = "str" if field is None else str(field.annotation)
-    if text in ("None", "none") and "'none'" not in annotation:
-        return None
-    if "tuple[str, ...]" in annotation:
-        return split_names(text)
-    if "str" in annotation:
-        return text
-    digits = re.sub(r"\d", lambda digit: str(int(digit[0])), text)
-    return _evaluated({"true": "True", "false": "False"}.get(text, digits), text)

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
-from nbtools.script.arguments.arguments import Argument, ScriptArguments
+from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.program_flags import default_folders, guessed_resume, num_epochs
 from nbtools.script.field import Field
 from nbtools.script.resume_arguments import named_checkpoint_in, takes_path, with_checkpoint
 
-
-def declared(*arguments: Argument, parser: str = "argparse") -> ScriptArguments:
-    return ScriptArguments(Path("train.py"), parser, arguments)
+from asking import script_of
 
 
 def argument(flag: str, types: tuple[Any, ...] = (str,), default: object = None, **more: Any) -> Argument:
@@ -36,8 +34,9 @@ def argument(flag: str, types: tuple[Any, ...] = (str,), default: object = None,
     ],
 )
 def test_the_words_follow_from_the_exact_name_of_an_argument(known: list[Argument], sure: str, asked: str) -> None:
-    assert " ".join(guessed_resume([], declared(*known))) == sure
-    assert " ".join(guessed_resume([], declared(*known), is_asked=True)) == asked, "a name that may mean something else"
+    program = script_of(*known, is_complete=False)
+    assert " ".join(guessed_resume([], program)) == sure
+    assert " ".join(guessed_resume([], program, is_asked=True)) == asked, "a name that may mean something else"
 
 
 @pytest.mark.parametrize(
@@ -105,12 +104,12 @@ def test_the_checkpoint_among_arguments_is_found_by_the_words() -> None:
     ],
 )
 def test_the_number_of_epochs_is_that_of_the_words_or_the_default(args: str, found: int) -> None:
-    known = declared(argument("--warmup_epochs", (int,), 2), argument("--epochs", (int,), 10))
+    known = script_of(argument("--warmup_epochs", (int,), 2), argument("--epochs", (int,), 10))
     assert num_epochs(args.split(), known) == found
     assert num_epochs([], None) is None
 
 
 def test_folders_by_default_are_those_that_the_words_leave_out() -> None:
-    known = declared(argument("--out_dir", default="out"), argument("--lr", (float,), 0.1))
+    known = script_of(argument("--out_dir", default="out"), argument("--lr", (float,), 0.1))
     assert default_folders(["--lr", "1"], known) == ["--out_dir", "out"]
     assert default_folders(["--out_dir=x"], known) == default_folders([], None) == []

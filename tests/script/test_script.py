@@ -340,11 +340,7 @@ def test_an_assignment_repeated_is_an_error(project: Project, again: str) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        (
-            "config = MLMPretrainingConfig(",
-            "config = SomeConfig(",
-            "config is built by 'SomeConfig'; nbtools.recipes has MLM",
-        ),
+        ("config = MLMPretrainingConfig(", "config = SomeConfig(", "config is built by 'SomeConfig' instead of MLM"),
         ("launch = Launch(", "launch = dict(", "launch is built by 'dict' instead of Launch"),
         ("config = MLM", "settings = MLM", "is more than a plain script has"),
         (

@@ -1,5 +1,7 @@
 """Rows for the arguments that a program declares: they read and write the words of its command line."""
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +17,7 @@ import ipywidgets as widgets
 from nbtools.errors import ConfigError, NbtoolsError, plural, shown
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.notebook.background import Background, Filling, Guarded
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, FieldRow, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, FieldRow, FormRow
 from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import button
@@ -35,6 +37,9 @@ _FEW = 24
 """Up to this number all arguments are shown; of more, those of the program's own file and the changed ones."""
 _NUM_COLUMNS = 3
 _COMMAND = "sub-command"
+_NAMES_PATH = re.compile(r"data|dir|path|file|folder|root|config|out|save|log|ckpt|checkpoint|train|val|test")
+_IS_PATH = re.compile(r"(?:^|[-_.])(?:dir|path|file|folder|root|out|output)$")
+"""Names of arguments whose value is a path if it looks like one, and always."""
 _WHY_ASK = (
     "A program knows its arguments best: it runs up to its parser, which then answers instead of parsing, in a process "
     f"of its own, with its Python, without GPUs, offline, and for at most {TIME_LIMIT_S:.0f} s. The code above the "
@@ -94,9 +99,9 @@ class WordRows:
         self.rest = FieldRow(rest, guarded(self._edited_rest), is_command=True)
         self.command = widgets.Dropdown(description=_COMMAND, **INPUT_SHAPE)
         self.command.observe(guarded(self._edited), names="value")
-        self._command_row = row(self.command, note_widget())
+        self._command_row = FormRow(Field(_COMMAND), self.command)
         self._body = widgets.VBox(layout={"overflow": "visible"})
-        self.widget = widgets.VBox([self._command_row, self._body], layout={"overflow": "visible"})
+        self.widget = widgets.VBox([self._command_row.widget, self._body], layout={"overflow": "visible"})
 
     def go_to(self, name: str) -> bool:
         """Scroll to the row of a mistake; whether it is one of these rows."""
@@ -122,7 +127,7 @@ class WordRows:
         self.shown, self.rows = found, {}
         with self._filling:
             self.command.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
-        self._command_row.layout.display = "" if found.commands else "none"
+        self._command_row.widget.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
             line = FieldRow(_described(argument), self._guarded(self._edited), is_argument=True)
@@ -202,7 +207,7 @@ class WordRows:
         assert self.shown is not None and self._line is not None
         wrong = {**self._line.mistakes, **wrong}
         command = wrong.pop("", "")
-        mark(self._command_row, command)
+        self._command_row.mark(command)
         self.mistakes = {_COMMAND: command} if command else {}
         self.mistakes |= {f"{self._kind} {name}": why for name, why in wrong.items()}
         self.mistakes |= {self._name: problem} if problem else {}
@@ -244,10 +249,9 @@ class ArgumentRows:
         """
         self._root, self._guarded, self._outer, self._fill_in = root, guarded, outer, fill
         self._read, self._show_again = Background(self._answer, on_read), on_read
-        self._asked: dict[_Question, ScriptArguments] = {}
+        self._told = Background(self._asked, on_read)
         self._question: _Question | None = None
         self._python = self._problem = ""
-        self._is_asking = False
         self.own = WordRows(guarded, "argument", "args", self._take_words)
         self.config = WordRows(guarded, "key", "config_values", self._take_values)
         self._configs: dict[str, tuple[str, ...]] = {}
@@ -288,8 +292,9 @@ class ArgumentRows:
         answer = self._read.answer(self._question) if self._question is not None else None
         found = None
         if self._question is not None and answer is not None:
-            self._python = answer[0].python
-            found = self._asked.get(self._question, answer[0].arguments)
+            self._python, found = answer[0].python, answer[0].arguments
+            if answer[0].consent and found is not None and found.can_ask and not found.is_complete:
+                (found,) = self._told.answer(self._question) or (found,)
         mistakes = answer[0].mistakes if answer else {}
         if found is None:
             self.widget.layout.display = "none"
@@ -300,6 +305,8 @@ class ArgumentRows:
             self._problem = ""
         self.own.show(found, program.args, "" if found.is_complete or not found.parser else "preliminary")
         self._show_config(found, program)
+        for argument in found.arguments:
+            self.own.rows[argument.field.name].tell(_not_found(argument, self.own.value(argument), self._question.cwd))
         self._outer.join(self.own.sections)
         self.own.sections.join(self.config.sections if self.config.shown else None)
         self._offer(found, answer[0].consent)
@@ -401,13 +408,11 @@ class ArgumentRows:
     # --- asking ---
 
     def _offer(self, found: ScriptArguments, consent: bool | None) -> None:
-        """Ask the program if the user lets it and it has not answered, else show the question, or a button for it."""
+        """Show the question whether the program may be asked, or a button for it, until the user lets it."""
         assert self._question is not None and self._question.script is not None
-        wants = found.can_ask and not found.is_complete and self._question not in self._asked
+        wants = found.can_ask and not found.is_complete and not consent
         never = why_never(self._question.script) if wants else ""
-        if wants and consent and not self._is_asking:
-            self._start_asking(self._question)
-        elif wants and consent is None and not never:
+        if wants and consent is None and not never:
             self._show_consent()
         if not wants or consent is not None:
             self._consent.layout.display = "none"
@@ -429,25 +434,19 @@ class ArgumentRows:
             self._read.forget()
             self._show_again()
 
-    def _start_asking(self, question: _Question) -> None:
-        self._is_asking = True
-        threading.Thread(target=self._asking, args=(question,), name="nbtools-ask", daemon=True).start()
-
-    def _asking(self, question: _Question) -> None:
+    def _asked(self, question: _Question) -> ScriptArguments:
+        """Ask a program, and show the time until it answers."""
         assert question.script is not None
         is_done = threading.Event()
         threading.Thread(target=self._tell_time, args=(question.script.name, is_done), daemon=True).start()
         try:
             python = self._interpreter(question, may_run=True)
-            found = ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
+            return ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
         except (NbtoolsError, OSError) as error:
             seen = self.own.shown or ScriptArguments(question.script, "")
-            found = replace(seen, notes=(str(error), *seen.notes))
+            return replace(seen, notes=(str(error), *seen.notes))
         finally:
             is_done.set()
-            self._is_asking = False
-        self._asked[question] = found
-        self._show_again()
 
     def _tell_time(self, name: str, is_done: threading.Event) -> None:
         """Show how long the program has been asked, each second."""
@@ -456,6 +455,18 @@ class ArgumentRows:
             text = f"asking {name} … {time.monotonic() - started:.0f} s of at most {TIME_LIMIT_S:.0f} s"
             self._guarded(partial(self._say, text))()
         self._guarded(partial(self._say, ""))()
+
+
+def _not_found(argument: Argument, value: Any, cwd: Path) -> str:
+    """Return that the path which an argument has is not there from the folder in which the program starts."""
+    if not isinstance(value, str) or argument.field.is_secret or "://" in value or not may_be_path(value):
+        return ""
+    name = argument.field.name.lower()
+    is_file = _NAMES_PATH.search(name) and ("/" in value or Path(value).suffix)
+    is_path = is_file or _IS_PATH.search(name) or value.startswith(("/", "./", "../", "~/")) or value.endswith("/")
+    if not is_path or os.path.lexists(cwd / expanded(value)):
+        return ""
+    return f"{value}: not found" if expanded(value).is_absolute() else f"paths start in {cwd}: {value} not found there"
 
 
 def _described(argument: Argument) -> Field:

@@ -18,7 +18,6 @@ from nbtools.launcher.sbatch import site_defaults
 from nbtools.notebook.background import Filling
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.cluster_row import HERE, JobCheck, launch_values, values_of_rows
-from nbtools.notebook.form.field_rows import mark
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.overwrite import (
     KnownScripts,
@@ -367,7 +366,9 @@ class FormBody:
             words, mistake = state_in_words(self._project.script(self.name), values), ""
         except ConfigError as error:
             words, mistake = "", str(error).partition(": ")[2]
-        mark(self._view.name_row, mistake, help=words)
+        line = self._view.name_row
+        line.field = line.field.replace(help=words)
+        line.mark(mistake)
         return {self._view.name.description: mistake} if mistake else {}
 
     def _allow(self, mistakes: dict[str, str], obstacles: dict[str, str]) -> None:

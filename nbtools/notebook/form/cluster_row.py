@@ -12,7 +12,7 @@ from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.sbatch import check_site, place_job
 from nbtools.machine import slurm
 from nbtools.notebook.background import Background
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, FormRow
 from nbtools.script.field import Field
 from nbtools.script.program import Program
 
@@ -27,12 +27,11 @@ IN_A_JOB = {
 """Unit and help of the fields of `Launch` that are per node with Slurm."""
 
 
-class ClusterField:
+class ClusterField(FormRow):
     """The row of `Launch.cluster`: this machine, or Slurm."""
 
     def __init__(self, field: Field, *on_choice: Callable[[object], None]) -> None:
         """Make the row; each of `on_choice` is called after a choice, in order, with an argument to ignore."""
-        self.field = field
         job = SLURM if slurm.is_available() else f"{SLURM}: needs sbatch, not on the path"
         self.choice = widgets.Dropdown(
             description="where",
@@ -42,28 +41,13 @@ class ClusterField:
         )
         for called in on_choice:
             self.choice.observe(called, names="value")
-        self.widget = row(self.choice, note_widget())
-        self.mark()
+        super().__init__(field, self.choice)
 
     @property
-    def value(self) -> str:
-        """`HERE` or `SLURM`."""
-        return str(self.choice.value)
-
-    @value.setter
-    def value(self, value: str) -> None:
-        self.choice.value = value
-
-    def focus(self) -> None:
-        """Scroll to the choice, which then takes the keys."""
-        self.choice.focus()
-
-    def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show why the choice cannot be launched, or else what it means."""
-        help = (
+    def _help(self) -> str:
+        return (
             "a job of yours, which sbatch submits" if self.value == SLURM else "or a job that sbatch submits to Slurm"
         )
-        mark(self.widget, mistake, was, help)
 
 
 class JobCheck:

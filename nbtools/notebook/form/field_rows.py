@@ -4,22 +4,19 @@ Numbers are text inputs: a bounded number widget clamps silently, while a wrong 
 error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
-import shlex
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import ipywidgets as widgets
 
-from nbtools.errors import shown
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
 from nbtools.script.field import Field
-from nbtools.script.values import join_names, split_names
+from nbtools.script.values import FORM, SHELL, from_text, to_text
 
 LABEL_WIDTH = "204px"
 INPUT_SHAPE = {
@@ -37,7 +34,54 @@ STYLE = f"<style>{_HERE.joinpath('form.css').read_text(encoding='utf-8')}{THEME}
 WITHOUT_KERNEL = f"<style>\n{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
 
 
-class FieldRow:
+class FormRow:
+    """The row of one field: an input, and beside it its unit and help, its earlier value, or its error."""
+
+    def __init__(self, field: Field, line: widgets.DOMWidget, *others: widgets.DOMWidget) -> None:
+        """Put the input `line`, a note and others side by side; on a narrow page the note wraps below the input."""
+        self.field, self._input = field, line
+        self._below: widgets.HTML | None = None
+        self.note = note_widget()
+        """The text beside the input."""
+        self._line = self.widget = row(line, self.note, *others)
+        self.mark()
+
+    @property
+    def value(self) -> Any:
+        """The value that the row shows."""
+        return self._input.value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._input.value = value
+
+    @property
+    def _help(self) -> str:
+        return self.field.help
+
+    def focus(self) -> None:
+        """Scroll to the input, which then takes the keys."""
+        self._input.focus()
+
+    def mark(self, mistake: str = "", was: str = "") -> None:
+        """Show the error of the value, or else its earlier value, its unit and its help."""
+        for name, is_so in (("nbtools-wrong", bool(mistake)), ("nbtools-changed", bool(was) and not mistake)):
+            (self._line.add_class if is_so else self._line.remove_class)(name)
+        before = f"<mark>{escape(was)}</mark> " if was else ""
+        before += f"<i>{escape(self.field.unit)}</i> " if self.field.unit else ""
+        self.note.value = f"<b>{escape(mistake)}</b>" if mistake else before + escape(self._help)
+
+    def tell(self, text: str) -> None:
+        """Show a text below the row; an empty one removes it."""
+        if self._below is None and text:
+            layout = {"flex": "1 1 100%", "margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)"}
+            self._below = widgets.HTML(layout=layout).add_class("nbtools-note")
+        if self._below is not None:
+            self._below.value = escape(text)
+            self._line.children = (*self._line.children[:2], *([self._below] if text else []))
+
+
+class FieldRow(FormRow):
     """The row of one `Field`: parses text into a value, shows the value or its error.
 
     A value that was set and not edited since is returned as the same object, even if the text box shows it
@@ -60,24 +104,32 @@ class FieldRow:
             is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
             is_argument: whether it is an argument of a program: a list is written as in a shell, others with commas.
         """
-        self._split: Callable[[str], Iterable[str]] = shlex.split if is_argument else split_names
-        self._join: Callable[[list[str]], str] = shlex.join if is_argument else join_names
+        self._language = SHELL if is_argument or is_command else FORM
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
-        self._note = note_widget()
-        self.widget = row(self._note)
-        self._draw(field)
+        given, line = self._drawn(field)
+        super().__init__(field, line)
+        self._input = given
 
     def _draw(self, field: Field) -> None:
         self.field = field
-        self._options = _options_of(field)
-        self._words = () if self._options is not None else field.choices or ()
-        self._input = self._make_input()
-        self._input.observe(self._on_edit, names="value")
-        self.widget.children = (self._labelled(), self._note)
+        self._input, line = self._drawn(field)
+        self._line.children = (line, self.note)
         answers_beside_cells(self.widget)
         self.mark()
+
+    def _drawn(self, field: Field) -> tuple[widgets.DOMWidget, widgets.DOMWidget]:
+        """Return a new input, and the line in which it stands with its label."""
+        self._options = _options_of(field)
+        given = self._make_input(field)
+        given.observe(self._on_edit, names="value")
+        # A Checkbox puts its own description to the right of the box, out of the column of labels.
+        if not isinstance(given, widgets.Checkbox):
+            return given, given
+        label = widgets.HTML(escape(field.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
+        label.add_class("nbtools-label")
+        return given, widgets.HBox([label, given], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
 
     def offer(self, choices: tuple[Any, ...] | None) -> None:
         """Offer `choices` in place of typing, such as the columns of a table; None for what the field declares."""
@@ -103,13 +155,12 @@ class FieldRow:
             self._draw(self.field.replace(is_secret=True))
             self.value = value
 
-    def _make_input(self) -> widgets.DOMWidget:
-        field = self.field
+    def _make_input(self, field: Field) -> widgets.DOMWidget:
         source = f" ({field.source})" if field.source else ""
         shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
             return widgets.Dropdown(
-                options=[(self._label(option), _entry(option)) for option in self._options], **shared
+                options=[(_label(field, option), _entry(option)) for option in self._options], **shared
             )
         if field.choices and any(get_origin(kind) is tuple for kind in field.types):
             return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
@@ -120,24 +171,11 @@ class FieldRow:
         empty = field.default_text or ("none" if NoneType in field.types else "")
         if field.is_secret:
             return widgets.Password(placeholder=empty, **shared)
-        if self._words:
-            words = [word for word in self._words if isinstance(word, str)]
+        if field.choices:
+            words = [word for word in field.choices if isinstance(word, str)]
             return widgets.Combobox(options=words, placeholder=empty, **shared)
         # A text may be a path, which is looked up when it is written to its end: with Enter, or in the next input.
         return widgets.Text(placeholder=empty, continuous_update=str not in field.types, **shared)
-
-    def _labelled(self) -> widgets.DOMWidget:
-        # A Checkbox puts its own description to the right of the box, out of the column of labels.
-        if not isinstance(self._input, widgets.Checkbox):
-            return self._input
-        label = widgets.HTML(escape(self.field.name), layout={"width": LABEL_WIDTH, "margin": "0 8px 0 0"})
-        label.add_class("nbtools-label")
-        return widgets.HBox([label, self._input], layout={**INPUT_SHAPE["layout"], "margin": "2px"})
-
-    def _label(self, option: Any) -> str:
-        if option is not None:
-            return str(option)
-        return f"not set ({self.field.default_text})" if self.field.default_text else "none"
 
     @property
     def value(self) -> Any:
@@ -150,26 +188,23 @@ class FieldRow:
             return None if entry == NONE else entry
         if isinstance(self._input, widgets.SelectMultiple):
             return None if not entry and NoneType in self.field.types else entry
-        if entry in self._words:
-            return entry
-        if self._is_command:
-            return tuple(unmasked(shlex.split(entry), self._given[0] if self._given else ()))  # or an open quotation
         if not isinstance(self._input, widgets.Text):
             return entry
         if self.is_missing:
             raise ValueError("is required")
-        return parse_value(entry, self.field.types, self._split)
+        value = from_text(entry, self.field, self._language)
+        return tuple(unmasked(value, self._given[0] if self._given else ())) if self._is_command else value
 
     @value.setter
     def value(self, value: Any) -> None:
-        written = shlex.join(masked(value)) if self._is_command else _written(value, self._join)
+        written = to_text(masked(value) if self._is_command else value, self._language)
         entry = written if isinstance(self._input, widgets.Text) else _entry(value)
         if isinstance(self._input, widgets.SelectMultiple):
             entry = value or ()
             self._input.options = (*self._input.options, *(item for item in entry if item not in self._input.options))
         if self._options is not None:
-            known = [(self._label(option), _entry(option)) for option in self._options]
-            known += [] if entry in dict(known).values() else [(self._label(value), entry)]
+            known = [(_label(self.field, option), _entry(option)) for option in self._options]
+            known += [] if entry in dict(known).values() else [(_label(self.field, value), entry)]
             if known != [*self._input.options]:
                 self._input.options = known
         self._given = (value, entry)  # first: setting the input calls `on_edit`, which reads the value
@@ -184,21 +219,12 @@ class FieldRow:
         """Enter a text as a person would."""
         self._input.value = text
 
-    def focus(self) -> None:
-        """Scroll to the input, which then takes the keys."""
-        self._input.focus()
 
-    def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show the error of the value, or else its unit and help and its earlier value."""
-        mark(self.widget, mistake, was, self.field.help, self.field.unit)
-
-
-class GPUField:
+class GPUField(FormRow):
     """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
 
     def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
         """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
-        self.field = field
         self._gpus = dict(gpus)
         self._mode = widgets.Dropdown(
             description="gpus",
@@ -210,13 +236,16 @@ class GPUField:
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
         self._on_edit = on_edit
         self._given: tuple[int, ...] = ()
-        self._line = row(self._mode, note_widget())
+        super().__init__(field, self._mode)
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
         for index, label in self._gpus.items():
             self._add_box(index, label)
         self._mode.observe(self._fold, names="value")
         self._mode.observe(on_edit, names="value")
-        self.mark()
+
+    @property
+    def _help(self) -> str:
+        return f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
 
     def _add_box(self, index: int, label: str) -> None:
         box = widgets.Checkbox(description=label, indent=False, layout={"width": "auto"})
@@ -255,15 +284,6 @@ class GPUField:
             box.value = index in (value or ())
         self._mode.value = "chosen" if value else "auto" if value is None else "cpu"
 
-    def focus(self) -> None:
-        """Scroll to the choice, which then takes the keys."""
-        self._mode.focus()
-
-    def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show the error of the choice, or else the number of GPUs and the earlier choice."""
-        have = f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
-        mark(self._line, mistake, was, have)
-
 
 def note_widget() -> widgets.HTML:
     """Make the text beside an input."""
@@ -276,72 +296,18 @@ def row(*children: widgets.DOMWidget) -> widgets.HBox:
     return widgets.HBox(children, layout=layout).add_class("nbtools-row")
 
 
-def mark(line: widgets.HBox, mistake: str, was: str = "", help: str = "", unit: str = "") -> None:
-    """Show in the note of a row, its second child, the error of its value, or else its earlier value, unit and help."""
-    note = line.children[1]
-    for name, is_so in (("nbtools-wrong", bool(mistake)), ("nbtools-changed", bool(was) and not mistake)):
-        (line.add_class if is_so else line.remove_class)(name)
-    if mistake:
-        note.value = f"<b>{escape(mistake)}</b>"
-    else:
-        before = f"<mark>{escape(was)}</mark> " if was else ""
-        note.value = before + (f"<i>{escape(unit)}</i> " if unit else "") + escape(help)
-
-
-_TRUTH = {"true": True, "false": False, "yes": True, "no": False}
-
-
-def parse_value(text: str, kinds: tuple[Any, ...], split: Callable[[str], Iterable[str]] = split_names) -> Any:
-    """Parse typed text into a value of one of `kinds`: numbers, texts, truth values, None, tuples.
-
-    The config checks the bounds; `split` divides the text of a tuple.
-
-    Raises:
-        ValueError: no kind fits; the message says what is allowed.
-    """
-    stripped = text.strip()
-    if NoneType in kinds and not (text if str in kinds else stripped):  # a space may divide labels
-        return None
-    if str in kinds:
-        return int(stripped) if int in kinds and stripped.isdecimal() else text
-    if several := next((kind for kind in kinds if get_origin(kind) is tuple), None):
-        return tuple(parse_value(item, get_args(several)[:1]) for item in split(text))
-    if bool in kinds and stripped.lower() in _TRUTH:
-        return _TRUTH[stripped.lower()]
-    if stripped.lower() == "none" and NoneType in kinds:
-        return None
-    if kinds == (bool,):
-        raise ValueError(f"{shown(stripped, 60)} is not true or false")
-    what = "a number such as 5e-4" if float in kinds else "a whole number such as 1_000"
-    what += ", or leave it empty" if NoneType in kinds else ""
-    if not stripped:
-        raise ValueError(f"is empty; give {what}")
-    with suppress(ValueError):
-        number = float(stripped)
-        if float in kinds:
-            return number
-        # int(stripped) first: a float rounds beyond 2**53. 1e3 is a whole number too.
-        if stripped.lstrip("+-").replace("_", "").isdigit():
-            return int(stripped)
-        if number.is_integer():
-            return int(number)
-    raise ValueError(f"{shown(stripped, 60)} is not {what}")
-
-
-def _written(value: Any, join: Callable[[list[str]], str]) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return join([_written(item, join) for item in value])
-    return value if isinstance(value, str) else repr(value)
-
-
 def _options_of(field: Field) -> tuple[Any, ...] | None:
     """Return all allowed values if they are few."""
     if field.is_closed:
         return field.choices
     is_truth = {*field.types} - {NoneType} == {bool}
     return (True, False, None) if is_truth and (NoneType in field.types or field.default is None) else None
+
+
+def _label(field: Field, option: Any) -> str:
+    if option is not None:
+        return str(option)
+    return f"not set ({field.default_text})" if field.default_text else "none"
 
 
 def _entry(option: Any) -> Any:

@@ -17,14 +17,14 @@ from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import program_list
 from nbtools.notebook.form.cluster_row import IN_A_JOB, SLURM, ClusterField
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, NONE, STYLE, FieldRow, GPUField, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, NONE, STYLE, FieldRow, FormRow, GPUField
 from nbtools.notebook.form.launch_bar import LaunchBar
-from nbtools.notebook.form.sections import FormRow, Section, Sections
+from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import button
 from nbtools.project import check_name, plain_name
 from nbtools.recipes import Preset, Recipe
-from nbtools.script.field import fields_of
+from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
 
 
@@ -51,12 +51,13 @@ class FormLayout:
         """Why presets cannot be launched on this machine, by name."""
         presets = [("none", NONE), *((f"{key}: {need}" if need else key, key) for key, need in needs.items())]
         self.preset = widgets.Dropdown(description="preset", options=presets, value=preset or NONE, **INPUT_SHAPE)
-        self.preset_note = note_widget()
         self.reset = button("Reset", "undo", "Restore the values of the preset")
+        self._preset_row = FormRow(Field("preset"), self.preset, self.reset)
+        self.preset_note = self._preset_row.note
         label = "script" if recipe else "name"
         self.name = widgets.Text(value=name, description=label, placeholder="name of the script", **INPUT_SHAPE)
         self.name.observe(on_edit, names="value")
-        self.name_row = row(self.name, note_widget())
+        self.name_row = FormRow(Field(label), self.name)
         self._launch = fields_of(Launch)
         self._own = fields_of(recipe.config_class if recipe else Program)
         records = self._own | self._launch | fields_of(Slurm) | fields_of(StopOn)
@@ -109,8 +110,8 @@ class FormLayout:
 
     def arrange(self, summary: widgets.DOMWidget, question: widgets.DOMWidget) -> widgets.VBox:
         """Return the whole form."""
-        preset = [row(self.preset, self.preset_note, self.reset)] if self._has_presets else []
-        head = widgets.GridBox([*preset, self.name_row]).add_class("nbtools-columns")
+        preset = [self._preset_row.widget] if self._has_presets else []
+        head = widgets.GridBox([*preset, self.name_row.widget]).add_class("nbtools-columns")
         self.bar.question.children = (question,)
         arguments = [self.arguments.widget] if self.arguments else []
         sections = (self.sections.first, self.sections.bar, *arguments, self.sections.columns)
@@ -153,7 +154,7 @@ class FormLayout:
     @property
     def is_for_slurm(self) -> bool:
         """Whether the run is a Slurm job."""
-        return self.cluster.value == SLURM
+        return bool(self.cluster.value == SLURM)
 
     def _follow_where(self) -> None:
         for name, (unit, help) in IN_A_JOB.items():

@@ -1,6 +1,7 @@
 """The script on disk compared with the form: differences, authorship, and the question before it is replaced."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from nbtools.notebook.widgets import button
 from nbtools.project import file_digest
 from nbtools.rundir.secret_values import shown_masked
 from nbtools.script.program import Program
-from nbtools.script.script import differences, parse_script
+from nbtools.script.script import Script, differences, parse_script
 
 
 class KnownScripts:
@@ -42,9 +43,7 @@ class KnownScripts:
 
 def differs(path: Path, content: TrainConfig | Program, launch: Launch) -> list[tuple[str, Any, Any]] | None:
     """Return (field, value in the script, value in the form) per difference; None for an unreadable script."""
-    try:
-        script = parse_script(path)
-    except ScriptError:
+    if (script := _parsed(path)) is None:
         return None
     if type(script.content) is not type(content):
         return [("recipe", type(script.content).__name__, type(content).__name__)]
@@ -53,11 +52,14 @@ def differs(path: Path, content: TrainConfig | Program, launch: Launch) -> list[
 
 def is_outdated(path: Path) -> bool:
     """Whether an earlier nbtools wrote the script at `path`, without fields that the recipe has now."""
-    try:
-        script = parse_script(path)
-    except ScriptError:
-        return False
-    return bool(script.lacks) and not script.hand_edited
+    script = _parsed(path)
+    return script is not None and bool(script.lacks) and not script.hand_edited
+
+
+def _parsed(path: Path) -> Script | None:
+    with suppress(ScriptError):
+        return parse_script(path)
+    return None
 
 
 def in_words(path: Path, content: TrainConfig | Program, launch: Launch) -> str:

@@ -4,27 +4,12 @@ A toggle shows and hides boxes: Accordion and Tab do not work everywhere (Colab)
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
 
 import ipywidgets as widgets
 
 from nbtools.errors import plural
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, FormRow, note_widget, row
 from nbtools.script.field import Field
-
-
-class FormRow(Protocol):
-    """The row of one field: it parses a value, and shows it or its error."""
-
-    field: Field
-    widget: widgets.Box
-    value: Any
-
-    def mark(self, mistake: str = "", was: str = "") -> None:
-        """Show the error of the value, or else its unit and help and its earlier value."""
-
-    def focus(self) -> None:
-        """Scroll to the input, which then takes the keys."""
 
 
 class Section:

@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError, message_of
 from nbtools.launcher.resume import config_of, named_checkpoint
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, mark, note_widget, row
+from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, FormRow, note_widget, row
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.media_view import FramesPart
@@ -22,7 +22,7 @@ from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
-from nbtools.script.field import fields_of
+from nbtools.script.field import Field, fields_of
 from nbtools.settings import errors_by_field
 
 _LATEST = ""
@@ -112,8 +112,8 @@ class Playground(LiveView):
         heading = f"{STYLE}<h3>{escape(title)}</h3><p>{escape(self.run.id)}</p>"
         buttons = row(self._go, self._stop, self._copy)
         buttons.layout.margin = "12px 0 4px"
-        chosen = row(self._checkpoint, note_widget())
-        mark(chosen, "", help="Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile.")
+        told = "Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile."
+        chosen = FormRow(Field("checkpoint", help=told), self._checkpoint).widget
         children = [widgets.HTML(heading), self._input, row(hint), chosen, *basic, self._more, self._folded]
         self.widget = widgets.VBox(
             [*children, buttons, self._status, self._command, self._answers, self._frames.widget]

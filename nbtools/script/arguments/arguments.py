@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.secret_values import MASK, is_secret, masked, without_secrets
 from nbtools.script.field import Field
-from nbtools.script.values import element_type, is_list, to_text
+from nbtools.script.values import element_type, from_text, is_list, to_text
 
 Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value", "pair"]
 """How words become a value: `--lr 1e-3`; `--fp16`; `--no-cache`; `--x`/`--no-x`; one flag per value; `-vv`;
@@ -59,6 +59,27 @@ class Argument:
     def takes_value(self) -> bool:
         """Whether words follow the flag."""
         return self.action in ("store", "append", "pair")
+
+    def value_of(self, texts: Sequence[str], parser: str, before: Any) -> Any:
+        """Return the value that the texts behind its flag stand for, after an earlier value; ValueError if there is
+        none."""
+        field, is_fixed = self.field, isinstance(self.nargs, int)
+        item = field.replace(types=tuple(map(element_type, field.types)))
+        if self.action == "append" and self.nargs is not None:
+            return (*before, shlex.join(texts))
+        if self.nargs in ("*", "+", "...") or is_fixed:
+            value = tuple(from_text(text, item, parser, self.truth) for text in texts)
+            if value == (None,):
+                return None
+            if (self.nargs == "+" and not value) or (is_fixed and len(value) != self.nargs):
+                raise ValueError(f"takes {self.nargs} values, {len(value)} given")
+            return value
+        if self.nargs == "?" and not texts:
+            return self.const
+        [text] = texts
+        if self.action == "append":
+            return (*before, from_text(text, item, parser, self.truth))
+        return from_text(text, field, self.language(parser), self.truth)
 
     @property
     def takes(self) -> str:
@@ -227,15 +248,15 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
     required = item.get("is_required") is True
     default, text = _tuples(item.get("default")), "" if required else str(item.get("default_text") or "")
-    if (shown := item.get("shown_default")) is not None and not required:
-        default, text = _from_shown(str(shown), kinds, item, is_list), ""
     choices = None if item.get("choices") is None else tuple(map(_tuples, item["choices"]))
     if is_list and default is not None and not isinstance(default, tuple):
         default = (default,)
     types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
     if choices is not None and not is_list and action != "count":
         types = ()
-    if item.get("is_optional") or (default is None and not required and not text):
+    is_shown = item.get("shown_default") is not None and not required
+    text = "" if is_shown else text
+    if item.get("is_optional") or (default is None and not required and not text and not is_shown):
         types = (*types, NoneType)
         if choices is not None and not is_list and None not in choices:
             choices = (*choices, None)
@@ -247,7 +268,13 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     flags = tuple(sorted(flags, key=lambda flag: not flag.startswith("--")))
     field, exclusive = made_field(str(item["name"]), **told), str(item.get("exclusive") or "")
     const = _tuples(item.get("const", True))
-    return Argument(field, flags, negative, action, nargs, exclusive, command, const, (true, false))
+    found = Argument(field, flags, negative, action, nargs, exclusive, command, const, (true, false))
+    if not is_shown:
+        return found
+    default = str(item["shown_default"])
+    with contextlib.suppress(ValueError):
+        default = found.value_of(default.split() if is_list else [default], "tyro", ())
+    return replace(found, field=made_field(str(item["name"]), **told | {"default": default}))
 
 
 def as_key(argument: Argument) -> Argument:
@@ -262,24 +289,6 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
         return value
     return repr(value)
-
-
-def _from_shown(text: str, kinds: Sequence[type], item: Mapping[str, Any], is_list: bool) -> Any:
-    """Return the default that tyro shows in a help text."""
-    if text == "None" and item.get("is_optional"):
-        return None
-    if is_list:
-        return tuple(_value(word, kinds) for word in text.split())
-    return text if text in (item.get("choices") or ()) else _value(text, kinds)
-
-
-def _value(text: str, kinds: Sequence[type]) -> Any:
-    if bool in kinds and text in ("True", "False"):
-        return text == "True"
-    for kind in (kind for kind in (int, float) if kind in kinds):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def made_field(name: str, **settings: Any) -> Field:

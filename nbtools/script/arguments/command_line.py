@@ -48,10 +48,9 @@ class CommandLine:
                 value = values.get(name, self._value(argument))
                 is_gone = value is None and argument.field.is_required
                 words = [] if is_gone else self.script.written(argument, value)
-                parts = self._with_words(parts, argument, path, words)
-        parts = self._behind_dashes(parts, path, used)
+                parts = self._with_words(parts, argument, words)
         found = [word for part in parts for word in part.words]
-        if _owners(parse_words(self.script, found).parts) != _owners(parts):
+        if not self._are_read(parts):
             raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
         return found
 
@@ -135,61 +134,42 @@ class CommandLine:
         named = [Part((path[last],), path[: last + 1]) for last in range(depth, len(path))]
         return [*kept, *named, *(replace(part, command=path) for part in unknown)]
 
-    def _with_words(
-        self, parts: Sequence[Part], argument: Argument, path: tuple[str, ...], words: Sequence[str]
-    ) -> list[Part]:
-        """Return the parts with other words for an argument, in the place of its last ones or where it may stand."""
+    def _with_words(self, parts: Sequence[Part], argument: Argument, words: Sequence[str]) -> list[Part]:
+        """Return the parts with other words for an argument: in the place of its last ones, else where the parser reads
+        them as its own, and all others as before."""
         name = argument.field.name
         others = [part for part in parts if name not in part.names]
         own = [index for index, part in enumerate(parts) if name in part.names]
         if not words:
             return others
-        place = own[-1] - len(own) + 1 if own else self._place(others, argument)
+        level = [each for each in self.script.arguments if each.command == argument.command]
+        positional = {each.field.name for each in level if not each.flags}
+        first = sum(len(part.command) < len(argument.command) for part in others) + bool(argument.command)
+        end = sum(len(part.command) <= len(argument.command) for part in others)
+        # Positional values come first, where no option takes them. Options come last, but before unknown pairs, and not
+        # between positional values: argparse reads those that are adjacent together.
+        places = [i for i in range(first, end) if i == first or not positional & {*others[i - 1].names}]
+        places = [end, *reversed(places)] if argument.flags else [*range(first, end + 1)]
+        if argument.action != "pair" and any(each.action == "pair" for each in level):
+            places.sort()
+        places = [own[-1] - len(own) + 1, *places] if own else places
         if self.script.parser in _READS_CONFIGS and not name.endswith("config"):  # a later file would win
             configs = (i for i, part in enumerate(others, 1) if part.names and part.names[-1].endswith("config"))
-            place = max([place, *configs])
-        return [*others[:place], Part(tuple(words), argument.command, (name,)), *others[place:]]
+            after = max(configs, default=0)
+            places = [max(place, after) for place in places]
+        new = Part(tuple(words), argument.command, (name,))
+        found = [[*others[:place], new, *others[place:]] for place in places]
+        if not argument.flags:  # one begins with a dash: all follow two dashes
+            values = [part for part in found[0] if part.command == argument.command and positional & {*part.names}]
+            options = [part for part in found[0] if part not in values and part.words != ("--",)]
+            found.append([*options, Part(("--",), argument.command), *values])
+        return next(filter(self._are_read, found), found[0])
 
-    def _place(self, parts: Sequence[Part], argument: Argument) -> int:
-        """Return where a new argument goes: positional ones first, for an option with nargs="+" would take them."""
-        level = [each for each in self.script.arguments if each.command == argument.command]
-        positional = [each.field.name for each in level if not each.flags]
-        pairs = {each.field.name for each in level if each.action == "pair"}
-        takes_rest = pairs | {each.field.name for each in level if each.nargs == "..."}
-        first = sum(len(part.command) < len(argument.command) for part in parts) + bool(argument.command)
-        end = sum(len(part.command) <= len(argument.command) for part in parts)
-        if not argument.flags:
-            before = {*positional[: positional.index(argument.field.name)]}
-            own = [index for index in range(first, end) if before & {*parts[index].names}]
-            return own[-1] + 1 if own else end if takes_rest else first
-        if argument.field.name in takes_rest:
-            return end
-        # In front of `--`, and of an argument that takes all words behind it. Not between positional values: argparse
-        # reads those that are adjacent together.
-        late = (
-            i
-            for i in range(first, end)
-            if takes_rest & {*parts[i].names}
-            or parts[i].words == ("--",)
-            or (pairs and not parts[i].is_read and not parts[i].words[0].startswith("-"))  # the key of a pair
-        )
-        place = next(late, end)
-        while first < place < end and {*positional} & {*parts[place - 1].names}:
-            place -= 1
-        return place
-
-    def _behind_dashes(self, parts: Sequence[Part], path: tuple[str, ...], used: Mapping[str, Argument]) -> list[Part]:
-        """Return the parts with all positional values behind `--`, if one of them begins with a dash."""
-        own = [part for part in parts if part.command == path]
-        mark = next((part for part in own if part.words == ("--",)), None)
-        before = own[: own.index(mark)] if mark else own
-        values = [part for part in own if part.names and not used[part.names[0]].flags]
-        if not any(
-            part in before and used[part.names[0]].nargs != "..." and any(map(looks_like_flag, part.words))
-            for part in values
-        ):
-            return list(parts)
-        return [*(part for part in parts if part not in values and part != mark), Part(("--",), path), *values]
+    def _are_read(self, parts: Sequence[Part]) -> bool:
+        """Whether the parser takes each word for what the parts say."""
+        read = parse_words(self.script, [word for part in parts for word in part.words]).parts
+        owners = ([(part.names, part.command) for part in each for _ in part.words] for each in (parts, read))
+        return next(owners) == next(owners)
 
 
 def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
@@ -197,8 +177,3 @@ def parse_words(script: ScriptArguments, words: Sequence[str]) -> CommandLine:
     reader = WordReader(script)
     reader.read(list(words))
     return CommandLine(script, tuple(reader.parts), reader.values, reader.command)
-
-
-def _owners(parts: Sequence[Part]) -> list[object]:
-    """Return of each word what it belongs to."""
-    return [(part.names, part.command) for part in parts for _ in part.words]

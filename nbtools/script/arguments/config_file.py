@@ -102,7 +102,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def keys_of_config(path: Path, label: str) -> ScriptArguments | None:
     """Return the keys of a config as arguments `a.b=value`; None if it is no YAML, JSON or TOML file with keys."""
-    if path.suffix not in _SUFFIXES or not path.is_file() or (config := load_config(path)) is None:
+    if path.suffix not in _SUFFIXES or (config := load_config(path)) is None:
         return None
     found = []
     for name, value in _leaves(config):
@@ -130,7 +130,7 @@ def _types_of(value: Any) -> tuple[Any, ...]:
 def changed_config(path: Path, words: Sequence[str]) -> str:
     """Return the text of a config with the values of words such as `optim.lr=0.1`; its comments are lost; ConfigError
     if there is no such config, or no such key in it."""
-    keys, config = keys_of_config(path, path.name), load_config(path) if path.is_file() else None
+    keys, config = keys_of_config(path, path.name), load_config(path)
     if keys is None or config is None:
         raise ConfigError(f"config_file={path}: is no YAML, JSON or TOML file with keys; give one, or no config_values")
     line = parse_words(keys, words)

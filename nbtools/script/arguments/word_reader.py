@@ -1,12 +1,10 @@
 """`WordReader`: reads a command line as a script's parser does, and keeps which words belong to which argument."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nbtools.script.arguments.arguments import NUMBER, REPLACING, Argument, ScriptArguments, is_short
-from nbtools.script.values import from_text
 
 _ABBREVIATING = ("argparse", "HfArgumentParser", "jsonargparse", "LightningCLI")
 _COUNTS = {"?": (0, 1), "+": (1, 1_000_000), "*": (0, 1_000_000), "...": (0, 1_000_000)}
@@ -153,37 +151,13 @@ class WordReader:
 
     def _store(self, argument: Argument, texts: Sequence[str]) -> bool:
         """Keep the value that texts stand for; False if there is none."""
-        name, field, is_fixed = argument.field.name, argument.field, isinstance(argument.nargs, int)
+        name, field = argument.field.name, argument.field
+        first = () if self._parser in REPLACING else tuple(field.default or ()) if argument.action == "append" else ()
         try:
-            if argument.action == "append":
-                several = argument.nargs is not None
-                item = shlex.join(texts) if several else self._value(argument, *texts)
-                first = () if self._parser in REPLACING else tuple(field.default or ())
-                value: Any = (*self.values.get(name, first), item)
-            elif argument.nargs in ("*", "+", "...") or is_fixed:
-                value = tuple(self._element(argument, text) for text in texts)
-                if value == (None,):
-                    value = None
-                elif (argument.nargs == "+" and not value) or (is_fixed and len(value) != argument.nargs):
-                    return False
-            elif not texts:
-                value = argument.const if argument.nargs == "?" else self._value(argument, *texts)
-            else:
-                value = self._value(argument, *texts)
-        except (ValueError, TypeError):
+            self.values[name] = argument.value_of(texts, self._parser, self.values.get(name, first))
+        except ValueError:
             return False
-        self.values[name] = value
         return True
-
-    def _value(self, argument: Argument, text: str) -> Any:
-        if argument.action == "append":
-            return self._element(argument, text)
-        return from_text(text, argument.field, argument.language(self._parser), argument.truth)
-
-    def _element(self, argument: Argument, text: str) -> Any:
-        field = argument.field
-        types = tuple(kind.__args__[0] if hasattr(kind, "__args__") else kind for kind in field.types)
-        return from_text(text, field.replace(types=types), self._parser, argument.truth)
 
     def _path(self, word: str) -> tuple[str, ...]:
         return (*self.command, self._aliases.get((*self.command, word), word))

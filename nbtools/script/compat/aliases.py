@@ -9,10 +9,10 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel
-
 from nbtools.errors import ConfigError, shown
-from nbtools.script.values import parse_field
+from nbtools.script.field import Field, fields_of
+from nbtools.script.values import FLAGS, TRUTHS, from_text
+from nbtools.settings import Settings
 
 _OLDER_NAMES = {
     "dataset": "data_dir data_path train_file", "val_data": "validation_file", "validation_share": "share_val",
@@ -110,14 +110,13 @@ SWITCHES: Mapping[str, tuple[str, str, str]] = {
 }
 """Older switch -> field, and its value when the switch is on, and when it is off."""
 
-TRUTHS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 def assigned(
-    cls: type[BaseModel], texts: Iterable[str], base: Mapping[str, Any] = MappingProxyType({})
+    cls: type[Settings], texts: Iterable[str], base: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them;
     ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks. `base` has the values that
@@ -142,13 +141,13 @@ def assigned(
     return values
 
 
-def is_quotient(cls: type[BaseModel], name: str) -> bool:
+def is_quotient(cls: type[Settings], name: str) -> bool:
     """Return whether a name means a field by its quotient with another."""
     return (plain := name.replace("-", "_")) in QUOTIENTS and plain not in cls.model_fields
 
 
 def quotient(
-    cls: type[BaseModel], name: str, text: str, given: Mapping[str, Any], base: Mapping[str, Any]
+    cls: type[Settings], name: str, text: str, given: Mapping[str, Any], base: Mapping[str, Any]
 ) -> tuple[str, Any]:
     """Return the field and its value for a number that another field's value divides.
 
@@ -179,14 +178,19 @@ def quotient(
     return field, whole
 
 
-def translated_value(cls: type[BaseModel], name: str, text: str) -> tuple[str, Any]:
+def translated_value(cls: type[Settings], name: str, text: str) -> tuple[str, Any]:
     """Return the field of `cls` that a name means, and the value that a text means for it, not yet validated;
     ConfigError if the name is an older one for a field that `cls` lacks."""
     field, translated_text = translated(cls, name, text)
-    return field, None if translated_text is None else parse_field(translated_text, cls.model_fields.get(field))
+    return field, None if translated_text is None else flag_value(cls, field, translated_text)
 
 
-def translated(cls: type[BaseModel], name: str, text: str | None) -> tuple[str, str | None]:
+def flag_value(cls: type[Settings], name: str, text: str) -> Any:
+    """Return the value of the text of a field's flag; the text for a field that `cls` lacks."""
+    return from_text(text, fields_of(cls).get(name, Field(name)), FLAGS)
+
+
+def translated(cls: type[Settings], name: str, text: str | None) -> tuple[str, str | None]:
     """Return the field of `cls` that a name means, and its value in the field's own words.
 
     The name has dashes or underscores; `text` is None for a flag without a value.

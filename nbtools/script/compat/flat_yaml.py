@@ -13,6 +13,7 @@ import yaml
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, did_you_mean, shown
 from nbtools.script.compat import aliases
+from nbtools.script.values import TRUTHS
 from nbtools.settings import errors_by_field
 
 LARGEST_BYTES = 2**18
@@ -142,7 +143,7 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]
 def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the field and its value, given those of other fields; ConfigError with the reason if there is none."""
     name = key.replace("-", "_")
-    says_off = isinstance(value, yaml.ScalarNode) and aliases.TRUTHS.get(value.value.lower()) is False
+    says_off = isinstance(value, yaml.ScalarNode) and TRUTHS.get(value.value.lower()) is False
     if says_off and aliases.ENABLES.get(name) in cls.model_fields:
         return aliases.ENABLES[name], None
     if name in aliases.IGNORED:

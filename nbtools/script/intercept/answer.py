@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 import typing
-from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 Described = typing.Dict[str, Any]
@@ -18,6 +17,10 @@ Described = typing.Dict[str, Any]
 
 SETTINGS: Described = {}
 """Settings of the caller: script, module, start, cwd, root, folder, result, nonce, parent and timeout_s."""
+ARGUMENTS: list[Described] = []
+"""All arguments that were found."""
+COMMANDS: list[list[str]] = []
+"""Paths of the sub-commands."""
 NEEDS_COMMAND: list[list[str]] = []
 """Paths of the commands that a sub-command must follow."""
 ALIASES: list[Any] = []
@@ -45,15 +48,13 @@ DUMPS = json.dumps
 """The function itself: the program may change its module."""
 
 
-def finish(
-    library: str, arguments: Sequence[Described], commands: Iterable[Sequence[str]] = (), refuses_others: bool = False
-) -> NoReturn:
-    """Write the arguments and end the process, so that nothing of the program runs after its parser."""
+def finish(library: str, refuses_others: bool = False) -> NoReturn:
+    """Write what was found and end the process, so that nothing of the program runs after its parser."""
     try:
         own = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
         files = dict.fromkeys(os.path.realpath(path) for path in [*own, *OPENED] if path)
         kept = [path for path in files if is_own_file(path)][:MOST_FILES]
-        found = dict(arguments=arguments, commands=list(commands), aliases=ALIASES, needs_command=NEEDS_COMMAND)
+        found = dict(arguments=ARGUMENTS, commands=COMMANDS, aliases=ALIASES, needs_command=NEEDS_COMMAND)
         write_result(state="parsed", parser=library, files=kept, refuses_others=refuses_others, **found)
     finally:
         os._exit(0)

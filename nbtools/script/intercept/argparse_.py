@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 from . import answer
@@ -95,12 +95,14 @@ def finish_recorded(is_whole: bool = False) -> None:
     """Write the arguments of all parsers that were recorded, and end the process; return if there are none."""
     if not RECORDED:
         return
-    arguments, commands = describe_parsers(RECORDED)
+    for parser in RECORDED:
+        describe_parser(parser, ())
+    arguments = answer.ARGUMENTS
     if arguments and arguments[-1]["nargs"] == "..." and not arguments[-1]["flags"]:
         arguments[-1:] = pairs() or arguments[-1:]
     is_hf = any("HfArgumentParser" in class_names(parser) for parser in RECORDED)
     library, refuses = "HfArgumentParser" if is_hf else "argparse", is_whole and len(RECORDED) == 1
-    answer.finish(library, arguments, commands, refuses)
+    answer.finish(library, refuses)
 
 
 def pairs() -> list[Described]:
@@ -167,19 +169,8 @@ def is_argument(action: Any) -> bool:
     return "--help" not in action.option_strings and not {"_HelpAction", "_VersionAction"} & set(class_names(action))
 
 
-def describe_parsers(parsers: Iterable[Any]) -> tuple[list[Described], list[list[str]]]:
-    """Return the arguments and the sub-commands of parsers that read one command line."""
-    arguments: list[Described] = []
-    commands: list[list[str]] = []
-    for parser in parsers:
-        describe_parser(parser, (), arguments, commands)
-    return arguments, commands
-
-
-def describe_parser(
-    parser: Any, command: tuple[str, ...], arguments: list[Described], commands: list[list[str]]
-) -> None:
-    """Add what one parser declares."""
+def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
+    """Add what one parser declares to the answer."""
     titles = {id(action): group.title for group in parser._action_groups[2:] for action in group._group_actions}
     exclusive = {
         id(action): "group %s" % " ".join((*command, str(number)))
@@ -194,11 +185,11 @@ def describe_parser(
                 if first.setdefault(id(inner), name) != name:
                     answer.ALIASES.append([(*command, name), first[id(inner)]])
                 else:
-                    commands.append([*command, name])
-                    describe_parser(inner, (*command, name), arguments, commands)
+                    answer.COMMANDS.append([*command, name])
+                    describe_parser(inner, (*command, name))
         elif is_argument(action):
             places = {"group": titles.get(id(action)) or "", "exclusive": exclusive.get(id(action), "")}
-            arguments.append(dict(describe_action(action, parser), command=list(command), **places))
+            answer.ARGUMENTS.append(dict(describe_action(action, parser), command=list(command), **places))
 
 
 def describe_action(action: Any, parser: Any) -> Described:

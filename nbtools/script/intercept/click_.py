@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, List, Tuple
+from typing import Any, Tuple
 
 from . import answer
 from .answer import Described
@@ -20,23 +20,21 @@ def hook(module: Any) -> None:
 
 def finish_click(command: Any) -> None:
     """Write the parameters of a command."""
-    arguments: List[Described] = []
-    commands: List[List[str]] = []
 
     def walk(command: Any, path: Tuple[str, ...]) -> None:
         source = answer.source_of(command.callback)
         for parameter in command.params:
             if getattr(parameter, "expose_value", True) and "completion" not in (parameter.name or ""):
-                arguments.append(dict(describe_click(parameter), command=list(path), source=source))
+                answer.ARGUMENTS.append(dict(describe_click(parameter), command=list(path), source=source))
         inner = getattr(command, "commands", None) or {}
         answer.NEEDS_COMMAND.extend([list(path)] if inner and not command.invoke_without_command else [])
         for name, other in inner.items():
-            commands.append([*path, name])
+            answer.COMMANDS.append([*path, name])
             walk(other, (*path, name))
 
     walk(command, ())
     modules = {cls.__module__.split(".")[0] for cls in type(command).__mro__}
-    answer.finish("typer" if "typer" in modules else "click", arguments, commands)
+    answer.finish("typer" if "typer" in modules else "click")
 
 
 def describe_click(parameter: Any) -> Described:

@@ -37,8 +37,6 @@ def hook(module: Any) -> None:
 
 def finish_fire(component: Any = None, *args: Any, **kwargs: Any) -> None:
     """Write the parameters of a component and of its members."""
-    arguments: list[Described] = []
-    commands: list[list[str]] = []
 
     def walk(component: Any, path: tuple[str, ...]) -> None:
         members: dict[str, Any] = component if isinstance(component, dict) else {}
@@ -46,17 +44,17 @@ def finish_fire(component: Any = None, *args: Any, **kwargs: Any) -> None:
             names = list(vars(component if inspect.isclass(component) else type(component)))
             members = {name: getattr(component, name) for name in names if not name.startswith("_")}
         if callable(component):
-            arguments.extend(parameters_of(component, path))
+            answer.ARGUMENTS.extend(parameters_of(component, path))
         for name, member in members.items():
             if callable(member):
-                commands.append([*path, str(name)])
+                answer.COMMANDS.append([*path, str(name)])
                 walk(member, (*path, str(name)))
 
     if component is None:
         members = vars(sys.modules["__main__"]).items()
         component = {n: value for n, value in members if inspect.isfunction(value) and value.__module__ == "__main__"}
     walk(component, ())
-    answer.finish("fire", arguments, commands)
+    answer.finish("fire")
 
 
 def parameters_of(function: Any, path: tuple[str, ...]) -> list[Described]:
@@ -87,7 +85,8 @@ def finish_absl(*args: Any, **kwargs: Any) -> None:
     own = list(flags.get_key_flags_for_module(sys.argv[0]))
     for name, listed in flags.flags_by_module_dict().items():
         own += listed if answer.in_program(getattr(sys.modules.get(name), "__file__", None) or name) else []
-    answer.finish("absl", [describe_flag(flag) for flag in dict.fromkeys(own)])
+    answer.ARGUMENTS.extend(describe_flag(flag) for flag in dict.fromkeys(own))
+    answer.finish("absl")
 
 
 def describe_flag(flag: Any) -> Described:

@@ -16,10 +16,11 @@ def hook(module: Any) -> None:
 
     def reached(**given: Any) -> None:
         try:
-            arguments = describe_hydra(*composed(given["task_function"], given["config_path"], given["config_name"]))
+            config, loader = composed(given["task_function"], given["config_path"], given["config_name"])
+            answer.ARGUMENTS.extend(describe_hydra(config, loader))
         except BaseException as error:
             answer.failed(error)
-        answer.finish("hydra", arguments)
+        answer.finish("hydra")
 
     module._run_hydra = reached
 

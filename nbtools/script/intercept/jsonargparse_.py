@@ -6,7 +6,7 @@ import enum
 import inspect
 from typing import Any
 
-from .answer import NEEDS_COMMAND, Described, annotated, finish
+from .answer import ARGUMENTS, COMMANDS, NEEDS_COMMAND, Described, annotated, finish
 from .argparse_ import describe_action, is_argument
 
 NOT_ARGUMENTS = ("_ActionPrintConfig", "_ActionHelpClassPath", "ActionHelpClassPath", "ShtabAction")
@@ -18,25 +18,21 @@ def hook(module: Any) -> None:
 
     def reached(self: Any, args: Any = None, *rest: Any, **kwargs: Any) -> None:
         is_lightning = any("lightning" in cls.__module__ for cls in type(self).__mro__)
-        arguments: list[Described] = []
-        commands: list[list[str]] = []
-        describe_jsonargparse(self, (), arguments, commands)
-        finish("LightningCLI" if is_lightning else "jsonargparse", arguments, commands)
+        describe_jsonargparse(self, ())
+        finish("LightningCLI" if is_lightning else "jsonargparse")
 
     module.ArgumentParser.parse_args = reached
 
 
-def describe_jsonargparse(
-    parser: Any, path: tuple[str, ...], arguments: list[Described], commands: list[list[str]]
-) -> None:
-    """Add what a parser declares."""
+def describe_jsonargparse(parser: Any, path: tuple[str, ...]) -> None:
+    """Add what a parser declares to the answer."""
     others = [action for action in parser._actions if type(action).__name__ not in NOT_ARGUMENTS]
     for action in others:
         if hasattr(action, "_name_parser_map"):
             NEEDS_COMMAND.extend([list(path)] if action.required else [])
             for command, inner in action._name_parser_map.items():
-                commands.append([*path, command])
-                describe_jsonargparse(inner, (*path, command), arguments, commands)
+                COMMANDS.append([*path, command])
+                describe_jsonargparse(inner, (*path, command))
             continue
         if not is_argument(action) or any(other.dest.startswith(action.dest + ".") for other in others):
             continue  # the whole of a nested group
@@ -50,7 +46,7 @@ def describe_jsonargparse(
         if found["action"] == "store" and found["types"] == ["bool"]:
             found["truth"] = ["true", "false"]
         found["is_required"] = action.dest in getattr(parser, "required_args", ()) or found["is_required"]
-        arguments.append(found)
+        ARGUMENTS.append(found)
 
 
 def annotate(found: Described, annotation: Any, action: Any) -> None:

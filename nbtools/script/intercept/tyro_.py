@@ -8,8 +8,8 @@ import re
 import warnings
 from typing import Any
 
-from .answer import Described, finish
-from .argparse_ import class_names, describe_parsers, is_argument
+from .answer import ARGUMENTS, Described, finish
+from .argparse_ import class_names, describe_parser, is_argument
 
 KINDS = {"INT": "int", "FLOAT": "float", "STR": "str", "PATH": "str", "BOOL": "bool"}
 
@@ -22,10 +22,10 @@ def hook(module: Any) -> None:
         warnings.simplefilter("ignore")
         allowed = inspect.signature(extras.get_parser).parameters
         parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
-        arguments, commands = describe_parsers([parser])
-        for argument, action in zip(arguments, actions_of(parser)):
+        describe_parser(parser, ())
+        for argument, action in zip(ARGUMENTS, actions_of(parser)):
             describe_tyro(argument, action)
-        finish("tyro", arguments, commands)
+        finish("tyro")
 
     module.cli = reached
 

@@ -25,7 +25,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat import aliases
 from nbtools.script.script import read_script
-from nbtools.script.values import parse_field
+from nbtools.script.values import TRUTHS
 from nbtools.training.process import launchers
 
 C = TypeVar("C", bound=TrainConfig)
@@ -151,7 +151,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     def value_ahead(pattern: str) -> bool:
         return bool(rest) and re.fullmatch(pattern, rest[0].lower()) is not None
 
-    truth = "|".join(aliases.TRUTHS)
+    truth = "|".join(TRUTHS)
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("--") or argument == "--":
@@ -165,7 +165,7 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             if text is None and value_ahead(rf"-?[0-9]+|{truth}"):
                 text = rest.pop(0)
             if aliases.ENABLES.get(name) in cls.model_fields:
-                switches[name] = aliases.TRUTHS.get((text or "true").lower(), True)
+                switches[name] = TRUTHS.get((text or "true").lower(), True)
                 continue
             notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
             continue
@@ -177,14 +177,14 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             text = rest.pop(0)
         field, text = aliases.translated(cls, name, text)
         flag = field.replace("_", "-")
-        if is_truth(cls, field) and text is not None and text.lower() in aliases.TRUTHS:
-            result.append(f"--{flag}" if aliases.TRUTHS[text.lower()] else f"--no-{flag}")
+        if is_truth(cls, field) and text is not None and text.lower() in TRUTHS:
+            result.append(f"--{flag}" if TRUTHS[text.lower()] else f"--no-{flag}")
         else:
             result.append(f"--{flag}" if text is None else f"--{flag}={text}")
     if divided:
         written = (argument[2:].partition("=") for argument in result)
         texts = {name.replace("-", "_"): text for name, _, text in written}
-        values = {name: parse_field(text, cls.model_fields.get(name)) for name, text in texts.items()}
+        values = {name: aliases.flag_value(cls, name, text) for name, text in texts.items()}
         for name, text in divided:
             flag = f"--{name.replace('_', '-')}"
             try:

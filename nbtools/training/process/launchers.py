@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nbtools.errors import ConfigError, shown
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
-from nbtools.script.compat.aliases import TRUTHS
+from nbtools.script.values import TRUTHS
 from nbtools.training.process.rank_environment import STARTER
 
 _PRECISION = "ACCELERATE_MIXED_PRECISION"

@@ -76,7 +76,8 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
         form = FormBody(None, "demo", None, Program(script="train.py", args=args, cwd="."), Launch(gpus=()))
         eventually(lambda: rows_of(form).widget.layout.display == "")
         eventually(lambda: not asks or is_answered(form))
-        return form
+        with form._lock:  # the thread that shows the answer also lists the mistakes
+            return form
 
     return make
 
@@ -323,18 +324,18 @@ def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary
     rows._refuse.click()
     assert rows._consent.layout.display == "none" and consent_to(Path("train.py").absolute()) is False
     eventually(lambda: rows._ask.layout.display == "")
-    assert rows._asked == {}
+    assert rows._told._known is None
     rows._ask.click()
     assert rows._consent.layout.display == ""
     rows._allow.click()
-    eventually(lambda: all(name in rows.own.rows and rows.own.rows[name]._input.value for name in ("alpha", "beta")))
+    eventually(lambda: is_answered(form))
     assert rows._consent.layout.display == rows._ask.layout.display == "none"
     assert values(form) == {"alpha": 0.25, "beta": 0.5} and "preliminary" not in note(form)
     rows.own.rows["beta"].type_in("1")
     assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
     again = FormBody(None, "demo", None, Program(script="train.py", cwd="."), Launch(gpus=()))
     eventually(lambda: rows_of(again).widget.layout.display == "")
-    assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._asked == {}  # kept
+    assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._told._known is None  # kept
 
 
 def test_the_time_is_shown_while_a_program_is_asked(show: Show) -> None:
@@ -674,7 +675,7 @@ def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Sho
     form = show("import time\ntime.sleep(2)\n" + LOOP)
     Path("other.py").write_text(LOOP.replace("alpha beta", "gamma"))
     rows_of(form)._allow.click()
-    eventually(lambda: rows_of(form)._is_asking)
+    eventually(lambda: rows_of(form)._told._wanted is not None)
     line_of(form, "script").type_in("other.py")
     eventually(lambda: "gamma" in rows_of(form).own.rows)
 
@@ -682,3 +683,36 @@ def test_a_program_chosen_while_another_one_is_asked_is_asked_after_it(show: Sho
 def test_preliminary_rows_keep_no_program_from_its_launch(show: Show) -> None:
     form = show(REQUIRED)
     assert "preliminary" in note(form) and mistakes(form) == []
+
+
+PATHS = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", default="data/train.csv")
+parser.add_argument("--out", default="out")
+parser.add_argument("--model", default="owner/name")
+parser.add_argument("--optimizer", default="adam")
+parser.add_argument("--store", default="s3://bucket/x")
+args = parser.parse_args()
+"""
+
+
+def test_a_path_that_is_not_in_the_base_folder_says_so_below_its_row(show: Show, tmp_path: Path) -> None:
+    def below(name: str) -> str:
+        return "".join(child.value for child in rows_of(form).own.rows[name].widget.children[2:])
+
+    (tmp_path / "notebooks" / "data").mkdir(parents=True)
+    form = show(PATHS)
+    assert below("data") == f"paths start in {tmp_path}: data/train.csv not found there"
+    assert below("out") == f"paths start in {tmp_path}: out not found there"
+    assert not below("model") and not below("optimizer") and not below("store")
+    (tmp_path / "notebooks" / "data" / "train.csv").touch()
+    line_of(form, "cwd").type_in("notebooks")
+    eventually(lambda: "out" in rows_of(form).own.rows and f"{tmp_path / 'notebooks'}: out" in below("out"))
+    assert not below("data")
+    rows_of(form).own.rows["data"].type_in("../train.csv")
+    assert below("data") == f"paths start in {tmp_path / 'notebooks'}: ../train.csv not found there"
+    rows_of(form).own.rows["data"].type_in("/no/such.csv")
+    assert below("data") == "/no/such.csv: not found"
+    assert mistakes(form) == []

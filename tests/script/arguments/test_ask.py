@@ -158,12 +158,8 @@ def test_a_default_that_asking_may_change_is_known_only_to_the_program(
         assert (fields[name].default, fields[name].types[0]) == (None, str)
         assert fields[name].default_text.replace("'", '"') == text
         assert "online" not in fields[name].help and "0123" not in fields[name].help
-    assert parse_words(found, ()).edited({"device": "cpu", "wandb_mode": "disabled"}) == [
-        "--device",
-        "cpu",
-        "--wandb_mode",
-        "disabled",
-    ]
+    words = parse_words(found, ()).edited({"device": "cpu", "wandb_mode": "disabled"})
+    assert words == ["--device", "cpu", "--wandb_mode", "disabled"]
     assert (fields["folder"].default, fields["folder"].default_text) == (None, str(tmp_path))
     assert fields["folder"].help == str(tmp_path)
 

@@ -22,7 +22,7 @@ from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.glance import glance
 from nbtools.script.field import Field
 
-from asking import asked
+from asking import asked, script_of
 from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
@@ -441,12 +441,6 @@ def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
 
 
 # --- single rules ---------------------------------------------------------------------------------
-
-
-def script_of(
-    *arguments: Argument, parser: str = "argparse", commands: tuple[tuple[str, ...], ...] = ()
-) -> ScriptArguments:
-    return ScriptArguments(Path("train.py"), parser, arguments, commands, is_complete=True)
 
 
 LR = Argument(Field("lr", types=(float,), default=0.1, source="train.py:3"), flags=("--learning-rate", "-l"))

@@ -49,14 +49,8 @@ def test_no_alias_hides_a_field_and_each_means_one_that_some_recipe_has() -> Non
         ("5M", "5000000"),
         ("1.5K", "1500"),
         ("2G", "2000000000"),
-        ("50m", "50000000"),
         ("1.0001k", "1.0001k"),
-        ("12", "12"),
-        ("k", "k"),
-        ("5 M", "5 M"),
         ("-5k", "-5k"),
-        ("1e3k", "1e3k"),
-        ("", ""),
     ],
 )
 def test_a_count_with_a_unit_becomes_digits_and_anything_else_stays(text: str, digits: str) -> None:
