@@ -172,8 +172,9 @@ def running_cluster(*, hosts: bool = False) -> Iterator[SlurmCluster]:
             raise RuntimeError(f"no Slurm: {started.get('error')}")
         yield SlurmCluster(keeper, Path(started["folder"]), started["pids"])
     finally:
-        keeper.stdin.close()
+        keeper.terminate()  # a process forked from the tests may hold its input open
         keeper.wait()
+        keeper.stdin.close()
         keeper.stdout.close()
 
 

@@ -65,9 +65,3 @@ def without_mean(plain: str) -> str:
     """Return a name without a leading `avg_`: an evaluation has one value, which is a mean."""
     first, _, others = plain.partition("_")
     return others if others and first in ("mean", "avg", "average") else plain
-
-
-def of_split(metric: str, split: str) -> str:
-    """Return a metric whose line named no split as one of `split`."""
-    head, _, plain = metric.partition("/")
-    return f"{split}/{without_mean(plain)}" if head == "train" and plain not in _ALWAYS_TRAIN else metric

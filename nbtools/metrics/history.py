@@ -195,12 +195,6 @@ class History(Mapping[str, Series]):
             tables = [homes for homes in self._homes.values() if homes[0].unit == unit]
             return max((home.newest(0)[0] for homes in tables for home in homes if home.num_rows), default=None)
 
-    def step_at(self, when: float) -> int | None:
-        """Return the greatest step of the rows written up to a Unix time; None if there are none."""
-        unit = self.unit
-        found = (series.steps[series.times <= when] for series in self.values() if series.unit == unit)
-        return max((int(steps[-1]) for steps in found if len(steps)), default=None)
-
     def pace(self) -> tuple[float | None, float | None]:
         """Return the recent seconds per step and the Unix time of the last row; None where unknown.
 

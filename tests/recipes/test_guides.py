@@ -1,4 +1,4 @@
-"""The command lines of five older programs train here as their guides say; `tests/promises.py` lists the promises."""
+"""The command lines of five older programs train here as their guides say; `tests/promises.yaml` lists the promises."""
 
 import shutil
 import subprocess

@@ -566,16 +566,21 @@ def test_two_callers_of_a_stop_report_the_same_processes(
     reports: list[str] = []
     ask = stop._ask
 
-    def ask_once(*call: Any) -> None:
-        ask(*call)
-        if reports:
-            return
+    def ask_and_go_on(run: RunDir, receivers: list[psutil.Process], *more: Any) -> None:
+        ask(run, receivers, *more)
+        for process in receivers:
+            process.resume()
+
+    def ask_twice(run: RunDir, receivers: list[psutil.Process], *more: Any) -> None:
+        for process in receivers:  # until the other caller has looked
+            process.suspend()
+        ask(run, receivers, *more)
+        monkeypatch.setattr(stop, "_ask", ask_and_go_on)
         with monkeypatch.context() as patched:  # another caller comes when the ranks have ended
             patched.setattr("nbtools.machine.processes.ranks_among", lambda processes: {})
-            patched.setattr(stop, "_ask", ask)
-            reports.append(Run(run.dir).stop())
+            reports.append(Run(run.path).stop())
 
-    monkeypatch.setattr(stop, "_ask", ask_once)
+    monkeypatch.setattr(stop, "_ask", ask_twice)
     reports.append(run.stop())
     assert [report.rpartition("; ")[2] for report in reports] == ["2 ranks ended", "2 ranks ended"]
 

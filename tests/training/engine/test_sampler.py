@@ -405,5 +405,7 @@ class Unsendable(torch.utils.data.Dataset[Any]):
 
 @pytest.mark.promise("safety-shared-memory")
 def test_a_batch_that_a_loader_worker_cannot_send_is_an_error_and_no_endless_wait() -> None:
+    batches = load(Unsendable(), SampleOrder(8, 4), num_workers=1)
     with pytest.raises(Exception, match=r"in DataLoader worker process 0"):
-        next(load(Unsendable(), SampleOrder(8, 4), num_workers=1))
+        next(batches)
+    batches._shutdown_workers()  # type: ignore[attr-defined]  # it would hold the pipes of this process open
