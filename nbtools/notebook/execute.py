@@ -15,10 +15,8 @@ import base64
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ from nbtools.rundir.tail import terminal_text
 _format: Any = nbformat  # untyped
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SHOWN_LINES = 4
-_REMINDER_S = 15.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,8 +77,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
         for number, (index, cell) in enumerate(cells, 1):
             print(f"[{number}/{len(cells)}] {_title(notebook.cells, index)}", flush=True)
             try:
-                with _reminders():
-                    client.execute_cell(cell, index)
+                client.execute_cell(cell, index)
             except (CellControlSignal, DeadKernelError) as error:
                 failure = terminal_text(str(error).encode(errors="replace"))
                 break
@@ -101,8 +97,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
     for _, cell in cells:
         if "summary" in cell.metadata.get("tags", []):
             print(f"\n{_text(cell)}")
-    took = time.monotonic() - started
-    print(f"\n{path}: done in {took:.0f} s, outputs in {target.resolve()}", flush=True)
+    print(f"\n{path}: done in {time.monotonic() - started:.0f} s, outputs in {target.resolve()}", flush=True)
     return True
 
 
@@ -136,25 +131,6 @@ def _write_picture(notebook: Any, path: Path) -> None:
         target = path.parent / "pictures" / f"{path.stem}.png"
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(base64.b64decode(png))
-
-
-@contextmanager
-def _reminders() -> Iterator[None]:
-    """Print every 15 s for how long a cell has been running."""
-    done = threading.Event()
-    started = time.monotonic()
-
-    def remind() -> None:
-        while not done.wait(_REMINDER_S):
-            print(f"      ... {time.monotonic() - started:.0f} s", flush=True)
-
-    thread = threading.Thread(target=remind, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _title(cells: Sequence[Any], index: int) -> str:

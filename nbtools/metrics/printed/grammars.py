@@ -31,7 +31,6 @@ _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _ARROW: Final = re.compile(r"\s*(?:[-=]+>|→)\s*")
 _OF: Final = ("/", "of", "out of", "|of|")
-_UNITS: Final = re.compile(r"\((?:m?s|secs?|seconds|min|h|%|[kMG]i?B|it/s|[a-z]+/s(?:ec)?)\)$")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
@@ -39,10 +38,8 @@ _GLUED: Final = re.compile(r"^[A-Za-zµ%][\w/%]*")
 """The unit of the number before."""
 _OBJECT: Final = re.compile(r"[\w.]+\(\w+=|\(\w+\): |Average ")
 """An object, such as `Namespace(lr=0.1)`, or a module of a model."""
-_LOOP: Final = re.compile(r"(\w+)\((\w+)\)$")
 _PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
 """The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
-_DECIMAL_COMMA: Final = re.compile(r",\d")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
@@ -161,12 +158,9 @@ def read_line(line: str) -> Reading | None:
         listed = ("", 0)
         equals = _EQUALS.search(label)
         is_explicit = equals is not None and bool(label[: equals.start()].strip())
-        label = label[: equals.start()] if equals is not None else label
-        label = _UNITS.sub("", label.rstrip(" \"'")).rstrip(" \"'")
+        label = (label[: equals.start()] if equals is not None else label).rstrip(" \"'")
         pieces = _CUT.split(label)
         words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
-        if (loop := _LOOP.search(label)) is not None and split_of([loop[2]], None):
-            words, split = [loop[1]], split_of([loop[2]], None)  # Epoch(val) [1][10/20]
         others = " ".join(pieces[:-1]).split()
         split = split_of([word.strip("():") for word in others], split)
         context += others
@@ -208,7 +202,6 @@ def read_line(line: str) -> Reading | None:
         elif (
             (start > bar_at or not is_whole)
             and not (is_after_unread and re.match(r" [^\W\d]", gap))
-            and not _DECIMAL_COMMA.match(line, end)
             and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
