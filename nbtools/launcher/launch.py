@@ -217,7 +217,7 @@ def create_run(checked: Preflight) -> RunDir:
 
 
 class _Left(Enum):
-    """What a failed launch cannot take back, with the sentence that tells it."""
+    """A thing that a failed launch cannot take back, with the sentence that tells it."""
 
     JOB = "squeue fails, so its job may exist: check squeue --me --name {run.id}"
     PROCESSES = "one of its processes does not end"

@@ -23,7 +23,7 @@ OF_PROGRAM = ("cwd", "stop_signal", "curves")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What is asked of a launch: by a call, the command line, a resume, a fork, or a run that starts again."""
+    """A request for a launch: of a call, the command line, a resume, a fork, or a run that starts again."""
 
     script: str | Path | Program
     args: Sequence[str] = ()

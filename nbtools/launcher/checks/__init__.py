@@ -1,1 +1,1 @@
-"""What is told of a launch before it starts: findings, the size of its training, its steps."""
+"""Checks before a launch: findings, the size of a training, its number of steps."""
