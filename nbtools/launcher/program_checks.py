@@ -40,9 +40,9 @@ class ProgramPreflight(Preflight):
 
     program: Program
     by_arguments: Mapping[str, Any]
-    """Entries of launch.json that its arguments give: `num_epochs`, None if not known; `default_folders`, the flags that
-    they leave out, each followed by its default, a folder; and `resume_guess`, words that may resume it, by the names
-    of its arguments, where neither the program nor the user says them."""
+    """Entries of launch.json that its arguments give: `num_epochs`, None if not known; `default_folders`, the flags
+    that they leave out, each followed by its default, a folder; and `resume_guess`, words that may resume it, by the
+    names of its arguments, where neither the program nor the user says them."""
 
     def args_in(self, run: Path) -> Sequence[str]:
         """Return the arguments, which name copies of the config files in a run directory, if there are any."""
