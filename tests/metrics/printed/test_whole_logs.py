@@ -7,7 +7,8 @@ which a reasonable person would accept it; without any, only the order counts.
 
 import json
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,16 +66,26 @@ UNREAD: Final[dict[str, str]] = {
 """Known trainers of which something is read otherwise, and why; each has to fail, so that the list stays true."""
 
 
-def is_value(expected: Any, value: float) -> bool:
-    """Whether a number is one that is expected, or a percentage of it, or one in thousands."""
-    for want in map(float, expected["any"] if isinstance(expected, dict) else [expected]):
-        if want == value or (math.isnan(want) and math.isnan(value)):
-            return True
-        if any(math.isclose(value, each, rel_tol=1e-6) for each in (want, 1000 * want)):
-            return True
-        if want and math.isclose(100 * value, want, rel_tol=1e-2):
-            return True
-    return False
+class Values:
+    """Numbers, of which those are found that are an expected one, or a percentage of it, or one in thousands."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._ranked = sorted((_NAN if math.isnan(value) else value, i) for i, value in enumerate(values))
+
+    def places(self, expected: Any) -> list[int]:
+        """Return the places of those that fit, in their order."""
+        found: set[int] = set()
+        for want in map(float, expected["any"] if isinstance(expected, dict) else [expected]):
+            want = _NAN if math.isnan(want) else want
+            for centre, slack in ((want, 1e-6), (1000 * want, 1e-6), (want / 100, 1e-2)):
+                low, high = sorted((centre * (1 - slack), centre / (1 - slack)))
+                first = bisect_left(self._ranked, (low, -1))
+                found.update(i for _, i in self._ranked[first : bisect_right(self._ranked, (high, math.inf))])
+        return sorted(found)
+
+
+_NAN: Final = 1e300
+"""Stands for NaN, which has no order."""
 
 
 def is_step(expected: list[float], step: float, *, has_bars: bool) -> bool:
@@ -85,14 +96,11 @@ def is_step(expected: list[float], step: float, *, has_bars: bool) -> bool:
 
 def left_over(expected: Sequence[Point], found: Found, *, has_bars: bool) -> tuple[int, Found]:
     """Return the number of expected points without one at a right step, and the points that are not expected."""
-    rest, num_missing = list(found), 0
+    values, rest, num_missing = Values(value for _, value in found), dict(enumerate(found)), 0
     for steps, value in expected:
-        fits = (i for i, p in enumerate(rest) if is_value(value, p[1]) and is_step(steps, p[0], has_bars=has_bars))
-        if (place := next(fits, None)) is None:
-            num_missing += 1
-        else:
-            del rest[place]
-    return num_missing, rest
+        places = (i for i in values.places(value) if i in rest and is_step(steps, found[i][0], has_bars=has_bars))
+        num_missing += rest.pop(next(places, -1), None) is None
+    return num_missing, [*rest.values()]
 
 
 def points_of(log: Path, patterns: Sequence[str] = ()) -> dict[str, Found]:
@@ -109,8 +117,9 @@ def unread(log: Path, expected: dict[str, Any]) -> list[str]:
         others = [*expected["results"], *(point for other in series if other is not one for point in other["points"])]
         for points in found.values():
             num_missing, rest = left_over(one["points"], points, has_bars=has_bars)
-            further = [p for p in rest if not any(is_value(v, p[1]) for _, v in others)]
-            if not num_missing and (is_redrawn or not further):
+            values = Values(value for _, value in rest)
+            known = {i for _, value in others for i in values.places(value)}
+            if not num_missing and (is_redrawn or len(known) == len(rest)):
                 break
         else:
             wrong.append(one["name"])
@@ -162,16 +171,16 @@ def _choice(lines: list[str], missing: list[dict[str, Any]]) -> tuple[list[str],
     names: dict[int, str] = {}
     for one in missing:
         points = one["points"]
-        hits = [sum(any(is_value(v, value) for value in slot) for _, v in points) for slot in slots]
+        hits = [sum(bool(values.places(v)) for _, v in points) for values in map(Values, slots)]
         best = max(range(len(slots)), key=lambda i: hits[i], default=0)
         if slots and hits[best] > len(points) / 2 and best not in names:
             names[best] = one["name"]
     if not names:
         return None
     wanted = next(one["points"] for one in missing if one["name"] in names.values())
-    place = next(iter(names))
+    named = Values(slots[next(iter(names))])
     for counter, slot in enumerate(slots):
-        pairs = [(steps, slot[i]) for steps, v in wanted for i, row in enumerate(rows) if is_value(v, row[place])]
+        pairs = [(steps, slot[i]) for steps, v in wanted for i in named.places(v)]
         is_counter = counter not in names and pairs and len({*slot}) > 1
         if is_counter and sum(any(step == each for each in steps) for steps, step in pairs) > len(pairs) / 2:
             names[counter] = "step" if max(slot) > len(wanted) + 1 or "step" in lines[0].lower() else "epoch"
