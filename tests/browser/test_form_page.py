@@ -268,8 +268,8 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '--epochs 5')")
     words.fill("--epochs 7 --lr 0.5")
     words.press("Enter")
-    notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '7')")
-    assert form.get_by_label("lr", exact=True).input_value() == "0.5"
+    notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '0.5')")
+    assert [form.get_by_label(name, exact=True).input_value() for name in ("epochs", "lr")] == ["7", "0.5"]
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
     notebook.shoot("form-program-900", form)
     notebook.theme("Dark")
