@@ -275,7 +275,7 @@ def test_a_look_at_a_hundred_thousand_files_takes_a_small_part_of_reading_the_fo
         began = time.thread_time()
         assert sum(entry.stat().st_size for entry in os.scandir(cwd)) == 0
         passes.append(time.thread_time() - began)
-    assert min(looks) < min(passes) / 3
+    assert min(looks) < min(passes) / 2
 
 
 @pytest.mark.parametrize("checkpoint", ["checkpoints/last.ckpt", "a/last.ckpt", "zeta/deep/last.ckpt", "last.ckpt"])
