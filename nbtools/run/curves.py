@@ -134,7 +134,7 @@ def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
         known, now = header["stamp"], curve_files(run)
         now += [_stamp_of(name) for name, *_ in known[len(now) :]]
         if may_lag:
-            known, now = ([(name, inode) for name, *_, inode in files] for files in (known, now))
+            known, now = ([[name, inode] for name, *_, inode in files] for files in (known, now))
         return _decoded(header, data) if header["format"] == _FORMAT and known == now else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
