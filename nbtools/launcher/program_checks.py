@@ -124,11 +124,8 @@ def check_program(
     told = {"num_epochs": num_epochs(args, declared), "default_folders": default_folders(args, declared)}
     plan = {**told, "program": program.model_dump(include={"checkpoints"})}
     found = [*notes, *found, *placement.findings, *check_host_name(placement.launch)]
-    found += [
-        *check_cores(placement, project.runs),
-        check_disk(project.runs, None),
-        *check_outputs(project.runs, cwd, args, plan),
-    ]
+    found += [*check_cores(placement, project.runs), check_disk(project.runs, None)]
+    found += check_outputs(project.runs, cwd, args, plan)
     return ProgramPreflight(
         request=request,
         script=script,

@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 
 from nbtools.errors import message_of
@@ -21,17 +22,17 @@ class LiveView:
         self._is_closed = self._is_acting = False
         self._displays = Displays()
 
+    @abstractmethod
     def _outputs(self) -> list[Output]:
         """Return the outputs of a cell: the static ones, which need no kernel, and the widgets."""
-        raise NotImplementedError
 
     def _ipython_display_(self) -> None:
         with self._lock:
             self._displays.show(self._outputs())
 
+    @abstractmethod
     def _work(self) -> None:
         """Follow what the view shows; set `_thread` to None under the lock at the end."""
-        raise NotImplementedError
 
     def _start(self) -> None:
         """Start the thread unless it runs or the view is closed."""

@@ -30,8 +30,8 @@ class RunHistory:
     """Reads the metric rows of a run. Safe to use from several threads.
 
     `own` and `joined` read the disk: all rows at the first access, which takes seconds for a long file, then those that
-    were added. The members called `newest…` read the end of metrics.jsonl at most. All others read no rows; they tell
-    of those that were read.
+    were added; `shift` and `notes` read the same. The members called `newest…` read the end of metrics.jsonl at most.
+    All others read no rows; they tell of those that were read.
 
     Attributes:
         is_read: Whether the rows were read before, so that `own` and `joined` take little time.
