@@ -368,7 +368,7 @@ def test_lines_without_code_do_not_count(tmp_path: Path) -> None:
     assert lines_of_code(tmp_path / "a.js") == 1
 
 
-MOST_LINES = {"nbtools": 39_600, "tests": 52_340}
+MOST_LINES = {"nbtools": 39_594, "tests": 52_340}
 """Lines of code of product and tests. These numbers only fall: what is new makes room by a cut elsewhere."""
 
 

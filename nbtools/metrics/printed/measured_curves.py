@@ -13,6 +13,73 @@ from nbtools.metrics.printed.line_times import LineTimes
 
 
 @dataclass
+class Evidence:
+    """What the points of a curve show so far. Each finding of the first kind holds until a point contradicts it."""
+
+    is_count: bool = True
+    """Whether the values grow by one, or start over at the first one, as an index does."""
+    is_rising: bool = True
+    is_even: bool = True
+    """Whether the values change evenly with the step."""
+    is_progress: bool = True
+    """Whether the values grow in proportion to the step, as a percentage does."""
+    is_changing: bool = False
+    """Whether values of different steps differ."""
+    num_steps: int = 0
+    num_piled: int = 0
+    """Points that fall on the step of the point before with another value: of classes, or of ranks."""
+    first: tuple[int, float] = (0, 0.0)
+    last: tuple[int, float] = (0, 0.0)
+    slope: float | None = None
+
+    def take(self, step: int, value: float, *, is_bar: bool, is_certain: bool) -> None:
+        """Take a point into account; of a bar, the last drawing of a step counts.
+
+        `is_certain` tells that nothing but the number of steps, and of points on one step, can matter any more.
+        """
+        is_new = step != self.last[0] or not self.num_steps
+        self.num_piled += not is_new and value != self.last[1] and not is_bar
+        if not is_certain:
+            self._compare(step, value, is_bar=is_bar)
+        self.num_steps += is_new
+        self.last = step, value
+
+    def _compare(self, step: int, value: float, *, is_bar: bool) -> None:
+        start, lowest = self.first
+        if self.num_steps:
+            self.is_count &= value - self.last[1] in (0, 1) or value == lowest
+            share = lowest * step / start if start else 0.0
+            self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
+            if self.slope is None and step != start:
+                self.slope = (value - lowest) / (step - start)
+            self.is_rising &= value > self.last[1] or step == self.last[0]
+            self.is_even &= value == lowest + (self.slope or 0) * (step - start)
+        if not self.num_steps or start == step:
+            self.first = step, value
+        else:
+            seen_step, seen = self.last if is_bar else (step, value)
+            self.is_changing |= seen_step not in (start, step if is_bar else None) and seen != lowest
+
+
+@dataclass
+class BarValue:
+    """The value in a bar, which repeats it until it is measured again."""
+
+    value: float | None = None
+    num_shown: int = 0
+    num_changes: int = 0
+
+    def is_repeated(self, value: float) -> bool:
+        """Whether a bar that is drawn with this value only repeats what it showed before."""
+        self.num_shown += 1
+        if value == self.value and 2 * self.num_changes < self.num_shown:
+            return True
+        self.num_changes += value != self.value
+        self.value = value
+        return False
+
+
+@dataclass
 class PrintedCurve:
     """The points of one metric that are not in the history yet."""
 
@@ -23,31 +90,13 @@ class PrintedCurve:
     """Whether the program's source or the user names it, so that lines without any counter are drawn by their order."""
     is_counted: bool = False
     """Whether its lines have a counter with a name."""
-    unit: Unit = "row"
-    is_drawn: bool = False
-    is_redrawn: bool = False
-    """Whether a bar shows it, which repeats a value until it is measured again."""
-    first: tuple[int, float] | None = None
-    last_step: int = 0
-    last_value: float = 0.0
-    num_steps: int = 0
-    num_piled: int = 0
-    """Points that fall on the step of the point before with another value: of classes, or of ranks."""
-    is_changing: bool = False
     has_fraction: bool = False
-    is_count: bool = True
-    """Whether the values grow by one, or start over at the first one, as an index does."""
-    slope: float | None = None
-    is_rising: bool = True
-    is_even: bool = True
-    """Whether the values change evenly with the step."""
-    is_progress: bool = True
-    """Whether the values grow in proportion to the step, as a percentage does."""
+    bar: BarValue | None = None
+    unit: Unit = "row"
+    seen: Evidence = field(default_factory=Evidence)
+    is_drawn: bool = False
     is_unsure: bool = False
     """Whether what counts its lines has contradicted other lines."""
-    num_shown: int = 0
-    num_changes: int = 0
-    shown: float | None = None
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
@@ -58,25 +107,17 @@ class PrintedCurve:
         if self.is_unsure or (unit == "row" and not self.has_order):
             return
         if unit != self.unit:
-            if self.unit == "row" and self.num_steps > 1:
-                unit, step = "row", self.last_step + 1  # what counted later is another loop
-            elif self.num_steps and (self.is_measured or unit == "row"):
+            if self.unit == "row" and self.seen.num_steps > 1:
+                unit, step = "row", self.seen.last[0] + 1  # what counted later is another loop
+            elif self.seen.num_steps and (self.is_measured or unit == "row"):
                 return  # a curve has one unit
             else:
                 self.clear()
-                self.unit, self.first, self.num_steps, self.num_piled = unit, None, 0, 0
-        if self.is_redrawn:
-            self.num_shown += 1
-            if value == self.shown and 2 * self.num_changes < self.num_shown:
-                return
-            self.num_changes += value != self.shown
-            self.shown = value
-        is_new = step != self.last_step or not self.num_steps
-        self.num_steps += is_new
-        self.num_piled += not is_new and value != self.last_value and not self.is_redrawn
-        if self.is_progress or not (self.is_changing and self.has_fraction):  # only these depend on what follows
-            self._compare(step, value)
-        self.last_step, self.last_value = step, value
+                self.unit, self.seen = unit, Evidence()
+        if self.bar is not None and self.bar.is_repeated(value):
+            return
+        is_certain = self.has_fraction and self.seen.is_changing and not self.seen.is_progress
+        self.seen.take(step, value, is_bar=self.bar is not None, is_certain=is_certain)
         self.steps.append(step)
         self.values.append(value)
         self.offsets.append(offset)
@@ -92,38 +133,19 @@ class PrintedCurve:
 
         What follows may show that it is not: a curve that is drawn is then taken away.
         """
+        seen = self.seen
         if self.is_given:
             return True
-        if self.is_unsure or 3 * self.num_piled > self.num_steps:
+        if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
             return False
         if self.unit == "row":
-            return self.is_changing and self.has_fraction and self.num_steps > 2
+            return seen.is_changing and self.has_fraction and seen.num_steps > 2
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
-        if self.has_fraction and is_result and self.num_steps < 4:  # the only one, perhaps
-            return self.is_counted or self.num_steps > 1
-        is_index = self.is_count or self.is_even or self.is_rising or not self.is_counted
-        return self.is_changing and (self.has_fraction or not is_index) and not self.is_progress
-
-    def _compare(self, step: int, value: float) -> None:
-        """Note whether values of different steps differ, and whether they only count; of a bar, the last drawing of a
-        step counts."""
-        if self.first is not None:
-            start, lowest = self.first
-            self.is_count &= value - self.last_value in (0, 1) or value == lowest
-            share = lowest * step / start if start else 0.0
-            self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
-            if self.slope is None and step != start:
-                self.slope = (value - lowest) / (step - start)
-            self.is_rising &= value > self.last_value or step == self.last_step
-            self.is_even &= value == lowest + (self.slope or 0) * (step - start)
-        if self.first is None or self.first[0] == step:
-            self.first = (step, value)
-            return
-        seen = (self.last_step, self.last_value) if self.is_redrawn else (step, value)
-        self.is_changing |= (
-            seen[0] not in (self.first[0], step if self.is_redrawn else None) and seen[1] != self.first[1]
-        )
+        if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
+            return self.is_counted or seen.num_steps > 1
+        is_index = seen.is_count or seen.is_even or seen.is_rising or not self.is_counted
+        return seen.is_changing and (self.has_fraction or not is_index) and not seen.is_progress
 
 
 class PrintedCurves:

@@ -20,7 +20,7 @@ from nbtools.metrics.printed.grammars import (
     read_known,
     read_line,
 )
-from nbtools.metrics.printed.measured_curves import PrintedCurve, PrintedCurves
+from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, shape_of
 from nbtools.metrics.printed.steps import Statement
@@ -115,9 +115,8 @@ class LinePlans:
         self.split: str | None = None
         """The split of the last heading."""
         self._patterns = patterns
-        self._exact = [
-            each for each in (*patterns, *((known, "grammar") for known in KNOWN_LINES)) if each[0].has_digits
-        ]
+        known = ((pattern, "grammar") for pattern in KNOWN_LINES)
+        self._exact = [each for each in (*patterns, *known) if each[0].has_digits]
         self._curves = curves
         self._plans: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
@@ -200,21 +199,18 @@ class LinePlans:
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
         position = _places(text, line)
-        counter = min(reading.counters, key=lambda each: each.rank, default=None)
         epoch = next((each for each in reading.counters if each.rank == EPOCH), None)
-        if counter is epoch:
-            counter = None
+        others = (each for each in reading.counters if each.rank != EPOCH)
+        counter = min(others, key=lambda each: each.rank, default=None)
         roles: list[tuple[str, Slot]] = []
         for role, each in (("counter", counter), ("epoch", epoch)):
             if each is not None:
                 roles.append((role, each.value))
                 if each.total is not None:
                     roles.append(("of" if role == "counter" else "num_epochs", each.total))
+        roles += [("", slot) for slot in reading.values] + ([("rank", reading.rank)] if reading.rank else [])
         spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
-        spans += [(position(slot.start), position(slot.end - 1) + 1, "", slot) for slot in reading.values]
-        if reading.rank is not None:
-            spans.append((position(reading.rank.start), position(reading.rank.end - 1) + 1, "rank", reading.rank))
-        elif found := _RANK.search(line, 0, position(0)):
+        if reading.rank is None and (found := _RANK.search(line, 0, position(0))):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
         if not spans:  # a pattern of the user that names neither a metric nor a counter
             return LinePlan(kind)
@@ -237,7 +233,7 @@ class LinePlans:
             if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":
                 continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
-            curve.is_redrawn |= reading.is_bar
+            curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
             curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)

@@ -43,11 +43,8 @@ def header_of(line: str, raw: str) -> Header | None:
         return None
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
-    return (
-        tuple(names)
-        if is_counted or _EDGES.search(line) or (is_wide and names[0].lower() in ("class", "category", "name"))
-        else None
-    )
+    is_labelled = is_wide and names[0].lower() in _LABELS
+    return tuple(names) if is_counted or is_labelled or _EDGES.search(line) else None
 
 
 def row_of(line: str, header: Header) -> Reading | None:

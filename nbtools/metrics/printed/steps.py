@@ -1,12 +1,10 @@
 """The step of each printed row: a counter that falls starts over, and a line without one stands at the last line."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from nbtools.metrics.columns import Unit
 from nbtools.rundir.json_files import MAX_STEP
 
-ROW: Final = "row"
 Position = tuple[Unit, int]
 
 
@@ -106,7 +104,7 @@ class StepCounters:
         line.epoch = self._epoch
         if n is None:
             if epoch is None or line.has_fractions:
-                return self.position or (ROW, line.num_rows)
+                return self.position or ("row", line.num_rows)
             return self._at_epoch(line, int(epoch))
         if line.unit == "epoch":
             return self._at_epoch(line, n)

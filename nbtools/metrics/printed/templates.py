@@ -245,12 +245,8 @@ def _variable(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return _variable(node.value) if node.attr in _WRAPPERS else node.attr
     if isinstance(node, ast.Subscript):
-        inner = node.slice
-        return (
-            str(inner.value)
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
-            else _variable(node.value)
-        )
+        is_named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        return str(ast.literal_eval(node.slice)) if is_named else _variable(node.value)
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and (node.func.attr in _WRAPPERS or not node.args):
             return _variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr
