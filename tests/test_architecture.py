@@ -59,11 +59,11 @@ LATE_IMPORTS = {
 BY_PATH = "script/intercept"
 """The only folder whose modules import each other relatively: it is started by path, by Pythons without nbtools."""
 
-FOUNDATION = {"_version", "config", "errors", "project", "settings"}
+FOUNDATION = {"_version", "config", "errors", "parsing", "project", "settings"}
 LOW = FOUNDATION | {"rundir", "machine", "metrics", "user_config"}
 MAY_IMPORT = {
     "_version": set(),
-    "errors": set(),
+    **{name: set() for name in ("errors", "parsing")},
     "settings": {"errors"},
     "config": {"settings"},
     "project": {"errors"},
@@ -368,7 +368,7 @@ def test_lines_without_code_do_not_count(tmp_path: Path) -> None:
     assert lines_of_code(tmp_path / "a.js") == 1
 
 
-MOST_LINES = {"nbtools": 39_594, "tests": 52_340}
+MOST_LINES = {"nbtools": 39_593, "tests": 52_340}
 """Lines of code of product and tests. These numbers only fall: what is new makes room by a cut elsewhere."""
 
 

@@ -19,7 +19,7 @@ from nbtools.project import Project, expanded, find_project, project_of_program
 from nbtools.rundir.rundir import foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.inspection import python_file
-from nbtools.script.program import Program
+from nbtools.script.program import Program, why_no_word
 from nbtools.script.script import Script, parse_script
 
 
@@ -155,12 +155,8 @@ def _words(request: LaunchRequest) -> tuple[str, ...]:
     for argument in args:
         if not isinstance(argument, str):
             raise LaunchError(f"args: {argument!r} is a {type(argument).__name__}; every argument must be a string")
-        if "\0" in argument:
-            raise LaunchError(f"args: {argument[:80]!r} contains a NUL byte, which a command line cannot hold")
-        try:
-            os.fsencode(argument)
-        except UnicodeEncodeError:
-            raise LaunchError(f"args: {argument[:80]!r} cannot be encoded for a command line") from None
+        if why := why_no_word(argument):
+            raise LaunchError(f"args: {why}")
     return tuple(args)
 
 

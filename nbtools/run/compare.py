@@ -17,6 +17,7 @@ from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
+from nbtools.parsing import syntax_tree
 from nbtools.project import Project, find_project
 from nbtools.run.facts import origin as origin_of
 from nbtools.run.lineage import ancestors
@@ -277,7 +278,7 @@ def _code(run: Run) -> Facts:
     lines = source.splitlines()
     if run.info.get("recipe") is not None:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            for node in reversed(ast.parse(source).body):
+            for node in reversed(syntax_tree(source).body):
                 is_value = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("launch", "config")
                 if is_value or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
                     del lines[node.lineno - 1 : node.end_lineno]

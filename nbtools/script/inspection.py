@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.errors import LaunchError, shown
+from nbtools.parsing import syntax_tree
 from nbtools.project import located
-from nbtools.script.source import syntax_tree
 
 _SPAWNS = re.compile(
     r"(?:.*(?:mp|multiprocessing)\.)?(?:spawn|start_processes)|(?:.*\.)?(?:notebook_launcher|elastic_launch)"
@@ -72,7 +72,7 @@ def python_file(script: str | Path) -> Path:
 
 def inspect_program(path: Path) -> Inspection:
     """Read a file that `python_file` accepts."""
-    tree = syntax_tree(path, path.read_bytes())
+    tree = syntax_tree(path.read_bytes(), path)
     spawns = relative = None
     reads_rank = False
     for node in ast.walk(tree):

@@ -26,6 +26,17 @@ _MOST_FOLDERS = 200
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
+def why_no_word(word: str) -> str:
+    """Return why a command line cannot hold a text as one of its words; empty if it can."""
+    if "\0" in word:
+        return f"{word[:80]!r} contains a null character, which a command line cannot hold"
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        return f"{word[:80]!r} cannot be encoded for a command line"
+    return ""
+
+
 class Program(Settings):
     """A program of the user's: its file or module, arguments and folder; paths are relative to the project's root."""
 
@@ -87,13 +98,8 @@ class Program(Settings):
     @field_validator("args", "resume", "config_values")
     @classmethod
     def _fit_a_command_line(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        for word in words:
-            if "\0" in word:
-                raise ValueError(f"{word[:80]!r} contains a null character, which a command line cannot hold")
-            try:
-                os.fsencode(word)
-            except UnicodeEncodeError:
-                raise ValueError(f"{word[:80]!r} cannot be encoded for a command line") from None
+        if why := next(filter(None, map(why_no_word, words)), ""):
+            raise ValueError(why)
         return words
 
     @field_validator("script", "cwd", "accelerate_config", "config_file")

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 from nbtools import __version__
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural
+from nbtools.parsing import literal_value
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.rundir.atomic import write_file
@@ -297,7 +298,7 @@ def _literal(value: object) -> str:
     text = repr(value)
     if isinstance(value, str) and text[0] == "'" and '"' not in value:
         text = f'"{text[1:-1]}"'
-    assert ast.literal_eval(text) == value, text
+    assert literal_value(text) == value, text
     return text
 
 

@@ -3,17 +3,13 @@
 import ast
 import os
 import stat
-import threading
-import warnings
 from importlib.util import decode_source
 from pathlib import Path
 
 from nbtools.errors import ScriptError
+from nbtools.parsing import syntax_tree
 
 LARGEST_SOURCE_BYTES = 4 * 2**20
-PARSING = threading.Lock()
-"""Held while `ast` makes a tree: Python 3.11 counts the depth of the trees of all threads together, and raises
-SystemError if two are made at once, as by launches in threads."""
 
 
 def read_source(path: Path) -> bytes:
@@ -33,13 +29,6 @@ def read_source(path: Path) -> bytes:
     return data
 
 
-def syntax_tree(path: Path, source: str | bytes) -> ast.Module:
-    """Return the syntax tree of the source of a file, in any thread, without Python's warnings of it."""
-    with PARSING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-        return ast.parse(source, str(path))
-
-
 def parse_source(path: Path, data: bytes) -> ast.Module:
     """Return the syntax tree of a source file.
 
@@ -48,7 +37,7 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         RecursionError: it is nested too deeply; MemoryError likewise.
     """
     try:
-        return syntax_tree(path, decode_source(data))
+        return syntax_tree(decode_source(data), path)
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:

@@ -4,7 +4,6 @@ A language is that of a parser of programs (`argparse`, `tyro`, ...), of a recip
 form (`FORM`), or of a form's rows for the arguments of a program (`SHELL`).
 """
 
-import ast
 import json
 import re
 import shlex
@@ -16,8 +15,8 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from nbtools.errors import shown
+from nbtools.parsing import literal_value
 from nbtools.script.field import Field
-from nbtools.script.source import PARSING
 
 FLAGS, FORM, SHELL = "flags", "form", "shell"
 TYPED = (FORM, SHELL)
@@ -78,18 +77,9 @@ def _as_python(value: str, language: str) -> str:
     if language == "constants" and "=" in value:
         raise ValueError("a configurator splits its words at =; leave it out")
     is_plain = _PLAIN.fullmatch(value) and value not in ("True", "False", "None")
-    if is_plain or (language == "constants" and _evaluated(value) is None and "None" not in value):
+    if is_plain or (language == "constants" and literal_value(value) is None and "None" not in value):
         return value
     return repr(value)
-
-
-def _evaluated(text: str, otherwise: Any = None) -> Any:
-    """Return the value of a Python literal; `otherwise` if the text is none."""
-    try:
-        with PARSING:
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return otherwise
 
 
 def _quoted(value: Any, language: str, truth: tuple[str, str]) -> str:
@@ -128,7 +118,7 @@ def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = P
     for choice in field.choices or ():
         if choice is not None and text == to_text(choice, language, truth):
             return choice
-    if language in _PYTHON and isinstance(quoted := _evaluated(text), str):
+    if language in _PYTHON and isinstance(quoted := literal_value(text), str):
         return quoted
     if language in ("hydra", "config file") and text[:1] in ("'", '"'):
         return _unquoted(text, language)
@@ -138,7 +128,7 @@ def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = P
         with suppress(ValueError):
             return read(text, kind, truth)
     if language == FLAGS:
-        return _evaluated(text, text)
+        return literal_value(text, text)
     what = "true or false" if kinds == [bool] else "a number such as 5e-4"
     what = "a whole number such as 1_000" if kinds != [bool] and float not in kinds else what
     what += ", or leave it empty" if NoneType in field.types else ""

@@ -37,8 +37,7 @@ class LineTimes:
         """Return the Unix times at which the log grew to `offsets` bytes; now for what came last, NaN if unknown."""
         if not self._sizes:
             return np.full(len(offsets), np.nan)
-        now = round(time.time(), 2)
-        return np.interp(offsets, self._sizes, self._times, right=max(now, self._times[-1]))
+        return np.interp(offsets, self._sizes, self._times, right=max(round(time.time(), 2), self._times[-1]))
 
     def attempts(self, offsets: npt.NDArray[np.int64]) -> list[int]:
         """Return the attempts that wrote up to `offsets`; 1 if unknown."""
@@ -46,5 +45,4 @@ class LineTimes:
             return [1] * len(offsets)
         after = np.searchsorted(self._sizes, offsets)
         known = np.asarray(self._attempts)
-        found = np.where(after == len(known), known[-1], known[np.maximum(after - 1, 0)])
-        return [int(attempt) for attempt in found]
+        return [int(attempt) for attempt in np.where(after == len(known), known[-1], known[np.maximum(after - 1, 0)])]

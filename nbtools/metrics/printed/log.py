@@ -115,12 +115,9 @@ class LogMetrics:
         unused = [
             f"pattern {pattern.text!r} matches no line"
             for pattern, source in self._patterns
-            if source == "pattern" and self._tail.position and not self._is_used(pattern)
+            if source == "pattern" and self._tail.position and not any(pattern.values(k.example) for k in self.kinds)
         ]
         return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
-
-    def _is_used(self, pattern: Pattern) -> bool:
-        return any(pattern.values(kind.example) is not None for kind in self.kinds)
 
     @property
     def kinds(self) -> list[LineKind]:
@@ -159,11 +156,9 @@ class LogMetrics:
             plan = known.get(key)
             if plan is None or plan.is_exact:
                 plan = self._plans.of(lines[i], key)
-            if plan.lines:
-                plan.lines.append(i)
-            else:
-                plan.lines = [i]
+            if not plan.lines:
                 groups[id(plan)] = plan
+            plan.lines.append(i)
             if not plan.is_read:
                 found.append(None)
                 continue
@@ -209,10 +204,8 @@ class LogMetrics:
             self._waiting.append((plan, numbers, end))
             return
         waiting, self._waiting = self._waiting, []
-        for line in [] if statement.is_bar else waiting:
-            self._place(*line)
-        self._place(plan, numbers, end)
-        for line in waiting if statement.is_bar else []:
+        own = (plan, numbers, end)
+        for line in [own, *waiting] if statement.is_bar else [*waiting, own]:
             self._place(*line)
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
@@ -229,11 +222,11 @@ class LogMetrics:
     def _close_box(self) -> None:
         """Place the lines of a box, which are one row: at its counter of the whole run, else at any, else as others."""
         box, self._box = self._box, []
-        counted = [each for each in box if each[0].statement is not None and each[0].statement.counter]
-        for plan, numbers, _ in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
-            assert plan.statement is not None
-            plan.statement.is_plain = False
-            self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
+        counted = [(plan.statement, plan, numbers) for plan, numbers, _ in box if plan.statement is not None]
+        counted = [each for each in counted if each[0].counter]
+        for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
+            statement.is_plain = False
+            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places})
         for plan, numbers, end in box:
             if plan.curves:
                 self._place(plan, numbers, end)

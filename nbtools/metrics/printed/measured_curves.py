@@ -14,7 +14,7 @@ from nbtools.metrics.printed.line_times import LineTimes
 
 @dataclass
 class Evidence:
-    """What the points of a curve show so far. Each finding of the first kind holds until a point contradicts it."""
+    """Findings on the points of a curve so far. Those that begin as True hold until a point contradicts them."""
 
     is_count: bool = True
     """Whether the values grow by one, or start over at the first one, as an index does."""

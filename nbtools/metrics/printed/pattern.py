@@ -13,7 +13,7 @@ _MAX_CHARACTERS: Final = 2000
 _MAX_NAMES: Final = 100
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+-]{0,99}")
 _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])|([^{}]+)")
-_NUMBER_BEFORE_DOT: Final = NUMBER.replace(r"\.\d{0,40}+", r"\.\d{1,40}+")
+_NUMBER_BEFORE_DOT: Final = NUMBER.replace(r"\.(?!\.)\d{0,40}+", r"\.\d{1,40}+")
 _EXAMPLE: Final = 'such as "iter {step}: loss {train/loss}, time {_}ms"'
 
 
@@ -62,9 +62,10 @@ class Pattern:
         """Return the pattern of a folded line in which some numbers have a name, by their index in `numbers_in`.
 
         Raises:
-            ConfigError: no number is named, an index is none of the line's, or a name is not allowed.
+            ConfigError: no number is named, an index is none of the line's, a name is not allowed, or the text of the
+                line does not tell its numbers apart.
         """
-        parts, at, index = [""], 0, -1
+        parts, at, index, chosen = [""], 0, -1, dict[str, tuple[int, int]]()
         for start, end, is_number in varying_parts(line):
             index += is_number
             parts[-1] += line[at:start].replace("{", "{{").replace("}", "}}")
@@ -74,10 +75,14 @@ class Pattern:
                 continue
             parts += [name, ""]
             at = end
+            chosen |= {} if name == ANY else {name: (start, end)}
         parts[-1] += line[at:].replace("{", "{{").replace("}", "}}")
         if unknown := sorted(names.keys() - range(index + 1)):
             raise ConfigError(f"number {unknown[0]} of a line with {index + 1}: choose from 0 to {index}")
-        return cls("".join(f"{{{part}}}" if i % 2 else part for i, part in enumerate(parts)))
+        pattern = cls("".join(f"{{{part}}}" if i % 2 else part for i, part in enumerate(parts)))
+        if pattern.spans(line) != chosen:
+            raise ConfigError(f"{shown(line, 200)}: the text between its numbers does not tell them apart")
+        return pattern
 
 
 def _parts(text: str) -> list[tuple[bool, str]]:

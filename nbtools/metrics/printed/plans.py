@@ -78,11 +78,6 @@ class LinePlan:
     """The lines of the current block."""
 
     @property
-    def is_whole_run(self) -> bool:
-        """Whether its counter counts the whole run."""
-        return self.statement is not None and self.statement.is_whole_run
-
-    @property
     def is_read(self) -> bool:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
@@ -140,11 +135,8 @@ class LinePlans:
             for old in [old for old, plan in plans.items() if not plan.is_read] or [*plans]:
                 del plans[old]
         plan = plans[key] = self._plan(line)
-        if (
-            plan.kind.source
-            and "\n" not in key
-            and (own := next((p for p, _ in self._exact if p.values(plan.kind.example)), None))
-        ):
+        own = next((pattern for pattern, _ in self._exact if pattern.values(plan.kind.example)), None)
+        if own is not None and plan.kind.source and "\n" not in key:
             plans[key] = LinePlan(plan.kind, is_exact=True)
             plans[f"{key}\n{own.text}"] = plan
         return plan

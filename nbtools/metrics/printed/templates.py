@@ -10,6 +10,7 @@ from nbtools.errors import ConfigError
 from nbtools.metrics.curve_names import SPLITS, parts_of
 from nbtools.metrics.printed.grammars import COUNTERS
 from nbtools.metrics.printed.pattern import ANY, Pattern
+from nbtools.parsing import syntax_tree
 
 _MAX_FILES: Final = 100
 _MAX_BYTES: Final = 1 << 20
@@ -55,8 +56,7 @@ def templates_of(files: Sequence[Path]) -> list[str]:
         if (tree := _tree(path)) is not None:
             for function, call in _calls(tree):
                 for line in _lines(_printed(call, function)):
-                    for text in _texts(line, function):
-                        found[text] = None
+                    found |= dict.fromkeys(_texts(line, function))
     return [*found][:_MAX_TEMPLATES]
 
 
@@ -64,7 +64,7 @@ def _tree(path: Path) -> ast.Module | None:
     try:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return None
-        return ast.parse(path.read_bytes())
+        return syntax_tree(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -175,14 +175,11 @@ def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Yield the parts of each line of a text."""
     line: list[Part] = []
     for part in parts:
-        if isinstance(part, str):
-            first, *others = re.split(r"[\r\n]+", part)
-            line.append(first)
-            for other in others:
-                yield line
-                line = [other]
-        else:
-            line.append(part)
+        first, *others = re.split(r"[\r\n]+", part) if isinstance(part, str) else [part]
+        line.append(first)
+        for other in others:
+            yield line
+            line = [other]
     yield line
 
 

@@ -70,6 +70,25 @@ def record_look(run: RunDir, now: float) -> None:
         write_json(cache_file(run, make=True), {"time": now, "log_bytes": log_bytes}, mode=0o600)
 
 
+class Absence:
+    """The changes since the last look at a run before this one, found once its rows are read; records each look."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._earlier, self._recorded_at = read_look(run), 0.0
+        self.changes: tuple[list[Change], float] = ([], 0.0)
+        """The changes, and the seconds since that look."""
+
+    def look(self, run: Run, now: float, *, is_read: bool, is_final: bool) -> None:
+        """Find the changes, if the rows are read and it is the first time; record a look now and then."""
+        if is_read and (earlier := self._earlier) is not None:
+            self._earlier = None
+            if now - earlier.time >= MIN_ABSENCE_S:
+                self.changes = changes_since(run, earlier), now - earlier.time
+        if is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
+            self._recorded_at = now
+            record_look(run.files, now)
+
+
 def changes_since(run: Run, look: Look) -> list[Change]:
     """Return what changed in a run since a look at it, the most important first."""
     restarts = [f"{local_time(r.time)}: {restarted(r)}" for r in read_restarts(run.files) if r.time > look.time]

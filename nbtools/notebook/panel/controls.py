@@ -7,7 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.notebook.html_parts import FONT, LIVE, MUTED, PICTURE, copy_button
-from nbtools.notebook.panel.checkpoint_list import START
+from nbtools.notebook.panel.checkpoints.checkpoint_list import START
 from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
@@ -112,11 +112,8 @@ class Controls:
 
     def offer(self, *, is_final: bool, is_running: bool, may_launch: bool, may_resume: bool) -> None:
         """Show the buttons that apply to a run in this state."""
-        for button, is_useful in (
-            (self.stop, not is_final),
-            (self.again, is_final and may_launch),
-            (self.onward, is_final and may_resume),
-        ):
+        useful = {self.stop: not is_final, self.again: is_final and may_launch, self.onward: is_final and may_resume}
+        for button, is_useful in useful.items():
             button.layout.display = "" if is_useful else "none"
             button.disabled = not is_useful or (button is self.onward and bool(self._why_not))
         self.stacks.disabled = not is_running

@@ -3,7 +3,6 @@
 Its thread checks the files about once a second.
 """
 
-import shlex
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +14,25 @@ import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Image
 
-from nbtools.errors import ConfigError, NbtoolsError, RunNotFoundError, message_of, plural
-from nbtools.launcher.programs.program_resume import planned_resume, remember, said_in_words, why_not_resumable
-from nbtools.launcher.resume import changed, config_of, launch_again, read_changes, resume
+from nbtools.errors import NbtoolsError, RunNotFoundError, message_of, plural
+from nbtools.launcher.programs.program_resume import remember
+from nbtools.launcher.resume import launch_again, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.changes import MIN_ABSENCE_S, RECORD_EVERY_S, changes_since, read_look, record_look
-from nbtools.notebook.panel.checkpoint_list import LATEST
+from nbtools.notebook.panel.changes import Absence, record_look
+from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST
+from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.controls import CANCEL, STOP, Controls
 from nbtools.notebook.panel.snapshot import Snapshot, alarms_of, notes_of, stamp_of, take_snapshot, waits_of
 from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
 from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.live import LiveCharts
-from nbtools.notebook.plots.system import NEWEST_BYTES, SystemReader
+from nbtools.notebook.plots.system import SystemReader
 from nbtools.notebook.plots.view import Limits, View, X, view_of
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import Displays, Output, view_bundle
@@ -41,14 +41,11 @@ from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, first_curves, read_rows
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import mapping_at
-from nbtools.run.run import Run, why_no_checkpoints
+from nbtools.run.run import Run
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 from nbtools.rundir import media
-from nbtools.rundir.rundir import foreign_owner, has_recipe, is_removed
-from nbtools.rundir.secret_values import MASK
-from nbtools.script.script import differences
+from nbtools.rundir.rundir import foreign_owner, is_removed
 
 _SIZE: dict[str, Any] = {"image/png": {"width": WIDTH, "height": UNTITLED_HEIGHT}}
 _TEXT = "a panel of a run"
@@ -99,13 +96,11 @@ class LivePlot(LiveView):
         self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
         self._choices = self._charts.choices
         self._forget()
-        self._is_static = self._is_change_wrong = False
+        self._is_static = False
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self._full: Limits = (0.0, 1.0)
-        self._has_checkpoint = False
-        """Whether this run, or the one that it resumed, has a checkpoint."""
-        self._is_program, self._why_not = False, ""
         self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
+        self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
         self._widgets.name_run(self.run)
         with suppress(OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
@@ -116,8 +111,8 @@ class LivePlot(LiveView):
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
         self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
-        self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(lambda: resume(self.run))))
-        self._widgets.again.on_click(lambda _: self._act("Launching…", self._launch_again))
+        self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(resume)))
+        self._widgets.again.on_click(lambda _: self._act("Launching…", lambda: self._follow(launch_again)))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
         self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
         checkpoints = self._widgets.tabs.checkpoints
@@ -254,19 +249,16 @@ class LivePlot(LiveView):
                 self._wake.set()
 
     def _look_guarded(self) -> None:
-        if not self._is_closed and self._guarded(self._look, self._widgets.trouble):
-            self._widgets.trouble.value = ""
-
-    def _guarded(self, action: Callable[[], None], place: ipywidgets.HTML) -> bool:
         # An exception that leaves a thread is lost or printed into an unrelated cell. The panel shows it, and the
         # next check may succeed (a stale file handle, a directory that is being moved).
+        said = ""
         try:
-            action()
-        except Exception as error:  # noqa: BLE001
             if not self._is_closed:
-                place.value = note(message_of(error), is_warning=True)
-            return False
-        return True
+                self._look()
+        except Exception as error:  # noqa: BLE001
+            said = note(message_of(error), is_warning=True)
+        if not self._is_closed:
+            self._widgets.trouble.value = said
 
     def _forget(self) -> None:
         self._stamp: object = None
@@ -276,9 +268,7 @@ class LivePlot(LiveView):
         self._wanted: tuple[object, ...] = ()
         self._png = b""
         self._drawn_state: RunState | None = None
-        self._earlier, self._recorded_at, self._since_look = read_look(self.run.files), 0.0, ""
-        self._system: SystemReader | None = None
-        self._is_all_read, self._measured = False, 0
+        self._absence, self._system = Absence(self.run.files), SystemReader(self.run.files.system)
         self._was_active = False
         self._stragglers: list[Straggler] = []
         self._stored_at, self._is_stored = 0.0, True
@@ -294,19 +284,12 @@ class LivePlot(LiveView):
             self._snapshot = take_snapshot(self.run, state, self._first and self._first[0])
             self._stamp = stamp
             self._offer_checkpoints()
-        if self._first is None and (earlier := self._earlier) is not None:
-            self._earlier = None
-            if now - earlier.time >= MIN_ABSENCE_S:
-                self._since_look = html.changes_card(changes_since(self.run, earlier), now - earlier.time)
-        if state.is_final or not 0 <= now - self._recorded_at < RECORD_EVERY_S:
-            self._recorded_at = now
-            record_look(self.run.files, now)
+        self._absence.look(self.run, now, is_read=self._first is None, is_final=state.is_final)
         self._say(state, now)
-        self._measure()
-        choices, options = self._choices, self._options()
+        measured, choices, options = self._measured(), self._choices, self._options()
         is_live_page = choices.is_ready
         drawn = (widgets.dark.value, self._snapshot.version, state)
-        wanted = (*drawn, self._measured, choices.is_ready, choices.is_hidden, choices.width, *options.items())
+        wanted = (*drawn, measured, choices.is_ready, choices.is_hidden, choices.width, *options.items())
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in self._snapshot.restarts)
         widgets.tabs.look(self.run, now, is_stopped=is_stopped, system=self._system)
@@ -346,20 +329,16 @@ class LivePlot(LiveView):
         is_shown = tabs.index == SAMPLES or state.is_final
         return is_shown and tabs.samples.look(folder, dark=self._is_dark)
 
-    def _measure(self) -> None:
-        """Read the system metrics while they are shown: all rows if a chart is open, else the newest ones."""
+    def _measured(self) -> int:
+        """Read the system metrics while they are shown, all rows if a chart is open; returns the rows in charts."""
         is_open = any(key.startswith("system/") and value for key, value in self._choices.opened.items())
         if is_open or self._widgets.tabs.index == SYSTEM:
-            if self._system is None or is_open is not self._is_all_read:
-                self._is_all_read = is_open
-                self._system = SystemReader(self.run.files.system, None if is_open else NEWEST_BYTES)
-            self._system.read()
-        self._measured = self._system.num_rows if is_open and self._system is not None else 0
+            self._system.read(is_whole=is_open)
+        return self._system.num_rows if is_open else 0
 
     def _view(self) -> View:
         curves, reading = self._first or (self.run.history, "")
-        system = {} if self._system is None else self._system.series(curves)
-        return view_of(self.run, curves, system=system, reading=reading, **self._options())
+        return view_of(self.run, curves, system=self._system.series(curves), reading=reading, **self._options())
 
     def _send(self) -> None:
         """Draw the charts in the page."""
@@ -413,7 +392,7 @@ class LivePlot(LiveView):
         widgets.header.value = html.header(self.run.name, self.run.id, state, notes, blocker, alarms)
         widgets.progress.value = html.progress(facts, elapsed, remaining, state, job_s)
         widgets.waiting.value = html.waiting(waits_of(self.run, state, facts))
-        widgets.since_look.value = self._since_look
+        widgets.since_look.value = html.changes_card(*self._absence.changes)
         widgets.failure.value = html.failure(facts.failure, str(self.run.files.log)) if facts.failure else ""
         widgets.ranks.value = html.ranks(facts.ranks, self._stragglers, now, is_running, facts.nproc_per_node)
         widgets.sources.value = html.sources(facts.sources)
@@ -422,9 +401,9 @@ class LivePlot(LiveView):
         if not self._is_acting:
             widgets.stop.description, widgets.stop.tooltip = CANCEL if state is RunState.QUEUED else STOP
             may_launch = foreign_owner(self.run.dir) is None
-            may_resume = self._has_checkpoint
+            may_resume = self._resume.has_checkpoint
             widgets.offer(is_final=state.is_final, is_running=is_running, may_launch=may_launch, may_resume=may_resume)
-            widgets.resume.disabled = not self._may_resume(state)
+            widgets.resume.disabled = not self._resume.may_start(state)
         self._was_active |= not state.is_final
         if widgets.page is not None and self._was_active:
             widgets.page.title = html.title(self.run.name, state, facts, is_alarming=bool(alarms))
@@ -452,18 +431,14 @@ class LivePlot(LiveView):
         limits = left + first / 100 * (right - left), left + last / 100 * (right - left)
         self._choices.span = None if (first, last) == (0, 100) else limits
 
-    def _store_soon(self) -> None:
-        with self._lock:
-            self._stored_at = 0.0
-            self._changed()
-
     def _hear_page(self, said: Mapping[str, Any]) -> None:
         """Act on a message of the page: it is saved, or a number of the log was clicked."""
-        if "number" not in said:
-            self._store_soon()
-            return
         with self._lock:
-            self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
+            if "number" in said:
+                self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
+            else:
+                self._stored_at = 0.0
+                self._changed()
 
     def keep_curves(self, *patterns: str) -> str:
         """Draw what these patterns of printed lines find, `iter {step}: loss {train/loss}`, as Keep in the Log tab.
@@ -508,75 +483,21 @@ class LivePlot(LiveView):
         self._changed()
 
     def _offer_checkpoints(self) -> None:
-        is_resumed = bool(mapping_at(self.run.info, "resumed_from"))
-        self._is_program = not has_recipe(self.run.files)
-        self._why_not = why_not_resumable(self.run) if self._is_program else ""
-        tab, saved = self._widgets.tabs.checkpoints, self._snapshot.checkpoints
-        why = {"why_none": why_no_checkpoints(self.run), "why_not": self._why_not}
-        self._has_checkpoint = tab.offer(saved, is_resumed=is_resumed, is_program=self._is_program, **why)
-        total, left = self._snapshot.total_steps, ""
-        if total and self._snapshot.step >= total and not self._is_program and self.run.state is RunState.SUCCEEDED:
-            left = f"all {total:,} steps are done; for more, enter max_steps={2 * total} as Changes below Checkpoints"
-        self._widgets.explain_resume(self._why_not, left)
-        if self._is_program:
-            tab.show_program(*said_in_words(self.run))
+        left = self._resume.look(self.run, self._snapshot.checkpoints, self._snapshot.step, self._snapshot.total_steps)
+        self._widgets.explain_resume(self._resume.why_not, left)
+        if self._resume.is_program:
             self._check_changes()
 
     def _remember(self, change: Any) -> None:
         """Remember what the user says of the checkpoints or the resume of a program, and look again."""
-        tab = self._widgets.tabs.checkpoints
-        if tab.filling.is_on:
-            return
-
-        def remembered() -> str:
-            self._stamp = None
-            if MASK in change.new:
-                raise ConfigError(f"{MASK} stands for a secret; write the words into a launcher script")
-            if change.owner is tab.pattern:
-                return f"Checkpoints: {remember(self.run, checkpoints=change.new or None)}"
-            return f"Resume: {remember(self.run, resume=tuple(shlex.split(change.new)))}"
-
-        self._act("Remembering…", remembered)
-
-    def _typed(self) -> tuple[dict[str, Any], list[str]]:
-        """Return as typed the values to change in the new run, or the further arguments of a program.
-
-        Raises:
-            ConfigError: they cannot be read.
-        """
-        try:
-            words = shlex.split(self._widgets.changes.value)
-        except ValueError as error:  # an unclosed quotation
-            raise ConfigError(str(error)) from error
-        return ({}, words) if self._is_program or not words else (read_changes(self.run, words), [])
+        if not self._widgets.tabs.checkpoints.filling.is_on:
+            self._act("Remembering…", lambda: self._resume.remembered(self.run, change))
 
     def _check_changes(self, *_: object) -> None:
-        """Show below the field the error in the typed changes, or their effect."""
         with self._lock:
-            widgets, said = self._widgets, f"Cannot resume: {self._why_not}" if self._why_not else ""
-            try:
-                changes, arguments = self._typed()
-                if arguments:
-                    said = f"Resume adds the arguments {shlex.join(arguments)}"
-                chosen = widgets.checkpoint.value
-                if self._is_program and self._has_checkpoint and not self._why_not:
-                    planned = planned_resume(self.run, None if chosen == LATEST else chosen, args=arguments)
-                    said = "\n".join([*filter(None, [said]), f"Continues from {planned.sentence}", *planned.notes])
-                if changes:
-                    differing = differences(config_of(self.run), changed(self.run, changes))
-                    pairs = {name: [old, new] for name, old, new in differing}
-                    said = f"Resume writes a new script: {run_facts.changes(pairs)}" if pairs else "No value differs."
-                self._is_change_wrong = False
-                if not self.run.state.is_final and (changes or arguments or widgets.checkpoint.value != LATEST):
-                    said = f"{said}\nIt can start once this run has ended.".lstrip()
-            except NbtoolsError as error:
-                said, self._is_change_wrong = str(error), True
-            widgets.changing.value = note(said, is_warning=self._is_change_wrong)
+            self._resume.check(self.run)
             if not self._is_acting:
-                widgets.resume.disabled = not self._may_resume(self.run.state)
-
-    def _may_resume(self, state: RunState) -> bool:
-        return state.is_final and self._has_checkpoint and not (self._is_change_wrong or self._why_not)
+                self._widgets.resume.disabled = not self._resume.may_start(self.run.state)
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
         self._widgets.note.value = note(text, is_warning=is_wrong)
@@ -587,6 +508,7 @@ class LivePlot(LiveView):
             button.disabled = True
 
     def _look_again(self) -> None:
+        self._stamp = None  # what the action has changed may be in no file that is compared
         self._changed()
 
     def _take_stacks(self) -> str:
@@ -596,16 +518,13 @@ class LivePlot(LiveView):
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _resume_chosen(self) -> str:
-        chosen, (changes, args) = self._widgets.checkpoint.value, self._typed()
+        chosen, (changes, args) = self._widgets.checkpoint.value, self._resume.typed(self.run)
         checkpoint: AnyCheckpoint | None = None if chosen == LATEST else chosen
-        return self._follow(lambda: resume(self.run, checkpoint, changes=changes, args=args))
+        return self._follow(lambda run: resume(run, checkpoint, changes=changes, args=args))
 
-    def _launch_again(self) -> str:
-        return self._follow(lambda: launch_again(self.run))
-
-    def _follow(self, start: Callable[[], Run]) -> str:
+    def _follow(self, start: Callable[[Run], Run]) -> str:
         """Show a new run in the place of this one; returns where it comes from."""
-        parent, child = self.run.id, start()
+        parent, child = self.run.id, start(self.run)
         with self._lock:
             self.run = child
             self._widgets.changes.value = self._widgets.taken.value = ""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import ipywidgets as widgets
 
 from nbtools.notebook.panel import tab_html
-from nbtools.notebook.panel.checkpoint_list import CheckpointList
+from nbtools.notebook.panel.checkpoints.checkpoint_list import CheckpointList
 from nbtools.notebook.panel.log_view import LogView
 from nbtools.notebook.panel.media_view import MediaView
 from nbtools.notebook.plots.system import SystemReader
@@ -48,7 +48,7 @@ class Tabs:
             self.widget.selected_index = SAMPLES
             self._is_chosen = False
 
-    def look(self, run: Run, now: float, *, is_stopped: bool, system: SystemReader | None) -> None:
+    def look(self, run: Run, now: float, *, is_stopped: bool, system: SystemReader) -> None:
         """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them."""
         index = self.index
         if index == LOG:
@@ -57,7 +57,7 @@ class Tabs:
             self.checkpoints.look()
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = tab_html.config(run)
-        elif index == SYSTEM and system is not None and self._is_new(index, (run.id, system.num_rows)):
+        elif index == SYSTEM and self._is_new(index, (run.id, system.num_rows)):
             self.system.value = tab_html.machine(system.newest(_NUM_MEASURED))
         elif index == FILES and self._is_new(index, (run.id, now // _FILES_EVERY_S)):
             self.files.value = tab_html.files(run)

@@ -20,18 +20,24 @@ _MOST_GPUS = 4
 
 
 class SystemReader:
-    """Follows a system.jsonl; `newest_bytes` limits the first reading to the file's end."""
+    """Follows a system.jsonl: all of it, or what is written from the last rows on."""
 
-    def __init__(self, path: Path, newest_bytes: int | None = None) -> None:
-        self._tail = Tail(path)
-        if newest_bytes is not None:
-            self._tail.skip_to_end(newest_bytes)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start(is_whole=None)
+
+    def _start(self, *, is_whole: bool | None) -> None:
+        self._tail, self._is_whole = Tail(self._path), is_whole
+        if is_whole is False:
+            self._tail.skip_to_end(NEWEST_BYTES)
         self._times: dict[str, list[float]] = defaultdict(list)
         self._values: dict[str, list[float]] = defaultdict(list)
         self.num_rows = 0
 
-    def read(self) -> bool:
-        """Read new rows; returns whether there were any."""
+    def read(self, *, is_whole: bool = True) -> bool:
+        """Read new rows, all again if `is_whole` differs from before; returns whether there were any."""
+        if is_whole is not self._is_whole:
+            self._start(is_whole=is_whole)
         before = self.num_rows
         while block := self._tail.read():
             for line in block.splitlines():
@@ -69,8 +75,8 @@ class SystemReader:
             times = np.maximum.accumulate(self._times[name])
             inside = (times >= clock[0]) & (times <= clock[-1])
             if inside.any():
-                known = (np.interp(times[inside], clock, column[near]) for column in (main.steps, main.samples))
-                steps, samples = known
+                columns = main.steps[near], main.samples[near]
+                steps, samples = (np.interp(times[inside], clock, column) for column in columns)
                 placed[name] = Series(
                     steps.astype(np.int64), np.array(values)[inside], times[inside], samples, unit=main.unit
                 )

@@ -315,6 +315,7 @@ def test_the_real_absl_reads_what_words_writes() -> None:
 def test_the_real_hydra_reads_what_words_writes() -> None:
     hydra = require("hydra")
     script = asked(ZOO / "hydra_app.py")
+    defaults = {argument.field.name: argument.field.default for argument in script.arguments}
 
     def real(words: list[str]) -> Any:
         with hydra.initialize_config_dir(version_base=None, config_dir=str(ZOO / "hydra_conf")):
@@ -324,12 +325,12 @@ def test_the_real_hydra_reads_what_words_writes() -> None:
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values.pop("out", None)  # an interpolation
-        values = {key: value for key, value in values.items() if not isinstance(value, str) or "$" not in value}
-        values.setdefault("data_dir", "x")
+        values = {"data_dir": "x"} | {k: v for k, v in values.items() if not isinstance(v, str) or "$" not in v}
         words = parse_words(script, ()).edited(values)
         config = real(words)
         for key, value in values.items():
-            if key != "optimizer":
+            # A value that stays as it was is not written: another optimizer has its own.
+            if key != "optimizer" and ("optimizer=sgd" not in words or value != defaults[key]):
                 assert plain(nested(config, key) if key != "layers" else list(config.layers)) == plain(value), words
         assert {**values, **parse_words(script, words).values} == values, words
 

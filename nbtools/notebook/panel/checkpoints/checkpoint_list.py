@@ -122,13 +122,9 @@ class CheckpointList:
             self._make_buttons(shown)
         self._key = key
         self.verify.disabled = not shown
-        none = (
-            f"No checkpoint has been found: {self._why_none}."
-            if self._why_none
-            else "No checkpoint has been saved yet."
-        )
+        found = f"found: {self._why_none}" if self._why_none else "saved yet"
         table = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
-        self._table.value = table or f"<div style='{FONT}{MUTED}'>{literal(none)}</div>"
+        self._table.value = table or f"<div style='{FONT}{MUTED}'>No checkpoint has been {literal(found)}.</div>"
 
     def check(self) -> str:
         """Compare the files of the checkpoints in the list with their checksums; returns the result in words."""
