@@ -135,8 +135,8 @@ class LinePlans:
             for old in [old for old, plan in plans.items() if not plan.is_read] or [*plans]:
                 del plans[old]
         plan = plans[key] = self._plan(line)
-        own = next((pattern for pattern, _ in self._exact if pattern.values(plan.kind.example)), None)
-        if own is not None and plan.kind.source and "\n" not in key:
+        exact = self._exact if plan.kind.source and "\n" not in key else []
+        if own := next((pattern for pattern, _ in exact if pattern.values(plan.kind.example)), None):
             plans[key] = LinePlan(plan.kind, is_exact=True)
             plans[f"{key}\n{own.text}"] = plan
         return plan
