@@ -247,9 +247,8 @@ def first_split(line: str) -> str | None:
 
 def read_known(line: str) -> Reading | None:
     """Return what one of the known lines says."""
-    if not line.startswith("Average "):
-        return None
-    return next((r for pattern in KNOWN_LINES if (r := of_pattern(pattern, line, "grammar"))), None)
+    known = KNOWN_LINES if line.startswith("Average ") else ()
+    return next((r for pattern in known if (r := of_pattern(pattern, line, "grammar"))), None)
 
 
 def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:

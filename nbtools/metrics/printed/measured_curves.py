@@ -3,6 +3,7 @@
 import math
 from array import array
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
+
+_MOST_KEPT: Final = 10_000
+"""Steps of a curve from which on nothing that follows takes it away."""
 
 
 @dataclass
@@ -81,7 +85,7 @@ class BarValue:
 
 @dataclass
 class PrintedCurve:
-    """The points of one metric that are not in the history yet."""
+    """The points of one metric, until they are in the history for good."""
 
     name: str
     is_given: bool
@@ -94,7 +98,11 @@ class PrintedCurve:
     bar: BarValue | None = None
     unit: Unit = "row"
     seen: Evidence = field(default_factory=Evidence)
-    is_drawn: bool = False
+    is_settled: bool = False
+    """Whether it is measured for certain, whatever follows."""
+    num_drawn: int = 0
+    is_outdated: bool = False
+    """Whether the points that are drawn are of another unit."""
     is_unsure: bool = False
     """Whether what counts its lines has contradicted other lines."""
     steps: "array[int]" = field(default_factory=lambda: array("q"))
@@ -113,7 +121,7 @@ class PrintedCurve:
                 return  # a curve has one unit
             else:
                 self.clear()
-                self.unit, self.seen = unit, Evidence()
+                self.unit, self.seen, self.is_outdated = unit, Evidence(), True
         if self.bar is not None and self.bar.is_repeated(value):
             return
         is_certain = self.has_fraction and self.seen.is_changing and not self.seen.is_progress
@@ -131,10 +139,11 @@ class PrintedCurve:
     def is_measured(self) -> bool:
         """Whether it is certain that the points are measurements: no setting, no index, no progress, and of one thing.
 
-        What follows may show that it is not: a curve that is drawn is then taken away.
+        What follows may show that it is not, and the contrary later: a curve that is drawn is taken away, or drawn
+        again, so that the same lines give the same curves, however often they are looked at.
         """
         seen = self.seen
-        if self.is_given:
+        if self.is_given or self.is_settled:
             return True
         if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
             return False
@@ -154,7 +163,6 @@ class PrintedCurves:
     def __init__(self) -> None:
         self._curves: dict[tuple[str, str], PrintedCurve] = {}
         self._names: set[str] = set()
-        self._given: set[str] = set()
 
     def named(self, statement: str, name: str, split: str | None, *, is_given: bool) -> PrintedCurve:
         """Return the curve of a name in the lines of a statement; of other statements, the name is another curve.
@@ -171,28 +179,27 @@ class PrintedCurves:
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)
-            if is_given:
-                self._given.add(own)
             curve = self._curves[key] = PrintedCurve(own, is_given)
         return curve
 
     def draw(self, history: History, times: LineTimes, generation: int) -> None:
         """Move the points of all curves that are measured into the history."""
         for curve in self._curves.values():
-            if not curve.is_measured:
-                if curve.is_drawn:
-                    curve.is_drawn, curve.is_unsure = False, True
-                    if curve.name not in self._given:
-                        history.forget(curve.name)
+            if curve.num_drawn and (curve.is_outdated or not curve.is_measured):
+                curve.num_drawn = 0
+                if not any(each.is_given and each.name == curve.name for each in self._curves.values()):
+                    history.forget(curve.name)
+            curve.is_outdated = False
+            if curve.num_drawn == len(curve.steps) or not curve.is_measured:
                 continue
-            if not curve.steps:
-                continue
-            curve.is_drawn = True
-            attempts = np.frombuffer(curve.attempts, np.int64)
-            columns = np.frombuffer(curve.steps, np.int64), np.frombuffer(curve.values)
-            when = times.at(np.frombuffer(curve.offsets, np.int64))
+            new, integers = slice(curve.num_drawn, None), (curve.steps, curve.offsets, curve.attempts)
+            steps, offsets, attempts = (np.frombuffer(column, np.int64)[new] for column in integers)
+            values, when = np.frombuffer(curve.values)[new], times.at(offsets)
             for attempt in np.unique(attempts).tolist():
-                chosen = attempts == attempt
-                steps, values = (column[chosen] for column in columns)
-                history.add(curve.name, steps, values, when[chosen], generation, unit=curve.unit, attempt=attempt)
-            curve.clear()
+                own = attempts == attempt
+                added = steps[own], values[own], when[own]
+                history.add(curve.name, *added, generation, unit=curve.unit, attempt=attempt)
+            curve.num_drawn = len(curve.steps)
+            if curve.seen.num_steps > _MOST_KEPT:
+                curve.is_settled, curve.num_drawn = True, 0
+                curve.clear()

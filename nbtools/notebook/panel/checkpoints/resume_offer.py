@@ -73,8 +73,7 @@ class ResumeOffer:
                 planned = planned_resume(run, None if chosen == LATEST else chosen, args=arguments)
                 said = "\n".join([*filter(None, [said]), f"Continues from {planned.sentence}", *planned.notes])
             if changes:
-                differing = differences(config_of(run), changed(run, changes))
-                pairs = {name: [old, new] for name, old, new in differing}
+                pairs = {name: [old, new] for name, old, new in differences(config_of(run), changed(run, changes))}
                 said = f"Resume writes a new script: {facts.changes(pairs)}" if pairs else "No value differs."
             self._is_change_wrong = False
             if not run.state.is_final and (changes or arguments or chosen != LATEST):
