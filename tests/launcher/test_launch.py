@@ -136,7 +136,7 @@ def test_scripts_that_cannot_run_are_refused_and_nothing_is_left(project: Projec
     (project.scripts / "binary.py").write_bytes(b"\0\xff")
     assert "no such file" in refused(project.scripts / "none.py")
     assert "is a folder" in refused(project.scripts)
-    assert "NUL" in refused("a\0b.py")
+    assert "null character" in refused("a\0b.py")
     assert f"{broken}:2: not Python" in refused(broken)
     assert "not Python" in refused(project.scripts / "binary.py")
     assert list(project.runs.iterdir()) == []
@@ -150,7 +150,7 @@ def test_scripts_that_cannot_run_are_refused_and_nothing_is_left(project: Projec
         ({"gpus": (0, 0)}, "may appear once"),
         ({"args": "--steps 3"}, "must be a list of strings"),
         ({"args": ["--steps", 3]}, "3 is a int"),
-        ({"args": ["a\0b"]}, "NUL"),
+        ({"args": ["a\0b"]}, "null character"),
         ({"args": ["\ud800"]}, "cannot be encoded"),
         ({"shutdown_timeout_s": 0}, "shutdown_timeout_s=0"),
     ],
