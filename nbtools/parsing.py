@@ -1,4 +1,4 @@
-"""Python's parser for sources and literals, in any thread and without its warnings."""
+"""Python's parser for sources and literals, in any thread."""
 
 import ast
 import threading
@@ -12,9 +12,9 @@ SystemError if two are made at once, as by launches in threads."""
 
 
 def syntax_tree(source: str | bytes, path: str | Path = "<unknown>") -> ast.Module:
-    """Return the syntax tree of a source; the errors are those of `ast.parse`."""
+    """Return the syntax tree of a source, without Python's warnings of it; the errors are those of `ast.parse`."""
     with _PARSING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as an invalid "\\d" in a string
+        warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
         return ast.parse(source, str(path))
 
 

@@ -17,7 +17,7 @@ from nbtools.metrics.printed.line_times import LineTimes
 from nbtools.metrics.printed.measured_curves import PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.plans import LineKind, LinePlan, LinePlans
-from nbtools.metrics.printed.shapes import ANSI
+from nbtools.metrics.printed.shapes import ANSI, DIGITS
 from nbtools.metrics.printed.steps import StepCounters
 from nbtools.rundir.tail import Tail
 
@@ -27,8 +27,6 @@ _FIRST_LOOK_S: Final = 10.0
 _LOOK_S: Final = 0.05
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
-_DIGITS: Final = re.compile(r"[0-9](?<![A-Za-z_@0-9][0-9])[0-9]*")
-"""Digits that are no part of a name. The digit comes before the look behind it: four times as fast."""
 _AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ ]+\d{2,4}[-/]\d\d)")
 """A bar behind which a line was printed: `[00:43<02:11, 5.27it/s]epoch 0: loss 0.5`."""
 _BREAK: Final = re.compile(rb"[\r\x08]")
@@ -147,7 +145,7 @@ class LogMetrics:
         if "\x1b" in text:
             text = ANSI.sub("", text)
         lines = text.split("\n")
-        keys = _DIGITS.sub("\0", text).split("\n")
+        keys = DIGITS.sub("\0", text).split("\n")
         ends = offset + np.cumsum(sizes + 1)
         found: list[LinePlan | None] = []
         known = self._plans.known()

@@ -13,7 +13,7 @@ from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
 _MOST_KEPT: Final = 10_000
-"""Steps of a curve from which on nothing that follows takes it away."""
+"""Points of a curve from which on nothing that follows takes it away."""
 
 
 @dataclass
@@ -187,7 +187,9 @@ class PrintedCurves:
         for curve in self._curves.values():
             if curve.num_drawn and (curve.is_outdated or not curve.is_measured):
                 curve.num_drawn = 0
-                if not any(each.is_given and each.name == curve.name for each in self._curves.values()):
+                is_shared = any(each.is_given and each.name == curve.name for each in self._curves.values())
+                curve.is_unsure |= is_shared
+                if not is_shared:  # else the points of both are one series, which stays
                     history.forget(curve.name)
             curve.is_outdated = False
             if curve.num_drawn == len(curve.steps) or not curve.is_measured:
@@ -196,10 +198,9 @@ class PrintedCurves:
             steps, offsets, attempts = (np.frombuffer(column, np.int64)[new] for column in integers)
             values, when = np.frombuffer(curve.values)[new], times.at(offsets)
             for attempt in np.unique(attempts).tolist():
-                own = attempts == attempt
-                added = steps[own], values[own], when[own]
-                history.add(curve.name, *added, generation, unit=curve.unit, attempt=attempt)
+                at = attempts == attempt
+                history.add(curve.name, steps[at], values[at], when[at], generation, unit=curve.unit, attempt=attempt)
             curve.num_drawn = len(curve.steps)
-            if curve.seen.num_steps > _MOST_KEPT:
+            if len(curve.steps) > _MOST_KEPT:
                 curve.is_settled, curve.num_drawn = True, 0
                 curve.clear()

@@ -22,7 +22,7 @@ from nbtools.metrics.printed.grammars import (
 )
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.shapes import folded, shape_of
+from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
 from nbtools.metrics.printed.steps import Statement
 
 _MAX_LINE_CHARACTERS: Final = 4000
@@ -30,7 +30,6 @@ _MAX_UNDECODED: Final = 4
 _MAX_PLANS: Final = 4000
 _MAX_KINDS: Final = 1000
 _NAMED: Final = (0, 1, 2, 5, EPOCH)
-_DIGITS: Final = re.compile(r"(?<![A-Za-z_@\d])\d+")  # those of a name stay
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
 _MAX_HEADING_WORDS: Final = 8
 
@@ -267,7 +266,7 @@ class LinePlans:
 
 
 def _any_digits(text: str) -> str:
-    return _DIGITS.sub(r"\\d+", re.escape(text))
+    return DIGITS.sub(r"\\d+", re.escape(text))
 
 
 def _places(text: str, line: str) -> Callable[[int], int]:

@@ -310,8 +310,8 @@ class Playground(LiveView):
     def _computed_or_stopped(self) -> str:
         try:
             return self._computed()
-        except Exception:
-            if self._is_stopped:  # its process ended
+        except Exception:  # of any kind: a process that Stop ends may be in the middle of anything
+            if self._is_stopped:
                 return "Stopped."
             raise
 

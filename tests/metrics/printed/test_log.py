@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import distributions
@@ -164,8 +165,10 @@ def test_texts_of_other_people_give_no_curve() -> None:
 def test_bytes_that_are_no_text_take_little_time(log: Path) -> None:
     log.write_bytes(random.Random(1).randbytes(1 << 20))
     began = time.process_time()
-    assert [*LogMetrics(log).history] == []
-    assert time.process_time() - began < 15
+    lines = [re.findall(r"[\d.]+", line) for _ in range(10) for line in log.read_text(errors="replace").split("\n")]
+    searched = time.process_time()
+    assert [*LogMetrics(log).history] == [] and lines
+    assert time.process_time() - searched < 5 * (searched - began)
 
 
 def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
@@ -259,11 +262,12 @@ def test_hostile_lines_take_linear_time(log: Path, text: str) -> None:
 
 
 def test_lines_of_one_shape_are_all_read_in_little_time(log: Path) -> None:
-    with log.open("w") as file:
-        file.writelines(f"iter {i}: loss {4 / (1 + i):.5f}, time {100 + i % 7}ms\n" for i in range(100_000))
+    log.write_text("".join(f"iter {i}: loss {4 / (1 + i):.5f}, time {100 + i % 7}ms\n" for i in range(100_000)))
     began = time.process_time()
-    assert len(LogMetrics(log).history["train/loss"]) == 100_000
-    assert time.process_time() - began < 15
+    lines = [[*map(float, re.findall(r"[\d.]+", line))] for line in log.read_text().splitlines()]
+    searched = time.process_time()
+    assert len(LogMetrics(log).history["train/loss"]) == len(lines) == 100_000
+    assert time.process_time() - searched < 20 * (searched - began), "5 here, 70 where every line is understood anew"
 
 
 def test_memory_of_kinds_is_bounded(log: Path) -> None:

@@ -92,7 +92,7 @@ def test_pattern_of_a_line_reads_the_chosen_numbers_of_that_line(text: str, data
 
 
 @pytest.mark.parametrize("text", ["{_}a{_}b{x}c{_}d", "{_} {x} {_} {y} z", "a{_}1{x}b", "{_}.{x}.{_}!"])
-@pytest.mark.parametrize("line", ["a" * 20_000, "1" * 20_000, "ab1c" * 5000, "1 " * 10_000, "a1.1e1," * 3000])
+@pytest.mark.parametrize("line", ["a" * 200_000, "1" * 200_000, "ab1c" * 50_000, "1 " * 100_000, "a1.1e1," * 30_000])
 def test_hostile_lines_take_linear_time(text: str, line: str) -> None:
     began = time.process_time()
     Pattern(text).values(line)

@@ -74,7 +74,7 @@ def test_folding_is_stable_and_numbers_lie_in_the_line(text: str) -> None:
     "text", ["1", "1,", "[", "1:", "[1", "a", "INFO:", "-", "=", "|", "━", "1.", "é1", "2026-01-02 "]
 )
 def test_hostile_lines_take_linear_time(text: str) -> None:
-    line = text * (40_000 // len(text))
+    line = text * (200_000 // len(text))
     began = time.process_time()
     numbers_in(folded(line))
     shape_of(folded(line))

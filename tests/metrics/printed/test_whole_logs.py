@@ -7,6 +7,7 @@ which a reasonable person would accept it; without any, only the order counts.
 
 import json
 import math
+import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -221,6 +222,18 @@ def test_most_of_other_programs_is_read_by_grammars_and_nearly_all_after_three_c
     assert shares[0] >= 40
     assert shares[2] >= 90
     assert shares[3] >= 80
+
+
+@pytest.mark.parametrize("name", ["deepspeed_chat_sft", "distill_kws", "fastai_fine_tune", *[*LOGS][::20]])
+def test_looks_at_a_growing_log_change_nothing(name: str, tmp_path: Path) -> None:
+    log, data, cut = tmp_path / "rank0.log", LOGS[name].with_suffix(".log").read_bytes(), random.Random(name)
+    metrics = LogMetrics(log)
+    for end in (*sorted(cut.sample(range(len(data)), 12)), len(data)):
+        with log.open("ab") as file:
+            file.write(data[file.tell() : end])
+        found = {name: (each.unit, [*each.steps], [*map(str, each.values)]) for name, each in metrics.history.items()}
+    whole = LogMetrics(log).history
+    assert found == {name: (each.unit, [*each.steps], [*map(str, each.values)]) for name, each in whole.items()}
 
 
 def test_hardly_any_setting_or_constant_becomes_a_curve() -> None:

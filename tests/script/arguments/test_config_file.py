@@ -396,7 +396,7 @@ def test_what_is_no_config_of_a_program_is_passed_over_at_once(text: str, tmp_pa
 
 def test_a_key_of_toml_with_many_dots_is_passed_over_at_once(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(".".join(["a"] * 20_000) + " = 1\n")
+    path.write_text(".".join(["a"] * 60_000) + " = 1\n")
     started = time.process_time()
     assert load_config(path) is None
     assert time.process_time() - started < 15
