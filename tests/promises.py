@@ -1,7 +1,7 @@
 """The promises of nbtools: 35 faults, what is never changed silently, runs on Slurm, and 75 rows of guides.
 
-A test shows a promise by `@pytest.mark.promise("fault-7")`. `python tests/promises.py` writes the tables of
-`tests/README.md` from `promises.yaml` and from the markers.
+A test shows a promise by `@pytest.mark.promise("fault-7")`. `python tests/promises.py` prints the
+tables of `promises.yaml` with the tests that carry the markers.
 """
 
 import ast
@@ -11,7 +11,6 @@ from pathlib import Path
 import yaml
 
 TESTS = Path(__file__).resolve().parent
-README = TESTS / "README.md"
 
 _PROMISES: dict[str, dict[str, list[str]]] = yaml.safe_load((TESTS / "promises.yaml").read_text(encoding="utf-8"))
 FAULTS, SAFETY, SLURM, GUIDES = (_PROMISES[kind] for kind in ("faults", "safety", "slurm", "guides"))
@@ -62,34 +61,15 @@ def shown_by(*, everywhere: bool = False) -> dict[str, list[str]]:
     return found
 
 
-def tables() -> dict[str, str]:
-    """Return the Markdown table of each kind of promise, by the name that marks its place in the page."""
+def table(kind: str) -> str:
+    """Return the Markdown table of the promises of one kind, each with the tests that show it."""
     tests = shown_by()
-
-    def table(head: str, promises: dict[str, list[str]]) -> str:
-        lines = [f"| # | {head} | shown by |", "|---|---|---|---|"]
-        for key, (promise, outcome) in promises.items():
-            shown = "<br>".join(f"`{name}`" for name in tests.get(key, ()))
-            lines.append(f"| {key.partition('-')[2]} | {promise} | {outcome} | {shown} |")
-        return "\n".join(lines)
-
-    return {
-        "faults": table("fault | what you can rely on", FAULTS),
-        "safety": table("danger | what you can rely on", SAFETY),
-        "slurm": table("on Slurm | what you can rely on", SLURM),
-        "guides": table("promise of the guide | what differs here", GUIDES),
-    }
-
-
-def page() -> str:
-    """Return the text of `tests/README.md` with its tables made again."""
-    text = README.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}{table}{end}{rest.partition(end)[2]}"
-    return text
+    lines = ["| # | promise | what you can rely on | shown by |", "|---|---|---|---|"]
+    for key, (promise, outcome) in _PROMISES[kind].items():
+        shown = "<br>".join(f"`{name}`" for name in tests.get(key, ()))
+        lines.append(f"| {key.partition('-')[2]} | {promise} | {outcome} | {shown} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    README.write_text(page(), encoding="utf-8")
+    print("\n\n".join(f"## {kind}\n\n{table(kind)}" for kind in _PROMISES))

@@ -1,8 +1,8 @@
-"""Every promise has a test that runs, and the page of promises shows them."""
+"""Every promise has a test that runs, and a table can be made of them."""
 
 from pathlib import Path
 
-from promises import FAULTS, GUIDES, README, REFUSED, SAFETY, SLURM, TESTS, page, running_tests, shown_by
+from promises import FAULTS, GUIDES, REFUSED, SAFETY, SLURM, TESTS, running_tests, shown_by, table
 
 
 def test_all_promises_are_listed() -> None:
@@ -34,8 +34,10 @@ def test_no_promise_is_shown_only_where_a_machine_has_more_than_ci() -> None:
     assert unseen == [], "write the mark where it is used: it is read from the text"
 
 
-def test_the_page_of_promises_is_that_of_the_markers() -> None:
-    assert README.read_text(encoding="utf-8") == page(), "python tests/promises.py writes it again"
+def test_a_table_names_the_promise_its_outcome_and_its_tests() -> None:
+    (row,) = (line for line in table("faults").splitlines() if line.startswith("| 17 |"))
+    assert FAULTS["fault-17"][0] in row and FAULTS["fault-17"][1] in row
+    assert all(f"`{name}`" in row for name in shown_by()["fault-17"])
 
 
 def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> None:
