@@ -668,16 +668,13 @@ def train(fault):
             elif fault == "raises":
                 atexit.register(time.sleep, 60)
                 raise ValueError("bad sample")
-            elif fault == "host":
-                torch.empty(10**15)
-            else:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            torch.empty(10**15)
         tell(step, "collective")
         dist.all_reduce(torch.ones(4), group=group)
 
 dist.init_process_group("gloo")
 dist.barrier()
-group = dist.new_group(timeout=datetime.timedelta(seconds=15))
+group = dist.new_group(timeout=datetime.timedelta(seconds=8))
 rank = dist.get_rank()
 train(sys.argv[1])
 """
@@ -691,13 +688,12 @@ train(sys.argv[1])
         (
             "hangs",
             0,
-            "waited 15 s for rank 1, which was in forward at step 3 (",
+            "waited 8 s for rank 1, which was in forward at step 3 (",
             "dist.all_reduce(torch.ones(4), group",
         ),
         ("leaves", 0, "rank 1 ended first, with exit code 0, while rank 0 was in all_reduce", "dist.all_reduce(torch"),
         ("raises", 1, "ValueError: bad sample", 'raise ValueError("bad sample")'),
         ("host", 1, "the process could get no more memory (", "torch.empty(10**15)"),
-        ("gpu", 1, "the GPU ran out of memory (", "raise torch.OutOfMemoryError"),
     ],
 )
 def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(

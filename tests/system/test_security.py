@@ -28,7 +28,6 @@ from typing import Any, Literal, get_args, get_origin
 import ipywidgets
 import pytest
 import torch
-from fuzzing import some
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
@@ -161,7 +160,7 @@ def test_text_in_any_row_of_the_form_is_never_markup_nor_a_file(project: Project
     assert len(typed) > 10
     with audited() as happened:
         for turn, widget in enumerate(typed):
-            for value in some(HOSTILE, turn):
+            for value in HOSTILE[turn % 5 :: 5]:  # all rows share their code, and each value comes to many of them
                 widget.value = value
                 markup = "".join(shown.value for shown in found if isinstance(shown, ipywidgets.HTML))
                 assert "<img" not in markup
@@ -335,7 +334,7 @@ def test_any_argument_of_any_verb_is_refused_by_name_or_taken_literally(
 ) -> None:
     root, is_free = ended.path.parent.parent, (verb, action.dest) in FREE_TEXT
     before = everything_below(root)
-    for value in some(HOSTILE, turn):
+    for value in HOSTILE[turn % 3 :: 3]:  # the parser is one, and each value comes to dozens of arguments
         for words in command_line(verb, action, value):
             capsys.readouterr()
             with audited() as happened:
@@ -803,22 +802,18 @@ def by_hand(script: Path, *args: str | Path) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_training_is_not_resumed_from_a_pickle(tiny_script: Path, project: Project, tmp_path: Path) -> None:
-    assert by_hand(tiny_script).returncode == 0
-    whole = Run.latest().files.checkpoint(1)
-    victim = tmp_path / "victim"
+@pytest.mark.usefixtures("capfd")  # torch wants streams with descriptors
+def test_a_training_is_not_resumed_from_a_pickle(tiny_training: Callable[..., RunDir], tmp_path: Path) -> None:
+    whole, victim = tiny_training(max_steps=2, checkpoint_every=1).checkpoint(1), tmp_path / "victim"
     for name in ("state.pt", "rank-0.pt", "model/training_args.bin"):
         folder = tmp_path / name.replace("/", "-") / "step-000001"
         shutil.copytree(whole, folder)
         planted(folder, name, victim)
-        done = by_hand(tiny_script, "--resume-from", folder)
-        if name.endswith(".bin"):  # nobody asks for it
-            assert done.returncode == 0, done.stderr
+        if name.endswith(".bin"):  # nothing reads it
+            tiny_training(folder, max_steps=2)
         else:
-            assert done.returncode == 1
-            assert f"CheckpointError: {folder / name}: cannot be read" in done.stderr
-            assert "Traceback" not in done.stderr
+            with pytest.raises(SystemExit, match=re.escape(f"CheckpointError: {folder / name}: cannot be read")):
+                tiny_training(folder, max_steps=2)
         assert not victim.exists()
 
 
