@@ -188,7 +188,7 @@ def test_carriage_returns_end_lines_if_asked_to(tmp_path: Path) -> None:
     st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"\n", b"a\n", b"\r\n"])), max_size=12),
     st.integers(1, 40),
 )
-@examples(1_000)
+@examples(200)
 def test_however_the_bytes_arrive_they_are_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], block_bytes: int
 ) -> None:
@@ -254,7 +254,7 @@ def test_a_long_line_is_cut_and_says_how_long_it_was() -> None:
 @given(
     st.one_of(st.binary(max_size=200), st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
 )
-@examples(3_000)
+@examples(500)
 def test_no_bytes_break_cleaning_and_nothing_invisible_is_left(data: bytes) -> None:
     shown = terminal_text(data)
     assert shown.count("\n") == data.count(b"\n")
@@ -340,7 +340,7 @@ def test_a_progress_bar_of_a_megabyte_shows_its_last_state(tmp_path: Path) -> No
 
 
 @given(st.binary(max_size=3000), st.integers(1, 6), st.integers(1, 300))
-@examples(1_000)
+@examples(200)
 def test_last_lines_never_fail_and_agree_with_cleaning_the_end(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, num_lines: int, max_bytes: int
 ) -> None:

@@ -220,6 +220,8 @@ def look_at(path: Path) -> None:
         repr(look)
     run.log()
     newest_verified(run.files.checkpoints)
+    facts = take_snapshot(run, run.state)
+    repr((stamp_of(run), facts, facts.remaining_s(1e9), facts.warnings, view_of(run)))
 
 
 @contextlib.contextmanager
@@ -275,17 +277,6 @@ def test_media_of_anything_are_shown_or_left_out(
         print_media_item(item)
         static_html(item, dark=False).encode()
     capsys.readouterr()
-
-
-@given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@examples(100)
-def test_a_panel_finds_its_facts_in_a_run_directory_of_anything(
-    run_files: RunDir, found: dict[str, bytes | None]
-) -> None:
-    with replaced(run_files, found), contextlib.suppress(FormatError):
-        run = Run(run_files.path)
-        facts = take_snapshot(run, run.state)
-        repr((stamp_of(run), facts, facts.remaining_s(1e9), facts.warnings, view_of(run)))
 
 
 # What is there although it is no file must not be waited for, nor read without end.

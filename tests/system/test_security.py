@@ -769,37 +769,6 @@ def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(t
 
 # --- a training of our own, for what only that can show --------------------------------------------
 
-TINY = MLMPretrainingConfig(
-    dataset="texts",
-    batch_size=4,
-    max_steps=2,
-    num_layers=1,
-    num_heads=2,
-    hidden_size=8,
-    sequence_length=8,
-    vocab_size=30,
-    min_words=1,
-    log_every=1,
-    eval_every=2,
-    checkpoint_every=1,
-)
-
-
-@pytest.fixture
-def tiny_script(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(project.root)
-    (project.root / "texts").mkdir()
-    for number in range(12):
-        (project.root / "texts" / f"{number}.txt").write_text(" ".join(f"w{number * step % 20}" for step in range(40)))
-    return write_script(TINY, "tiny", Launch(gpus=()))
-
-
-def by_hand(script: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("capfd")  # torch wants streams with descriptors
@@ -855,17 +824,19 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
 
 @pytest.mark.slow
 def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
-    tiny_script: Path,
-    project: Project,
+    texts: Project,
+    tiny_config: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     everything_shown: Shown,
 ) -> None:
+    monkeypatch.chdir(texts.root)
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    done = by_hand(tiny_script)
+    script = write_script(tiny_config(max_steps=2), "tiny", Launch(gpus=()), project=texts)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    check_secrets(project.runs)
+    check_secrets(texts.runs)
     assert "canary-" not in everything_shown(Run.latest())
     main(["doctor", "--json"])
     main(["doctor"])
