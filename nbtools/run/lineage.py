@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import MAX_STEP, read_small, whole
-from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_of
+from nbtools.rundir.rundir import is_run, launch_of
 
 
 def parent_folder(run: Path, launch: dict[str, Any]) -> Path | None:
@@ -56,13 +57,16 @@ class Origins:
 
     def refresh(self) -> None:
         """Read the runs that were added, and forget those that were removed."""
-        paths = {path.name: path for path in found_runs(self._runs)}
-        for name in self._known.keys() - paths.keys():
+        try:
+            names = {name for name in os.listdir(self._runs) if name[0] != "."}  # noqa: PTH208 - thousands of names
+        except OSError:
+            return
+        for name in self._known.keys() - names:
             self.forget(name)
-        for name in paths.keys() - self._known.keys():
+        for name in names - self._known.keys():
             with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
                 # Not read_json: the entry counts whatever the file's format is.
-                origin = json.loads(read_small(RunDir(paths[name]).launch)).get("resumed_from") or {}
+                origin = json.loads(read_small(self._runs / name / "launch.json")).get("resumed_from") or {}
                 known = (origin["run"], str(origin.get("checkpoint"))) if isinstance(origin.get("run"), str) else None
                 self._known[name] = known
                 if known is not None:

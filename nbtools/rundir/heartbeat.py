@@ -1,13 +1,11 @@
 """The heartbeat file of a rank: its format, and its reader."""
 
-import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-from nbtools.rundir.json_files import finite, kept, read_json, whole
+from nbtools.rundir.json_files import content_of, finite, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
@@ -35,9 +33,8 @@ class RankHeartbeat:
     identity: ProcessIdentity | None = None
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None) -> Self | None:
+    def from_json(cls, values: Mapping[str, Any]) -> Self | None:
         """Return the heartbeat in a file's content; None if it is not one."""
-        values = content or {}
         rank, pid, step = (whole(values.get(name)) for name in ("rank", "pid", "step"))
         host, phase, since = values.get("host"), values.get("phase"), finite(values.get("time"))
         if rank is None or pid is None or step is None or since is None:
@@ -81,11 +78,5 @@ def nodes_of(beats: Iterable[RankHeartbeat], nproc_per_node: int | None) -> dict
 
 def read_heartbeats(run: RunDir) -> list[RankHeartbeat]:
     """Return the heartbeats of all ranks, in order of rank, without those that cannot be read."""
-    beats = (kept(_beat_in, path) for path in run.ranks.glob("*.heartbeat.json"))
+    beats = (RankHeartbeat.from_json(content_of(path)) for path in run.ranks.glob("*.heartbeat.json"))
     return sorted((beat for beat in beats if beat is not None), key=lambda beat: beat.rank)
-
-
-def _beat_in(path: Path) -> RankHeartbeat | None:
-    with contextlib.suppress(OSError):  # of a newer nbtools
-        return RankHeartbeat.from_json(read_json(path))
-    return None

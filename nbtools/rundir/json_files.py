@@ -1,5 +1,6 @@
 """The small JSON files of a run: atomic writing, tolerant reading, numbers that can be trusted."""
 
+import contextlib
 import errno
 import json
 import math
@@ -126,6 +127,13 @@ def kept(read: Callable[[Path], Content | None], path: Path) -> Content | None:
         is_settled = not 0 <= time.time_ns() - stamp[0] < _SETTLED_NS
         _KEPT[read, path] = stamp if is_settled else None, content
     return content
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, which callers must not change; empty without one, and for a newer format."""
+    with contextlib.suppress(FormatError):
+        return kept(read_json, path) or {}
+    return {}
 
 
 def file_stamp(path: str | Path) -> tuple[int, int, int] | None:

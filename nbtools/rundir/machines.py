@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from nbtools.rundir.json_files import read_json, whole, write_json
+from nbtools.rundir.json_files import content_of, whole, write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
@@ -23,9 +23,7 @@ def num_machines(info: Mapping[str, Any]) -> int:
 
 def record(run: RunDir, node: int) -> dict[str, Any]:
     """Return what a machine has recorded: its process, `stopping`, at its end `returncode`; empty without a record."""
-    with contextlib.suppress(OSError):
-        return read_json(run.node_record(node)) or {}
-    return {}
+    return content_of(run.node_record(node))
 
 
 def write_record(run: RunDir, node: int, **state: object) -> None:

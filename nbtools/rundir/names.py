@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from nbtools.errors import ConfigError, InvalidNameError, RunNotFoundError, did_you_mean, plural, shown
 from nbtools.project import user_cache
-from nbtools.rundir.json_files import kept, read_json, write_json
+from nbtools.rundir.json_files import content_of, read_json, write_json
 from nbtools.rundir.lock import locked_folder
 from nbtools.rundir.rundir import RunDir, foreign_owner, found_runs, is_run, launch_of, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -63,9 +63,7 @@ def labels_file(run: RunDir) -> Path:
 
 def read_labels(run: RunDir) -> Labels:
     """Return the labels of a run; empty ones without a file that this nbtools can read."""
-    with suppress(OSError):
-        return Labels.from_json(kept(read_json, labels_file(run)) or {})
-    return Labels()
+    return Labels.from_json(content_of(labels_file(run)))
 
 
 def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = None, note: str | None = None) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Self
 from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project, lost_target
 from nbtools.rundir.atomic import retried
-from nbtools.rundir.json_files import finite, kept, read_json, whole
+from nbtools.rundir.json_files import content_of, finite, kept, read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
 
@@ -278,9 +278,7 @@ def is_removed(run: RunDir) -> bool:
 
 def launch_of(path: Path) -> dict[str, Any]:
     """Return launch.json of a run directory; empty if it is missing, or not readable by this version."""
-    with contextlib.suppress(OSError):  # written by a newer nbtools
-        return kept(read_json, path / "launch.json") or {}
-    return {}
+    return content_of(path / "launch.json")
 
 
 def _named_at(path: Path) -> float:

@@ -107,14 +107,11 @@ def test_torchruns_own_exception_is_told_where_no_rank_failed(run: RunDir) -> No
     assert first_failure(run, 1, "here").message == "RendezvousTimeoutError: late"
 
 
-@pytest.mark.parametrize("log", ["", "Root Cause (first observed failure):\nnonsense", "\0\xff\n" * 10])
-def test_a_log_that_tells_nothing_still_gives_a_failure(run: RunDir, log: str) -> None:
-    run.log.write_text(log)
+@pytest.mark.parametrize("log", [None, "", "Root Cause (first observed failure):\nnonsense", "\0\xff\n" * 10])
+def test_a_log_that_tells_nothing_still_gives_a_failure(run: RunDir, log: str | None) -> None:
+    if log is not None:
+        run.log.write_text(log)
     assert first_failure(run, 3, "here").headline.startswith("exited with code 3")
-
-
-def test_a_missing_log_still_gives_a_failure(run: RunDir) -> None:
-    assert first_failure(run, 3, "here").headline == "exited with code 3 without output (sys.exit?)"
 
 
 def test_a_stop_of_rank_0_that_a_failed_rank_caused_is_a_failure(run: RunDir) -> None:
@@ -668,16 +665,13 @@ def train(fault):
             elif fault == "raises":
                 atexit.register(time.sleep, 60)
                 raise ValueError("bad sample")
-            elif fault == "host":
-                torch.empty(10**15)
-            else:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            torch.empty(10**15)
         tell(step, "collective")
         dist.all_reduce(torch.ones(4), group=group)
 
 dist.init_process_group("gloo")
 dist.barrier()
-group = dist.new_group(timeout=datetime.timedelta(seconds=15))
+group = dist.new_group(timeout=datetime.timedelta(seconds=8))
 rank = dist.get_rank()
 train(sys.argv[1])
 """
@@ -688,16 +682,10 @@ train(sys.argv[1])
 @pytest.mark.parametrize(
     ("fault", "rank", "words", "where"),
     [
-        (
-            "hangs",
-            0,
-            "waited 15 s for rank 1, which was in forward at step 3 (",
-            "dist.all_reduce(torch.ones(4), group",
-        ),
+        ("hangs", 0, "waited 8 s for rank 1, which was in forward at step 3 (", "dist.all_reduce(torch.ones(4), group"),
         ("leaves", 0, "rank 1 ended first, with exit code 0, while rank 0 was in all_reduce", "dist.all_reduce(torch"),
         ("raises", 1, "ValueError: bad sample", 'raise ValueError("bad sample")'),
         ("host", 1, "the process could get no more memory (", "torch.empty(10**15)"),
-        ("gpu", 1, "the GPU ran out of memory (", "raise torch.OutOfMemoryError"),
     ],
 )
 def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(

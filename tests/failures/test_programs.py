@@ -1,6 +1,8 @@
 """Programs of the user's that really fail: the cause is shown, whatever the launcher prints below it."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 
+FAKE_AGENT = Path(__file__).parents[1] / "programs" / "fake_agent.py"
 RAISES = "raise ValueError('batch 3 has no labels')\n"
 PROGRAMS: dict[str, tuple[str, str]] = {
     "an open bar": (
@@ -148,26 +151,38 @@ ADVICE = {
     "a missing file after a missing program": "relative to the working directory, {cwd}:",
 }
 RANKS = {"mp.spawn": {1}, "mp.spawn, killed": {1}, "its own torchrun": {1}}
+BY_TORCHRUN = {"an open bar", "an abort at the exit", "a missing module", *RANKS}
+"""Programs that the real torchrun starts; the others have one that prints the same summary in a tenth of its time."""
+Failed = Callable[..., tuple[Run, Failure]]
 
 
-def failed(project: Project, text: str, nproc_per_node: int = 2) -> tuple[Run, Failure]:
-    script = project.root / "theirs.py"
-    script.write_text(f"{text}\n# one of the programs that read their RANK\n")
-    run = nt.launch(script, nproc_per_node=nproc_per_node, gpus=())
-    assert run.wait(120, check=False) is RunState.FAILED, run.log()
-    assert run.failure is not None
-    return run, run.failure
+@pytest.fixture
+def failed(cpu_project: Project, supervised: Callable[..., Run]) -> Failed:
+    """Run the text of a program to its failure."""
+
+    def run_to_its_end(text: str, *, by_torchrun: bool = False) -> tuple[Run, Failure]:
+        script, root = cpu_project.root / "theirs.py", str(cpu_project.root)
+        script.write_text(f"{text}\n# one of the programs that read their RANK\n")
+        if by_torchrun:
+            run = nt.launch(script, nproc_per_node=2, gpus=())
+        else:
+            run = supervised(sys.executable, FAKE_AGENT, script, script=str(script), root=root)
+        assert run.wait(120, check=False) is RunState.FAILED, run.log()
+        assert run.failure is not None
+        return run, run.failure
+
+    return run_to_its_end
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_failure_of_a_program_is_what_it_raised_or_said(
-    cpu_project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+    cpu_project: Project, failed: Failed, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(cpu_project.root)
     monkeypatch.setenv("COLUMNS", "200")  # rich breaks a long path into several lines
     text, said = PROGRAMS[name]
-    _, failure = failed(cpu_project, text)
+    _, failure = failed(text, by_torchrun=name in BY_TORCHRUN)
     assert said in failure.message
     assert failure.rank in RANKS.get(name, {0, 1})
     assert all(word not in "\n".join(failure.lines) for word in ("ChildFailedError", "HYDRA_FULL_ERROR", "│", "\x1b"))
@@ -182,18 +197,18 @@ def test_the_failure_of_a_program_is_what_it_raised_or_said(
 
 
 @pytest.mark.slow
-def test_a_benign_traceback_long_before_a_signal_is_not_its_cause(cpu_project: Project) -> None:
+def test_a_benign_traceback_long_before_a_signal_is_not_its_cause(failed: Failed) -> None:
     text = "import logging, os, signal\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.exception('retried')\n"
     text += "print('step 1 loss 1.0\\n' * 5000, flush=True)\nos.kill(os.getpid(), signal.SIGABRT)\n"
-    _, failure = failed(cpu_project, text, nproc_per_node=1)
+    _, failure = failed(text)
     assert failure.message.startswith("killed by SIGABRT")
     assert "ZeroDivisionError" not in failure.message
 
 
 @pytest.mark.slow
-def test_the_last_step_and_loss_of_a_program_come_from_its_curves(cpu_project: Project) -> None:
+def test_the_last_step_and_loss_of_a_program_come_from_its_curves(failed: Failed) -> None:
     text = "for step in range(1, 8):\n    print(f'step {step}/100 loss {10 - step}.5', flush=True)\n" + RAISES
-    run, failure = failed(cpu_project, text, nproc_per_node=1)
+    run, failure = failed(text)
     assert (failure.step, failure.loss) == (7, 3.5)
     assert "last step 7, train/loss 3.5" in failure.lines
     assert run.summary()["failure"]["loss"] == 3.5

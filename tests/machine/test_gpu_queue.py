@@ -123,14 +123,6 @@ def test_the_folder_is_for_everybody_to_add_and_for_owners_to_remove(folder: Pat
     assert all(path.stat().st_mode & stat.S_IROTH for path in folder.iterdir())
 
 
-def test_a_folder_that_is_somebody_s_link_is_refused(folder: Path, tmp_path: Path, take: Callable[..., object]) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="other users may remove"):
-        take("a", 0)
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 @pytest.mark.slow
 def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
     program = (
@@ -268,7 +260,7 @@ def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
     assert second.records.process is not None
     waiting = psutil.Process(second.records.process.pid)
     before = sum(waiting.cpu_times()[:2])
-    time.sleep(3)
-    assert sum(waiting.cpu_times()[:2]) - before < 0.3
+    time.sleep(1.5)
+    assert sum(waiting.cpu_times()[:2]) - before < 0.15
     second.stop()
     first.stop()

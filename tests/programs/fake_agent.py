@@ -92,6 +92,8 @@ def main() -> int:
         close(ranks, options.shutdown_timeout)
         return 1
     first = next(index for index, code in enumerate(codes) if code)
+    where = f"{datetime.now():%m%d %H:%M:%S.%f} {os.getpid()} torch/distributed/elastic/multiprocessing/api.py:984]"
+    print(f"E{where} failed (exitcode: {codes[first]}) local_rank: {first}", flush=True)
     close(ranks, options.shutdown_timeout)
     blocks = [
         block(index, index, ranks[index], error_files[index])

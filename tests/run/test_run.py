@@ -293,18 +293,6 @@ def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
         assert reading.result(20) == 8 and run.rows.is_read
 
 
-def test_runs_lists_every_run_newest_first(project: Project) -> None:
-    made = []
-    for name in ("a", "b", "c"):
-        run = RunDir.create(project.runs, name)
-        write_json(run.launch, {"name": name})
-        made.append(run.id)
-    (project.runs / "notes").mkdir()
-    assert [run.id for run in runs()] == made[::-1]
-    assert Run.latest().id == made[-1]
-    assert Run(made[0]).name == "a"
-
-
 def test_a_path_that_is_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="not a run directory"):
         Run(tmp_path)
@@ -431,20 +419,6 @@ def test_without_a_whole_checkpoint_every_one_has_its_reason(tmp_path: Path) -> 
     assert [reason[:11] for reason in reasons] == ["step-000002", "step-000001"]
 
 
-@pytest.mark.promise("safety-model-files")
-@pytest.mark.parametrize("is_absolute", [False, True])
-def test_a_manifest_that_names_a_file_outside_its_checkpoint_is_refused(tmp_path: Path, is_absolute: bool) -> None:
-    path = checkpoint(tmp_path, 1)
-    (tmp_path / "thesis.txt").write_text("precious")
-    claim = {"bytes": 8, "sha256": sha256(b"precious").hexdigest()}
-    content = json.loads((path / "manifest.json").read_text())
-    content["files"][str(tmp_path / "thesis.txt") if is_absolute else "../thesis.txt"] = claim
-    (path / "manifest.json").write_text(json.dumps(content))
-    found, (reason,) = newest_verified(tmp_path)
-    assert found is None
-    assert "lies outside its checkpoint" in reason
-
-
 @pytest.mark.parametrize(
     "manifest",
     [{}, {"step": "x"}, {"step": 1, "time": 1, "files": {}}, {"step": 1, "time": 1, "files": []}, {"format": 9}],
@@ -459,24 +433,6 @@ def test_a_manifest_that_is_none_is_not_a_checkpoint(tmp_path: Path, manifest: d
 
 
 # --- signalling --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("change", [{"start_time": 1.0}, {"boot_id": "another boot"}])
-def test_a_stranger_with_the_recorded_pid_is_never_shown_alive_nor_signalled(
-    files: RunDir, stranger: subprocess.Popen[bytes], change: dict[str, object]
-) -> None:
-    identity = ProcessIdentity.of(stranger.pid).to_json()
-    write_json(files.process, {"role": "supervisor", **identity, **change})
-    run = Run(files.path)
-    assert run.state is RunState.LOST
-    run.stop(timeout_s=0.2)
-    lock = acquire_lock(files.lock)
-    assert lock is not None
-    with pytest.raises(NbtoolsError, match="not visible from here"):
-        Run(files.path).stop(timeout_s=0.2)
-    os.close(lock)
-    time.sleep(0.2)
-    assert stranger.poll() is None
 
 
 def test_a_run_on_another_host_is_not_signalled_from_here(locked: RunDir, stranger: subprocess.Popen[bytes]) -> None:
@@ -520,13 +476,6 @@ def test_a_run_is_stopped_after_its_machine_was_renamed(supervised: Callable[...
     write_json(run.files.process, {**record, "host": "its-name-before"})
     assert run.stop(60).startswith("stopped at step")
     assert run.state is RunState.STOPPED
-
-
-def test_times_do_not_depend_on_the_clock_of_the_day() -> None:
-    """Alive or not is judged by seconds since boot: a clock set by an hour changes nothing in /proc/PID/stat."""
-    identity = ProcessIdentity.of(os.getpid())
-    assert identity.start_time == ProcessIdentity.of(os.getpid()).start_time
-    assert identity.start_time < time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def test_stopping_a_run_that_has_ended_says_so(files: RunDir) -> None:
@@ -637,16 +586,6 @@ def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatc
     assert stop.released([]) == []
 
 
-def test_stop_from_several_threads_at_once_is_one_stop(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
-    with ThreadPoolExecutor(4) as pool:
-        said = list(pool.map(lambda _: Run(run.dir).stop(), range(4)))
-    assert run.state is RunState.STOPPED
-    assert all("stopped at step" in sentence or "already ended" in sentence for sentence in said)
-    assert len(run.checkpoints) == 1
-
-
 @pytest.mark.promise("safety-removed-run")
 def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
     supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -679,13 +618,6 @@ def test_a_stopped_run_says_by_what_and_no_exit_code(
     write_json(files.exit, {"returncode": -15, "stopped": True, "time": 1010.0, **more})
     print_run(Run(files.path).summary())
     assert f"  {said}\n" in capsys.readouterr().out
-
-
-def test_stop_right_after_the_launch_works(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer())
-    run.stop()
-    assert run.state is RunState.STOPPED
-    assert not members(run.files)
 
 
 def test_stop_finds_a_supervisor_whose_environment_is_still_empty(

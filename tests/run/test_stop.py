@@ -4,43 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from nbtools.machine import processes
 from nbtools.run import stop
-from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
-from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
-
-
-def test_a_stop_waits_for_the_record_of_a_supervisor_whose_environment_reads_as_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inside `exec`, /proc/PID/environ is empty, so that the processes of a run cannot be recognised yet."""
-    run = RunDir.create(tmp_path, "just_launched")
-    monkeypatch.setattr(processes, "members", lambda _: [])
-    lock = acquire_lock(run.lock)
-    assert lock is not None
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with subprocess.Popen(command, env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}) as (
-        supervisor
-    ):
-        record = {"role": "supervisor", **ProcessIdentity.of(supervisor.pid).to_json()}
-        writer = threading.Timer(0.2, write_json, (run.process, record))
-        writer.start()
-        try:
-            ending = stop.stop_processes(run, lambda: supervisor.poll() is not None, timeout_s=30)
-        finally:
-            writer.join()
-            supervisor.kill()
-            os.close(lock)
-    assert supervisor.returncode == -signal.SIGTERM
-    assert not ending.was_killed
-
 
 COUNTS = """
 import signal, sys, time

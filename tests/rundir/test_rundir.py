@@ -58,14 +58,10 @@ def test_json_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("data", [b"", b'{"step": 1', b"[1]", b"\xff\xfe", b'{"format": "x"}', b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b'{"step": 1', b"[1]", b"\xff\xfe", b'{"time": NaN}', b'{"format": "x"}'])
 def test_what_is_no_json_object_reads_as_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.json").write_bytes(data)
     assert read_json(tmp_path / "a.json") is None
-
-
-def test_a_missing_file_reads_as_nothing(tmp_path: Path) -> None:
-    assert read_json(tmp_path / "none.json") is None
 
 
 def test_a_newer_format_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -203,11 +199,6 @@ def test_the_lock_is_never_a_standard_stream_even_where_those_are_closed(tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False)
     assert done.returncode == 1
-
-
-def test_json_that_only_python_reads_is_no_json(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"time": NaN}')
-    assert read_json(tmp_path / "x.json") is None
 
 
 def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

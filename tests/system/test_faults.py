@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tiny_mlm import tiny_mlm
 from waiting import eventually
 
 import nbtools as nt
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -48,39 +48,19 @@ def supervisor_of(run: Run) -> psutil.Process:
 
 # --- real training --------------------------------------------------------------------------------
 
-CONFIG = MLMPretrainingConfig(
-    dataset="texts",
-    batch_size=4,
-    max_steps=100_000,
-    epochs=100_000,
-    num_layers=1,
-    num_heads=2,
-    hidden_size=16,
-    sequence_length=16,
-    vocab_size=60,
-    min_words=1,
-    log_every=1,
-    eval_every=100_000,
-    checkpoint_every=100_000,
-    checkpoint_epochs=False,
-)
-
 
 @pytest.fixture
-def tiny(project: Project) -> Path:
+def tiny(texts: Project) -> Path:
     """A recipe's script that trains on two CPU ranks until it is stopped."""
-    words = [f"w{number}" for number in range(40)]
-    (project.root / "texts").mkdir()
-    for number in range(30):
-        text = " ".join(words[(number + step * step) % 40] for step in range(40))
-        (project.root / "texts" / f"{number:02}.txt").write_text(text)
-    return nt.write_script(CONFIG, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=project)
+    endless = dict.fromkeys(("max_steps", "epochs", "eval_every", "checkpoint_every"), 100_000)
+    config = tiny_mlm(checkpoint_epochs=False, **endless)
+    return nt.write_script(config, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=texts)
 
 
 def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
     """Let a run do ten steps more, send SIGTERM as a scheduler would, and return the step that it ended at."""
     began = resumed_step(run.info)
-    eventually(lambda: run.step >= began + 10)
+    eventually(lambda: run.step >= began + 5)
     whom(run).terminate()
     assert run.wait(timeout_s=180) is RunState.STOPPED
     (saved,) = run.checkpoints  # one, and it is whole
@@ -100,7 +80,7 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
     preempted(first, supervisor_of)
     second = nt.resume(first)
     assert resumed_step(second.info) == first.step
-    last = preempted(second, agent_of) + 20
+    last = preempted(second, agent_of) + 10
     third = nt.resume(second, args=["--max-steps", str(last)])
     eventually(lambda: len(ranks_of(third)) == 2)
     supervisor_of(third).kill()

@@ -339,12 +339,14 @@ def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     assert f"{project.runs}: cannot be written" in said
     assert "change its permissions, or set NBTOOLS_ROOT" in said
     assert len(said.splitlines()) == 1
+    assert not project.runs.exists() or list(project.runs.iterdir()) == []
+    if which != "runs":
+        return
     listed = nbtools("preflight", project.scripts / "toy.py", env=bare, code=2)
     assert f"{project.runs}: cannot be written" in listed.stdout
     assert listed.stderr.splitlines() == ["nbtools: toy.py: cannot be launched, 1 problem"]
     findings = json.loads(nbtools("doctor", "--json", env=bare, code=1).stdout)
     assert any(finding["level"] == "problem" and "runs" in finding["subject"] for finding in findings)
-    assert not project.runs.exists() or list(project.runs.iterdir()) == []
 
 
 def test_scripts_that_cannot_be_written_are_a_clear_error(
@@ -392,7 +394,8 @@ def test_a_run_needs_no_home_and_no_environment(
     assert nbtools("wait", run_id, env=bare, code=0).stdout == f"{run_id} SUCCEEDED\n"
     shown = json.loads(nbtools("show", run_id, "--json", env=bare, code=0).stdout)
     assert shown["metrics"] == {"train/loss": 1.5}
-    nbtools("new", "mlm_pretraining", "tiny", env=bare, code=0)
     nbtools("plot", run_id, "-o", project.root / "curves.png", env=bare, code=0)
-    nbtools("doctor", env=bare, code=0)
-    assert home != "HOME is read-only" or list((tmp_path / "home").iterdir()) == []
+    if home == "HOME is read-only":
+        nbtools("new", "mlm_pretraining", "tiny", env=bare, code=0)
+        nbtools("doctor", env=bare, code=0)
+        assert list((tmp_path / "home").iterdir()) == []

@@ -220,6 +220,8 @@ def look_at(path: Path) -> None:
         repr(look)
     run.log()
     newest_verified(run.files.checkpoints)
+    facts = take_snapshot(run, run.state)
+    repr((stamp_of(run), facts, facts.remaining_s(1e9), facts.warnings, view_of(run)))
 
 
 @contextlib.contextmanager
@@ -241,7 +243,7 @@ named_files = st.one_of(
 
 
 @given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@examples(1_000)
+@examples(100)
 def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
     run_files: RunDir, capsys: pytest.CaptureFixture[str], found: dict[str, bytes | None]
 ) -> None:
@@ -263,7 +265,7 @@ MEDIA: list[dict[str, Any]] = [
 
 
 @given(st.lists(st.one_of([files_like(valid) for valid in MEDIA]), min_size=1, max_size=3))
-@examples(1_000)
+@examples(200)
 def test_media_of_anything_are_shown_or_left_out(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], found: list[bytes]
 ) -> None:
@@ -275,17 +277,6 @@ def test_media_of_anything_are_shown_or_left_out(
         print_media_item(item)
         static_html(item, dark=False).encode()
     capsys.readouterr()
-
-
-@given(st.lists(named_files, min_size=1, max_size=3).map(dict))
-@examples(500)
-def test_a_panel_finds_its_facts_in_a_run_directory_of_anything(
-    run_files: RunDir, found: dict[str, bytes | None]
-) -> None:
-    with replaced(run_files, found), contextlib.suppress(FormatError):
-        run = Run(run_files.path)
-        facts = take_snapshot(run, run.state)
-        repr((stamp_of(run), facts, facts.remaining_s(1e9), facts.warnings, view_of(run)))
 
 
 # What is there although it is no file must not be waited for, nor read without end.
@@ -314,9 +305,14 @@ def test_what_is_no_file_is_neither_waited_for_nor_read(
             path.write_bytes(content)
 
 
-@pytest.mark.parametrize("unit", [b"[", b'{"a":', b"x\r", b"\0"], ids=repr)
 @pytest.mark.parametrize(
-    "name", ["exit.json", "ranks/0.heartbeat.json", "metrics.jsonl", "rank0.log", "attempts.jsonl"]
+    ("name", "unit"),
+    [
+        *(("exit.json", unit) for unit in (b"[", b'{"a":')),
+        *((name, unit) for name in ("metrics.jsonl", "rank0.log") for unit in (b"[", b"x\r", b"\0")),
+        *(("attempts.jsonl", b"\0"), ("ranks/0.heartbeat.json", b"[")),
+    ],
+    ids=repr,
 )
 def test_a_line_of_a_hundred_megabytes_is_not_held_in_memory(run_files: RunDir, name: str, unit: bytes) -> None:
     path = run_files.path / name
@@ -377,7 +373,7 @@ ROWS = [dumped({"step": step, "time": 1e9 + step, "train/loss": 1 / step, "eval/
 
 
 @given(damaged(b"\n".join(ROWS) + b"\n"), st.lists(st.integers(0, 700), max_size=5))
-@examples(2_500)
+@examples(400)
 def test_damaged_rows_cost_no_other_row_however_the_bytes_arrive(data: bytes, cuts: list[int]) -> None:
     whole, pieces = History(), History()
     whole.extend(data)
@@ -403,7 +399,7 @@ LOG = (
 
 
 @given(damaged(LOG))
-@examples(2_000)
+@examples(300)
 def test_a_damaged_log_is_plain_text_and_perhaps_numbers(run_files: RunDir, data: bytes) -> None:
     path = run_files.path / "other.log"
     path.write_bytes(data)
@@ -481,7 +477,7 @@ def scripts(draw: st.DrawFn) -> bytes:
 
 
 @given(st.one_of(scripts(), scripts(), scripts(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
-@examples(2_500)
+@examples(500)
 def test_whatever_a_script_says_reading_it_runs_nothing(audited: Audited, data: bytes) -> None:
     path = Path("/nowhere/plain.py")  # its bytes are given; Python looks for the line of a SyntaxError in it
     said = None
@@ -534,7 +530,7 @@ manifests = st.one_of(
 
 
 @given(manifests)
-@examples(4_000)
+@examples(500)
 def test_a_checkpoint_of_anything_is_refused_and_nothing_outside_it_is_opened(
     audited: Audited, checkpoint_folder: Path, manifest: bytes
 ) -> None:
@@ -569,7 +565,7 @@ words = st.one_of(
 
 
 @given(st.lists(words, max_size=5))
-@examples(500)
+@examples(50)
 def test_flags_of_anything_are_values_or_one_refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
     config, code = RECIPES["mlm_pretraining"].config_class(), None
     try:

@@ -26,7 +26,7 @@ from nbtools.cli import output
 from nbtools.cli.parser import parser
 from nbtools.errors import NbtoolsError
 from nbtools.machine import gpu_queue
-from nbtools.machine.ownership import belongs_to, may_be_signalled, survives
+from nbtools.machine.ownership import belongs_to, survives
 from nbtools.machine.processes import family_of, leader_of, members
 from nbtools.project import Project
 from nbtools.run.ranks import stacks
@@ -168,12 +168,6 @@ def test_a_process_without_marks_belongs_to_the_run_whose_lock_or_log_it_holds(p
         finally:
             for process in [*psutil.Process(torchrun.pid).children(), torchrun]:
                 process.kill()
-
-
-def test_the_first_process_of_a_machine_and_this_one_are_never_signalled() -> None:
-    assert not may_be_signalled(psutil.Process(1))
-    assert not may_be_signalled(psutil.Process())
-    assert may_be_signalled(psutil.Process(psutil.Process().ppid()))
 
 
 def test_only_a_process_with_a_handler_survives_a_signal(stranger: subprocess.Popen[bytes]) -> None:
@@ -602,7 +596,7 @@ def check_hostile_runs(
 @pytest.mark.promise("safety-foreign-run", "safety-signals", "safety-special-files", "safety-terminal")
 @pytest.mark.timeout(900)
 def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(check_hostile_runs: Check) -> None:
-    longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "200")), True, False)
+    longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "60")), True, False)
     print({verb: round(took, 2) for verb, took in sorted(longest.items())})
     assert max(longest.values()) < 3 * LONGEST_VERB_S
 

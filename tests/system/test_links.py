@@ -19,27 +19,21 @@ from nbtools.script.script import write_script
 
 
 @pytest.fixture
-def linked(
-    texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Path:
-    """A project with a small training; returns the path by which it is reached."""
-    root, away = texts.root, texts.root.with_name(f"{texts.root.name}-disk")
-    config = tiny_config(checkpoint_epochs=False)
-    write_script(config, "tiny", Launch(gpus=(), nproc_per_node=2), project=texts)
+def linked(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a small training, whose `runs/` is a link; returns the link by which the project is reached."""
+    root, disk, away = (texts.root.with_name(f"{texts.root.name}{end}") for end in ("", "-disk", "-away"))
+    write_script(tiny_config(checkpoint_epochs=False), "tiny", Launch(gpus=()), project=texts)
     monkeypatch.delenv("NBTOOLS_ROOT")
-    if request.param == "runs is a link":
-        away.mkdir()
-        texts.runs.rmdir()
-        texts.runs.symlink_to(away)
-        return root
-    away.symlink_to(root)
+    disk.mkdir()
+    texts.runs.rmdir()
+    texts.runs.symlink_to(disk)
     (root / "pyproject.toml").touch()
+    away.symlink_to(root)
     return away
 
 
 @pytest.mark.slow
 @pytest.mark.promise("safety-links")
-@pytest.mark.parametrize("linked", ["runs is a link", "the project is reached through a link"], indirect=True)
 def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
     linked: Path, read_only: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

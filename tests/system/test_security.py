@@ -28,7 +28,6 @@ from typing import Any, Literal, get_args, get_origin
 import ipywidgets
 import pytest
 import torch
-from fuzzing import some
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
@@ -161,7 +160,7 @@ def test_text_in_any_row_of_the_form_is_never_markup_nor_a_file(project: Project
     assert len(typed) > 10
     with audited() as happened:
         for turn, widget in enumerate(typed):
-            for value in some(HOSTILE, turn):
+            for value in HOSTILE[turn % 5 :: 5]:  # all rows share their code, and each value comes to many of them
                 widget.value = value
                 markup = "".join(shown.value for shown in found if isinstance(shown, ipywidgets.HTML))
                 assert "<img" not in markup
@@ -335,7 +334,7 @@ def test_any_argument_of_any_verb_is_refused_by_name_or_taken_literally(
 ) -> None:
     root, is_free = ended.path.parent.parent, (verb, action.dest) in FREE_TEXT
     before = everything_below(root)
-    for value in some(HOSTILE, turn):
+    for value in HOSTILE[turn % 3 :: 3]:  # the parser is one, and each value comes to dozens of arguments
         for words in command_line(verb, action, value):
             capsys.readouterr()
             with audited() as happened:
@@ -770,55 +769,20 @@ def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(t
 
 # --- a training of our own, for what only that can show --------------------------------------------
 
-TINY = MLMPretrainingConfig(
-    dataset="texts",
-    batch_size=4,
-    max_steps=2,
-    num_layers=1,
-    num_heads=2,
-    hidden_size=8,
-    sequence_length=8,
-    vocab_size=30,
-    min_words=1,
-    log_every=1,
-    eval_every=2,
-    checkpoint_every=1,
-)
-
-
-@pytest.fixture
-def tiny_script(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(project.root)
-    (project.root / "texts").mkdir()
-    for number in range(12):
-        (project.root / "texts" / f"{number}.txt").write_text(" ".join(f"w{number * step % 20}" for step in range(40)))
-    return write_script(TINY, "tiny", Launch(gpus=()))
-
-
-def by_hand(script: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(script), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_training_is_not_resumed_from_a_pickle(tiny_script: Path, project: Project, tmp_path: Path) -> None:
-    assert by_hand(tiny_script).returncode == 0
-    whole = Run.latest().files.checkpoint(1)
-    victim = tmp_path / "victim"
+@pytest.mark.usefixtures("capfd")  # torch wants streams with descriptors
+def test_a_training_is_not_resumed_from_a_pickle(tiny_training: Callable[..., RunDir], tmp_path: Path) -> None:
+    whole, victim = tiny_training(max_steps=2, checkpoint_every=1).checkpoint(1), tmp_path / "victim"
     for name in ("state.pt", "rank-0.pt", "model/training_args.bin"):
         folder = tmp_path / name.replace("/", "-") / "step-000001"
         shutil.copytree(whole, folder)
         planted(folder, name, victim)
-        done = by_hand(tiny_script, "--resume-from", folder)
-        if name.endswith(".bin"):  # nobody asks for it
-            assert done.returncode == 0, done.stderr
+        if name.endswith(".bin"):  # nothing reads it
+            tiny_training(folder, max_steps=2)
         else:
-            assert done.returncode == 1
-            assert f"CheckpointError: {folder / name}: cannot be read" in done.stderr
-            assert "Traceback" not in done.stderr
+            with pytest.raises(SystemExit, match=re.escape(f"CheckpointError: {folder / name}: cannot be read")):
+                tiny_training(folder, max_steps=2)
         assert not victim.exists()
 
 
@@ -860,17 +824,19 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
 
 @pytest.mark.slow
 def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
-    tiny_script: Path,
-    project: Project,
+    texts: Project,
+    tiny_config: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     everything_shown: Shown,
 ) -> None:
+    monkeypatch.chdir(texts.root)
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    done = by_hand(tiny_script)
+    script = write_script(tiny_config(max_steps=2), "tiny", Launch(gpus=()), project=texts)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    check_secrets(project.runs)
+    check_secrets(texts.runs)
     assert "canary-" not in everything_shown(Run.latest())
     main(["doctor", "--json"])
     main(["doctor"])

@@ -21,12 +21,12 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_mlm import tiny_mlm
 from waiting import eventually
 
 import nbtools as nt
 from nbtools.machine.processes import members
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -40,8 +40,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 # --- real training --------------------------------------------------------------------------------
 
 NUM_FAULTS = 20
-CONFIG = MLMPretrainingConfig(
-    dataset="texts",
+CONFIG = tiny_mlm(
     batch_size=16,
     max_steps=800,
     epochs=10_000,
@@ -49,13 +48,11 @@ CONFIG = MLMPretrainingConfig(
     num_heads=4,
     hidden_size=64,
     sequence_length=64,
-    vocab_size=60,
-    min_words=1,
     log_every=5,
     eval_every=1000,
     checkpoint_every=5,
-    checkpoint_epochs=False,
     keep_last=5,
+    checkpoint_epochs=False,
 )
 KERNEL = """
 import sys, time

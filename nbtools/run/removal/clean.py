@@ -39,9 +39,7 @@ CACHE = ".cache"
 _GONE = "no longer exists"
 _REMOVED = ".removed"
 _PATIENCE_S = 2.0
-"""Seconds of attempts to lock some ended runs: a process that reads the state of one holds its lock for an instant."""
-_NUM_LOCKED = 64
-"""Runs that are locked at once, so that the folder is listed once for all of them."""
+"""Seconds of attempts to lock an ended run: a process that reads its state holds the lock for an instant."""
 _PATIENCE_TO_SHARE_S = 10.0
 
 Kept = tuple[str, str]
@@ -252,63 +250,39 @@ def _read_by(runs: Path) -> str:
 def remove(plan: RemovalPlan) -> tuple[list[Item], list[Kept]]:
     """Remove the items of a plan; return the removed ones, and the kept ones with the reasons.
 
-    A run that has become active since, or that another run has resumed since, is kept.
+    A run that has become active since, or that another run has resumed since, is kept. While a run is locked, its items
+    are only moved, which takes an instant.
     """
     gone: list[Item] = []
     kept: list[Kept] = []
-
-    def tried(item: Item, act: Callable[[Item], str]) -> None:
-        try:
-            why = act(item)
-        except OSError as error:
-            why = f"{error.filename or item.path}: {error.strerror or error}"
-        if why:
-            kept.append((item.path.name, why))
-        else:
-            gone.append(item)
-
-    of_runs = [item for item in plan.items if item.run is not None]
-    groups = [list(items) for _, items in itertools.groupby(of_runs, key=lambda item: item.run and item.run.path)]
     origins = Origins(plan.runs)
     with _Bin(plan.runs) as bin_:
-        for first in range(0, len(groups), _NUM_LOCKED):
-
-            def hide(item: Item) -> str:
-                if not is_folder(item.path):
-                    return _GONE
-                if not (why := _still_needed(item, origins)):
-                    bin_.take(item)
-                    if item.is_run:
-                        origins.forget(item.path.name)
-                return why
-
+        for run, items in itertools.groupby(plan.items, key=lambda item: item.run):
+            moved = []
             with contextlib.ExitStack() as locks:
-                deadline = time.monotonic() + _PATIENCE_S
-                free = []
-                for items in groups[first : first + _NUM_LOCKED]:
-                    why = _locked(items[0].run, locks, deadline)
-                    free += [] if why else items
-                    kept += [(item.path.name, why) for item in items if why]
+                in_use_by = "" if run is None else _locked(run, locks)
                 origins.refresh()  # a resume holds the lock of its parent, shared, until its own launch.json is written
-                for item in free:
-                    tried(item, hide)
-            for item in [item for item in gone if bin_.taken.get(item)]:
-                gone.remove(item)
-                tried(item, bin_.delete)
-        for item in plan.items:
-            if item.run is None:
-                tried(item, lambda item: _remove_unlocked(item, plan.runs, bin_))
+                for item in items:
+                    if why := in_use_by or _why_kept(item, plan.runs, origins) or _error_of(bin_.take, item):
+                        kept.append((item.path.name, why))
+                    else:
+                        moved.append(item)
+                        origins.forget(item.path.name)
+            for item in moved:
+                if why := _error_of(bin_.delete, item):
+                    kept.append((item.path.name, why))
+                else:
+                    gone.append(item)
     return gone, kept
 
 
-def _remove_unlocked(item: Item, runs: Path, bin_: "_Bin") -> str:
-    """Remove the cache or the remains of a removal; return why it is kept, or an empty string."""
-    if item.path == runs / CACHE and (why := _read_by(runs)):
-        return why
-    if owner := foreign_owner(item.path):
-        return belongs_to_other(owner)
-    bin_.take(item)
-    return bin_.delete(item)
+def _error_of(act: Callable[[Item], None], item: Item) -> str:
+    """Do something with an item; return the error of the file system in words, or an empty string."""
+    try:
+        act(item)
+    except OSError as error:
+        return f"{error.filename or item.path}: {error.strerror or error}"
+    return ""
 
 
 def _delete(name: str, folder: int) -> None:
@@ -318,9 +292,13 @@ def _delete(name: str, folder: int) -> None:
         shutil.rmtree(name, dir_fd=folder)
 
 
-def _still_needed(item: Item, origins: Origins) -> str:
+def _why_kept(item: Item, runs: Path, origins: Origins) -> str:
     """Return why an item must be kept; call while its run is locked, because a resume holds that lock, shared."""
-    assert item.run is not None
+    if not is_folder(item.path):
+        return _GONE
+    if item.run is None:
+        owner = foreign_owner(item.path)
+        return (_read_by(runs) if item.path == runs / CACHE else "") or (belongs_to_other(owner) if owner else "")
     if item.is_run:
         if children := origins.children(item.run.id):
             return _needed_by(min(children))
@@ -366,15 +344,12 @@ def in_use(run: RunDir) -> Iterator[None]:
         yield
 
 
-def _locked(run: RunDir | None, locks: contextlib.ExitStack, deadline: float) -> str:
+def _locked(run: RunDir, locks: contextlib.ExitStack) -> str:
     """Hold a run's lock until `locks` is closed; return why it cannot be held, or an empty string."""
-    assert run is not None
-    if not is_folder(run.path):
-        return _GONE
     try:
         if owner := foreign_owner(run.path):
             return belongs_to_other(owner)
-        descriptor = acquire_lock(run.lock, timeout_s=max(0.0, deadline - time.monotonic()))
+        descriptor = acquire_lock(run.lock, timeout_s=_PATIENCE_S)
     except FileNotFoundError:  # another clean has just moved the folder
         return _GONE
     except OSError as error:
@@ -422,8 +397,8 @@ class _Bin(contextlib.ExitStack):
 
     def __init__(self, runs: Path) -> None:
         super().__init__()
-        self.taken: dict[Item, str] = {}
-        """Name in the folder of each item that is not yet deleted."""
+        self._names: dict[Item, str] = {}
+        """Name in the folder of each item that was moved into it."""
         self._runs = runs
         self._folder: int | None = None
 
@@ -431,7 +406,7 @@ class _Bin(contextlib.ExitStack):
         """Move an item into the folder, or delete it where it cannot be moved; OSError if another has its place."""
         with open_folder(self._runs, *item.path.parent.relative_to(self._runs).parts) as parent:
             _check(item, item.path.name, parent)
-            name = str(len(self.taken))
+            name = str(len(self._names))
             try:
                 os.rename(item.path.name, name, src_dir_fd=parent, dst_dir_fd=self._descriptor())
             except OSError as error:
@@ -444,14 +419,12 @@ class _Bin(contextlib.ExitStack):
             except OSError:
                 os.rename(name, item.path.name, src_dir_fd=self._descriptor(), dst_dir_fd=parent)
                 raise
-            self.taken[item] = name
+            self._names[item] = name
 
-    def delete(self, item: Item) -> str:
+    def delete(self, item: Item) -> None:
         """Delete an item that was moved here; OSError if a part of it cannot be deleted."""
-        if name := self.taken.get(item):
-            self.taken[item] = ""
-            _delete(name, self._descriptor())
-        return ""
+        if item in self._names:
+            _delete(self._names[item], self._descriptor())
 
     def _descriptor(self) -> int:
         if self._folder is None:

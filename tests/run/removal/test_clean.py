@@ -168,13 +168,6 @@ def test_a_parent_stays_as_long_as_a_child_does(project: Project) -> None:
     assert left(project) == set()
 
 
-def test_a_child_may_go_without_its_parent(project: Project) -> None:
-    parent = made(project, "parent")
-    child = made(project, "child", parent=parent)
-    remove(plan_removal(project.runs, [child.id]))
-    assert left(project) == {"parent"}
-
-
 def test_only_runs_of_this_project_can_be_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = made(Project(tmp_path_factory.mktemp("other")), "elsewhere")
     (project.runs / "no_run").mkdir()
@@ -352,14 +345,6 @@ def test_no_child_is_ever_left_without_its_parent_whoever_is_first(project: Proj
             time.sleep(chance.uniform(0, 0.01))
             removed, _ = remove(chosen)
         assert resumed.result() == parent.path.exists() == (not removed)
-
-
-def test_the_cache_stays_while_a_run_without_locks_may_read_it(project: Project) -> None:
-    (project.runs / CACHE).mkdir()
-    run = made(project, "a", "none")
-    write_json(run.launch, {**(read_json(run.launch) or {}), "flock": False})
-    write_json(run.process, {"role": "supervisor", **ProcessIdentity.of(os.getpid()).to_json()})
-    assert plan_removal(project.runs, cache=True).kept == ((CACHE, f"{run.id} may be reading it"),)
 
 
 def test_a_lost_run_whose_processes_live_stays(project: Project) -> None:
@@ -581,33 +566,6 @@ def test_what_could_not_be_removed_is_told_and_the_exit_code_says_so(project: Pr
 
 
 # --- directories of any age -----------------------------------------------------------------------
-
-OLD_SHAPES: dict[str, str] = {
-    "empty": "{}",
-    "name only": '{"name": "old", "time": 1700000000}',
-    "other types": '{"name": 7, "time": "then", "resumed_from": "a", "launch": [], "args": {}, "recipe": 1}',
-    "a list": "[1, 2]",
-    "no JSON": "{",
-}
-
-
-@pytest.mark.parametrize("content", OLD_SHAPES.values(), ids=OLD_SHAPES)
-def test_a_directory_with_only_an_old_launch_json_can_be_read_and_removed(
-    project: Project, cli: Cli, content: str
-) -> None:
-    path = project.runs / "2026-01-01_000000_old"
-    path.mkdir()
-    (path / "launch.json").write_text(content)
-    os.utime(path / "launch.json", (1_700_000_000, 1_700_000_000))
-    assert [run["state"] for run in json.loads(cli("runs", "--json").stdout)] == ["LOST"]
-    assert "LOST" in cli("runs").stdout
-    assert json.loads(cli("show", path.name, "--json").stdout)["id"] == path.name
-    assert "LOST" in cli("show", path.name).stdout
-    assert cli("log", path.name).stdout == ""
-    assert "_old" in cli("clean").stdout
-    shown(path)
-    cli("clean", path.name, "--yes")
-    assert not path.exists()
 
 
 def test_show_marks_the_best_checkpoint(project: Project, cli: Cli) -> None:

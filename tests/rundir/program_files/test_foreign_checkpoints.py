@@ -263,9 +263,9 @@ def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_d
     assert names(follows.look(str(cwd), (), started, time.time(), "")) == {"last.ckpt"}
 
 
-def test_a_look_at_a_hundred_thousand_files_takes_a_small_part_of_reading_the_folder(run_dir: Path, cwd: Path) -> None:
+def test_a_look_at_a_folder_of_many_files_takes_a_small_part_of_reading_it(run_dir: Path, cwd: Path) -> None:
     """The time itself is measured by bench_discovery.py."""
-    for number in range(100_000):
+    for number in range(60_000):
         (cwd / f"{number}.pt").touch()
     looks, passes = [], []
     for _ in range(5):
