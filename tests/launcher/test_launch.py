@@ -232,8 +232,8 @@ def test_processes_are_placed_on_the_first_or_the_named_gpus(
 ) -> None:
     checked = preflight(script, **asked)
     assert (checked.launch.gpus, checked.launch.nproc_per_node) == (gpus, number)
-    assert checked.environment["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, gpus))
-    assert checked.environment.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if gpus else None)
+    assert checked.placement.environment["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, gpus))
+    assert checked.placement.environment.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if gpus else None)
     held = ["GPU 3 (Stand-in 9000) is in use: python (pid 7, alice, 1.0 GiB)"] * (3 in gpus)
     assert [warning for warning in checked.warnings if "GPU" in warning] == held
 
@@ -256,7 +256,7 @@ def test_a_machine_without_gpus_refuses_named_ones_and_uses_the_cpu_otherwise(
 ) -> None:
     monkeypatch.setattr(placement, "devices", list)
     assert "usable GPUs: none" in refused(script, gpus=(0,))
-    assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).environment
+    assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).placement.environment
     assert preflight(script, nproc_per_node="gpu").launch.nproc_per_node == 1
 
 
@@ -276,18 +276,18 @@ def test_cores_are_shared_out_among_the_processes(
     script: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
 ) -> None:
     monkeypatch.setattr(placement, "num_cores", lambda: 8)
-    assert preflight(script, nproc_per_node=nproc, gpus=()).environment["OMP_NUM_THREADS"] == threads
-    assert preflight(script, gpus=(), omp_num_threads=5).environment["OMP_NUM_THREADS"] == "5"
+    assert preflight(script, nproc_per_node=nproc, gpus=()).placement.environment["OMP_NUM_THREADS"] == threads
+    assert preflight(script, gpus=(), omp_num_threads=5).placement.environment["OMP_NUM_THREADS"] == "5"
 
 
 def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_interface(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert preflight(script, nproc_per_node=2, gpus=()).environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
-    assert "GLOO_SOCKET_IFNAME" not in preflight(script, gpus=()).environment
+    assert preflight(script, nproc_per_node=2, gpus=()).placement.environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+    assert "GLOO_SOCKET_IFNAME" not in preflight(script, gpus=()).placement.environment
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    assert "GLOO_SOCKET_IFNAME" not in preflight(script, nproc_per_node=2, gpus=()).environment
+    assert "GLOO_SOCKET_IFNAME" not in preflight(script, nproc_per_node=2, gpus=()).placement.environment
 
 
 # --- where and under which name ----------------------------------------------------------------------

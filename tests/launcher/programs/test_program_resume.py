@@ -18,7 +18,7 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError
 from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job import with_job
 from nbtools.launcher.launch import launch
-from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.programs.next_attempt import continued
 from nbtools.launcher.programs.program_resume import known_words, origin_of_launch, overwritten, remember, said_in_words
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.notebook.panel.panel import LivePlot
