@@ -480,7 +480,7 @@ def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(
     claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}  # every hash is right
     change(path / "manifest.json", files={**manifest["files"], name: claim})
     assert Run(parent.dir).summary()["checkpoints"][-1]["name"] == "step-000004"
-    with pytest.raises(SystemExit, match="^CheckpointError: "):
+    with pytest.raises(SystemExit, match=r"^CheckpointError: "):
         trained(resume(Run(parent.dir)), monkeypatch)
     assert not victim.exists()
     pickle.loads(pickle.dumps(_Malice(victim)))

@@ -72,12 +72,6 @@ def test_a_run_that_ends_well_is_recorded_with_its_return_code(supervised: Start
     assert not is_locked(run.files.lock)
 
 
-def test_output_of_rank_0_and_of_the_agent_is_in_the_log(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "2", nproc=1))
-    run.wait(timeout_s=60)
-    assert "rank 0 step 2" in run.log()
-
-
 def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
     script = tmp_path / "prints.py"
     script.write_text("for step in range(3):\n    print(f'step {step}/3 loss {3 - step}.5', flush=True)\n")
@@ -116,14 +110,6 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
     assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
     assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
     eventually(lambda: not members(run.files))
-
-
-def test_an_exit_code_without_a_traceback_is_told_as_such(supervised: Start) -> None:
-    run = supervised(*agent(PROGRAMS / "fails.py", "exit", nproc=1))
-    run.wait(timeout_s=60, check=False)
-    assert run.failure is not None
-    assert run.failure.rank == 0
-    assert "code 7" in run.failure.message
 
 
 def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:
@@ -200,13 +186,6 @@ def test_a_sigterm_lets_the_ranks_save_and_ends_as_stopped(supervised: Start) ->
     assert (ended["returncode"], ended["stopped"]) == (1, True)
 
 
-def test_a_sigterm_to_the_agent_itself_is_a_stop_too(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 2, num_ranks=2)
-    processes_of(run)["agent"].terminate()
-    assert run.wait(timeout_s=30) is RunState.STOPPED
-
-
 def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, tmp_path: Path) -> None:
     counter = tmp_path / "signals"
     program = tmp_path / "counts.py"
@@ -257,7 +236,7 @@ def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervi
 
 
 def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "100"))
+    run = supervised(*agent(TRAINER, "--steps", "40"))
     at_step(run, 2, num_ranks=2)
     assert run.records.process is not None
     os.kill(run.records.process.pid, signal.SIGKILL)
@@ -266,19 +245,8 @@ def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: 
     assert run.state is RunState.RUNNING
     eventually(lambda: run.step > seen)
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert run.step == 100
+    assert run.step == 40
     assert not run.files.exit.exists()
-
-
-def test_a_run_without_its_supervisor_can_still_be_stopped(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 2, num_ranks=2)
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGKILL)
-    said = run.stop()
-    assert run.state is RunState.STOPPED
-    assert said.startswith(f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved")
-    assert not members(run.files)
 
 
 def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_stopped(supervised: Start) -> None:
@@ -376,7 +344,7 @@ def test_of_many_supervisors_on_one_run_exactly_one_starts_it(project: Project) 
         command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    for _ in range(3):
+    for _ in range(2):
         run = RunDir.create(project.runs, "contested")
         program = "import os, time; os.write(1, b'ran\\n'); time.sleep(1)"
         write_json(run.launch, {"argv": [sys.executable, "-c", program], "cwd": str(project.root)})
@@ -427,9 +395,9 @@ def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
     assert run.records.process is not None
     supervisor = psutil.Process(run.records.process.pid)
     before = sum(supervisor.cpu_times()[:2])
-    time.sleep(3)
+    time.sleep(2)
     assert supervisor.memory_info().rss < 25 * 2**20
-    assert sum(supervisor.cpu_times()[:2]) - before <= 0.1
+    assert sum(supervisor.cpu_times()[:2]) - before <= 0.07
     row = json.loads(run.files.system.read_text().splitlines()[0])
     memory = {"memory_used_bytes", "memory_total_bytes", "oom_kills"}
     assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"} | memory
