@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 
 from nbtools import runs
 from nbtools.config import Launch, Slurm
@@ -144,16 +145,8 @@ def test_a_stop_in_the_first_moments_of_a_job_is_recorded(project: Project, tmp_
     assert Run(run.path).state is RunState.STOPPED and not run.log.exists()
 
 
-def eventually(condition: Callable[[], object], run: Run, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, (
-            run.state,
-            waiting_for(run.records),
-            text_end(run.files.job_log),
-            run.log(),
-        )
-        time.sleep(0.05)
+def eventually(condition: Callable[[], object], run: Run) -> None:
+    waiting.eventually(condition, lambda: (run.state, waiting_for(run.records), text_end(run.files.job_log), run.log()))
 
 
 def at_step(run: Run, step: int, attempt: int = 1) -> None:

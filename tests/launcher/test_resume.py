@@ -209,6 +209,31 @@ def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Ru
         resume(parent, "step-7")
 
 
+def test_a_run_without_a_whole_checkpoint_is_refused_with_every_reason(parent: Run, refused: Refused) -> None:
+    for saved in parent.checkpoints:
+        (saved.path / "state.pt").unlink()
+    with refused(r"step-000006: .*state\.pt: is missing.*step-000002: .*state\.pt: is missing", LaunchError):
+        resume(parent)
+
+
+@pytest.mark.usefixtures("unstarted")
+def test_a_run_is_resumed_as_it_was_launched_but_from_another_checkpoint(parent: Run, project: Project) -> None:
+    args = ["--max-steps", "50", "--resume_from=/old", "--seed", "1", "--resume-from", "/older"]
+    change(parent.files.launch, args=args, name="mine")
+    (project.scripts / "tiny.py").unlink()
+    child = resume(Run(parent.dir), 4, args=["--max-steps", "60"])
+    kept, named = ["--max-steps", "50", "--seed", "1"], ["--resume-from", str(parent.files.checkpoint(4).resolve())]
+    assert child.info["args"] == [*kept, *named, "--max-steps", "60"]
+    origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    assert child.info["resumed_from"] == {**origin, "changes": {"max_steps": [6, 60], "seed": [0, 1]}}
+    assert (child.name, child.info["script"]) == ("mine", parent.info["script"])
+    assert child.files.script.read_bytes() == parent.files.script.read_bytes()
+    write_json(child.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
+    again = resume(child)  # which saved nothing; the parent's newest checkpoint is not what it began with
+    assert again.info["args"] == [*kept, "--max-steps", "60", *named]
+    assert again.info["resumed_from"] == {**origin, "run": child.id}
+
+
 # --- forks ----------------------------------------------------------------------------------------
 
 
