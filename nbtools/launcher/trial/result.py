@@ -14,7 +14,7 @@ from nbtools.recipes import recipe_of
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What one process that trained a few steps has measured, or the error that ended it."""
+    """Measurements of one process that trained a few steps, or the error that ended it."""
 
     error: str = ""
     """Why the trial failed, was refused or cancelled, in one sentence."""
