@@ -29,14 +29,14 @@ from nbtools.failures.restarts import Restart, read_restarts, without_progress
 from nbtools.launcher.agent_process import shutdown_timeout_s
 from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
 from nbtools.launcher.placement import Placement, child_environment, place
-from nbtools.launcher.programs.program_restart import continued, newest_of_program
+from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
 from nbtools.machine import network, slurm
 from nbtools.machine.devices import GLOO_INTERFACE, num_cores
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.machine.signal_pipe import asks_to_stop
-from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
-from nbtools.run.records import checkpoints_and_resume, mapping_at
+from nbtools.run.checkpoints import checkpoints_in
+from nbtools.run.records import mapping_at
 from nbtools.run.slurm_job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.rundir import secret_values
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -92,12 +92,9 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
     plan = secret_values.restored(run, read_json(run.launch) or {})
     target, _ = project_paths(run, plan)
     placement = _placed(plan)
-    can_resume = has_recipe(run)
-    checkpoint: AnyCheckpoint | None = None
-    if attempt > 1:
-        checkpoint = newest_verified(run.checkpoints)[0] if can_resume else newest_of_program(run, plan)[0]
+    checkpoint = newest_checkpoint(run, plan)[0] if attempt > 1 else None
     stuck = without_progress(read_restarts(run), None if checkpoint is None else checkpoint.name)
-    if can_resume and stuck is not None:
+    if has_recipe(run) and stuck is not None:
         raise LaunchError(f"{stuck.message}. {stuck.advice}")
     job, meeting = (slurm.own_jobs() or {}).get(number), placement.meeting
     marks = marks_of(run, plan.get("root"))
@@ -248,8 +245,7 @@ def with_job(plan: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of launch.json, updated from job.json for this attempt."""
     args = [str(word) for word in plan.get("args") or ()]
     if (checkpoint := job.get("resume_from")) is not None:
-        path = Path(str(checkpoint))
-        args = continued(plan, path)["args"] if checkpoints_and_resume(plan)[1] else resuming(args, path)
+        args = continued(plan, Path(str(checkpoint)))["args"]
     command = [*(job.get("command") or ()), *args]
     return {**plan, "argv": command, "args": args, "env": mapping_at(dict(job), "env")}
 
@@ -260,9 +256,9 @@ def ended_attempt(run: RunDir, attempt: int, why: str, returncode: int | None = 
     rows = (whole(row.get("step")) or 0 for row in last_rows(run.metrics))
     step = max([finished or 0, *rows, *(beat.step for beat in read_heartbeats(run))])
     plan, start = read_json(run.launch) or {}, (read_json(run.job) or {}).get("resume_from")
-    saved: AnyCheckpoint | None = newest_of_program(run, plan)[0]
-    if has_recipe(run):
-        saved = next(reversed(checkpoints_in(run.checkpoints)), None)
+    # Hashes of a recipe's checkpoint take longer than Slurm may wait; the next attempt verifies it.
+    own = next(reversed(checkpoints_in(run.checkpoints)), None)
+    saved = own if has_recipe(run) else newest_checkpoint(run, plan)[0]
     return {
         "attempt": attempt,
         "returncode": returncode,

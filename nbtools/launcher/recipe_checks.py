@@ -31,24 +31,18 @@ _COUNTED_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RecipePreflight(Preflight):
-    """A checked launch of a recipe's script."""
-
-    values: TrainConfig | None
-    """Values of the script with the flags in `args` applied; None for a script that computes them."""
-
-    @property
-    def config(self) -> TrainConfig | None:
-        """Values of the script with the flags in `args` applied; None for a script that computes them."""
-        return self.values
+    """A checked launch of a recipe's script; one that computes its values has no `config`."""
 
     def target(self, run: Path) -> list[str]:
         """Return the path of the script, or of its copy in a run directory."""
-        return [str(self.script if self.values is None else run / "script.py")]
+        return [str(self.script if self.config is None else run / "script.py")]
 
     def record(self, run: RunDir, script: str) -> dict[str, Any]:
         """Return the metric that chooses the best checkpoint of the recipe."""
-        recipe = None if self.values is None else recipe_of(self.values)
-        return {} if recipe is None else {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
+        if self.config is None:
+            return {}
+        recipe = recipe_of(self.config)
+        return {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
 
 
 def check_recipe(
@@ -93,7 +87,7 @@ def check_recipe(
         placement=placement,
         findings=tuple(found),
         source=path,
-        values=config,
+        config=config,
     )
 
 

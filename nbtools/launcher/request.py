@@ -81,21 +81,13 @@ class Preflight:
     findings: tuple[Finding, ...]
     source: Path | None
     """The file that runs, of which the run keeps a copy; None for a module whose file is not found."""
+    config: TrainConfig | None = None
+    """Values of a recipe's script with the flags in `args` applied; None for every other script."""
 
     @property
     def launch(self) -> Launch:
         """The call's values over the script's over the defaults, with GPUs and threads chosen."""
         return self.placement.launch
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables set on top of the caller's environment, without those that name the run."""
-        return self.placement.environment
-
-    @property
-    def config(self) -> TrainConfig | None:
-        """Values of a recipe's script with the flags in `args` applied; None for every other script."""
-        return None
 
     @property
     def recipe(self) -> str | None:

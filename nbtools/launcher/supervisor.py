@@ -28,12 +28,11 @@ from nbtools.failures.failure import Failure, explained, first_failure, was_stop
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
 from nbtools.launcher.agent_process import AgentProcess, shutdown_timeout_s
-from nbtools.launcher.programs.program_restart import continued, newest_of_program, saved_by_program
+from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint, saved_checkpoints
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
-from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
@@ -238,21 +237,15 @@ class Supervisor:
 
     def _prepare_restart(self, failure: Failure) -> list[str]:
         """Record the failed attempt, delete its state files, and return the next attempt's command."""
-        argv = list(self.plan["argv"])
-        checkpoint: AnyCheckpoint | None
-        if has_recipe(self.run):
-            checkpoint, passed_over = newest_verified(self.run.checkpoints)
-            argv = argv if checkpoint is None else resuming(argv, checkpoint.path)
-        else:
-            checkpoint, passed_over = newest_of_program(self.run, self.plan)
-            argv = argv if checkpoint is None else continued(self.plan, checkpoint.path)["argv"]
+        checkpoint, passed_over = newest_checkpoint(self.run, self.plan)
+        plan = self.plan if checkpoint is None else continued(self.plan, checkpoint.path)
         line = {"attempt": self.attempt, "returncode": self.agent.returncode, "failure": failure.to_json()}
         saved = {"checkpoint": checkpoint and checkpoint.name, "checkpoint_step": checkpoint and checkpoint.step}
         close_attempt(self.run, {**line, **saved, "passed_over": passed_over})
         self.num_failed += 1
         self.attempt += 1
         self.agent.forget_attempt()
-        return argv
+        return list(plan["argv"])
 
     # --- the end ---
 
@@ -441,8 +434,7 @@ class StopChecks:
             self._conditions.close()
         if self.stopped_on is not None and self.stopped_on["condition"] == "nan":
             last = self.stopped_on["finite_step"]
-            saved: Sequence[AnyCheckpoint] = checkpoints_in(self._run.checkpoints)
-            saved = saved if saved or has_recipe(self._run) else saved_by_program(self._run, self._plan)
+            saved = saved_checkpoints(self._run, self._plan)
             older = [found.name for found in saved if found.step is not None and found.step <= last]
             self.stopped_on["checkpoint"] = older[-1] if older else None
             said = f"last checkpoint before it: {older[-1]}" if older else "no checkpoint is older"

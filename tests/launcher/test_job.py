@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 
 from nbtools import runs
 from nbtools.config import Launch, Slurm
@@ -62,6 +63,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.Monk
         nnodes: int = 1,
         requeue: bool = True,
         records: bool = True,
+        ended: Sequence[dict[str, Any]] = (),
         **more: Any,
     ) -> Run:
         run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
@@ -69,6 +71,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.Monk
         reserve(run.exit)
         run.lock.touch()
         shutil.copyfile(TRAINER, run.script)
+        run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         asked = {"gpus_per_node": 0, "requeue": requeue}
         settings = {"nproc_per_node": 1, "nnodes": nnodes, "cluster": asked, "shutdown_timeout_s": 5}
         content = {
@@ -106,11 +109,16 @@ def job_without_slurm(project: Project, tmp_path: Path) -> tuple[RunDir, list[st
     return run, [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)], environment
 
 
+def without_a_checkpoint(number: int, why: str) -> list[dict[str, Any]]:
+    """Lines of attempts.jsonl on so many attempts that saved nothing."""
+    line = {"time": 1.0, "failure": None, "why": why, "step": 7, "resumed_from": None, "checkpoint": None}
+    return [{**line, "attempt": attempt} for attempt in range(1, number + 1)]
+
+
 @pytest.mark.promise("slurm-progress")
 def test_a_job_does_not_start_again_after_three_attempts_without_progress(project: Project, tmp_path: Path) -> None:
     run, command, environment = job_without_slurm(project, tmp_path)
-    line = {"time": 1.0, "failure": None, "why": "node failed", "step": 7, "resumed_from": None, "checkpoint": None}
-    run.attempts.write_text("".join(json.dumps({**line, "attempt": number}) + "\n" for number in (1, 2, 3)))
+    run.attempts.write_text("".join(json.dumps(line) + "\n" for line in without_a_checkpoint(3, "node failed")))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "3 attempts in a row ended without a new checkpoint (node failed, node failed, node failed)" in done.stderr
@@ -137,16 +145,8 @@ def test_a_stop_in_the_first_moments_of_a_job_is_recorded(project: Project, tmp_
     assert Run(run.path).state is RunState.STOPPED and not run.log.exists()
 
 
-def eventually(condition: Callable[[], object], run: Run, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, (
-            run.state,
-            waiting_for(run.records),
-            text_end(run.files.job_log),
-            run.log(),
-        )
-        time.sleep(0.05)
+def eventually(condition: Callable[[], object], run: Run) -> None:
+    waiting.eventually(condition, lambda: (run.state, waiting_for(run.records), text_end(run.files.job_log), run.log()))
 
 
 def at_step(run: Run, step: int, attempt: int = 1) -> None:
@@ -180,26 +180,28 @@ def test_a_run_in_a_job_is_queued_then_runs_and_succeeds(submit: Submit, slurm_c
 @pytest.mark.promise("slurm-requeue")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_a_preempted_run_goes_on_as_the_next_attempt_with_every_row_once(
+def test_a_preempted_run_of_two_nodes_has_a_next_attempt_and_every_row_once(
     submit: Submit, slurm_cluster: SlurmCluster
 ) -> None:
-    run = submit("--steps", "60")
+    run = submit("--steps", "150", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"))
     at_step(run, 3)
+    eventually(lambda: {beat.rank for beat in read_heartbeats(run.files)} == {0, 1}, run)
     slurm_cluster.submit("sleep 2", "--partition=high", "--nodes=2", "--exclusive")
-    eventually(lambda: run.state is RunState.QUEUED, run, within_s=20)
+    eventually(lambda: run.state is RunState.QUEUED, run)
     assert waiting_for(run.records).startswith("attempt 2: ")
     assert not run.files.exit.exists()
     assert is_active(run.files)
-    assert run.wait(timeout_s=90) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     (ended,) = read_restarts(run.files)
     assert (ended.attempt, ended.why, ended.failure) == (1, "preempted", None)
     assert ended.checkpoint == f"step-{ended.step:06d}"
     assert ended.step is not None
     assert ended.step >= 3
-    assert has_every_step_once(run, 60)
+    assert has_every_step_once(run, 150)
     rows = [json.loads(line) for line in run.files.metrics.read_text().splitlines()]
-    assert [row["attempt"] for row in rows] == [1] * ended.step + [2] * (60 - ended.step)
+    assert [row["attempt"] for row in rows] == [1] * ended.step + [2] * (150 - ended.step)
     assert (read_json(run.files.exit) or {})["attempt"] == 2
+    eventually(lambda: not members(run.files), run)
 
 
 @pytest.mark.promise("slurm-stop")
@@ -288,13 +290,12 @@ def test_at_the_time_limit_a_run_goes_on_or_stops_as_it_was_asked_to(submit: Sub
 def test_an_attempt_that_was_killed_with_its_record_is_followed_by_the_next(
     submit: Submit, slurm_cluster: SlurmCluster
 ) -> None:
-    run = submit("--steps", "150", "--step-s", "0.1", "--checkpoint-every", "5")
+    run = submit(
+        "--steps", "150", "--step-s", "0.1", "--checkpoint-every", "5"
+    )  # it trains until Slurm starts it again
     at_step(run, 8)
     before = members(run.files)
-    for parent in {process.parent() for process in before}:
-        if parent is not None and parent.name() == "slurmstepd":
-            parent.kill()
-    slurm_cluster.call("scontrol", "requeue", str(job_id(run)))
+    kill_the_step(slurm_cluster, run)
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     (ended,) = read_restarts(run.files)
     assert (ended.attempt, ended.why) == (1, "requeued")
@@ -306,10 +307,10 @@ def test_an_attempt_that_was_killed_with_its_record_is_followed_by_the_next(
 @pytest.mark.slow
 @pytest.mark.needs("slurm")
 def test_a_job_whose_attempts_save_nothing_fails_after_the_third(submit: Submit, slurm_cluster: SlurmCluster) -> None:
-    run = submit("--steps", "9999", "--checkpoint-every", "9999", "--save-no-last")
-    for attempt in (1, 2, 3):
-        at_step(run, 2, attempt)
-        slurm_cluster.call("scontrol", "requeue", str(job_id(run)))
+    saves_nothing = ("--steps", "9999", "--checkpoint-every", "9999", "--save-no-last")
+    run = submit(*saves_nothing, ended=without_a_checkpoint(2, "requeued"))
+    at_step(run, 2, attempt=3)
+    slurm_cluster.call("scontrol", "requeue", str(job_id(run)))
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
     assert [ended.why for ended in read_restarts(run.files)] == ["requeued"] * 2
     assert run.failure is not None
@@ -332,19 +333,6 @@ def test_attempts_without_progress_are_those_in_a_row_that_began_at_one_checkpoi
     assert "time_limit" in failure.advice and "checkpoint_every" in failure.advice
     failed = Restart(4, 0.0, Failure(0, "h", 1, None, "boom"), "a")
     assert without_progress([*ended("a", "a"), failed], "a") is None
-
-
-@pytest.mark.needs("slurm")
-@pytest.mark.slow
-def test_a_run_on_two_nodes_is_preempted_and_goes_on(submit: Submit, slurm_cluster: SlurmCluster) -> None:
-    run = submit("--steps", "200", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"))
-    at_step(run, 3)
-    eventually(lambda: {beat.rank for beat in read_heartbeats(run.files)} == {0, 1}, run)
-    slurm_cluster.submit("sleep 2", "--partition=high", "--nodes=2", "--exclusive")
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert [(ended.attempt, ended.why) for ended in read_restarts(run.files)] == [(1, "preempted")]
-    assert has_every_step_once(run, 200)
-    eventually(lambda: not members(run.files), run)
 
 
 @pytest.mark.promise("slurm-rank")

@@ -39,10 +39,10 @@ def main(*args):
 IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 SPAWNERS = {
     "mp.spawn": "import torch.multiprocessing as mp\nif __name__ == '__main__':\n    mp.spawn(main, nprocs=2)\n",
-    "daemons": "import torch.multiprocessing as mp\nif __name__ == '__main__':\n    mp.set_start_method('spawn')\n"
+    "daemons": "import multiprocessing as mp\nif __name__ == '__main__':\n    mp.set_start_method('spawn')\n"
     "    each = [mp.Process(target=main, daemon=True) for _ in range(2)]\n    [p.start() for p in each]\n"
     "    [p.join() for p in each]\n",
-    "daemons that are not joined": "import torch.multiprocessing as mp\nif __name__ == '__main__':\n"
+    "daemons that are not joined": "import multiprocessing as mp\nif __name__ == '__main__':\n"
     "    [mp.get_context('fork').Process(target=main).start() for _ in range(2)]\n    time.sleep(600)\n",
     "subprocesses in sessions of their own": "import subprocess\nif len(sys.argv) > 1:\n    main()\nelse:\n"
     "    each = [subprocess.Popen([sys.executable, __file__, 'rank'], start_new_session=True) for _ in range(2)]\n"
@@ -50,8 +50,6 @@ SPAWNERS = {
     "its own torchrun": "import subprocess\nif 'RANK' in os.environ:\n    main()\nelse:\n"
     "    sys.exit(subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2', "
     "__file__]).returncode)\n",
-    "accelerate": "from accelerate import debug_launcher\nif __name__ == '__main__':\n"
-    "    debug_launcher(main, num_processes=2)\n",
     "accelerate in a notebook": "from accelerate import notebook_launcher\nif __name__ == '__main__':\n"
     "    notebook_launcher(main, num_processes=2, use_port='0')\n",
     "Fabric": "from lightning.fabric import Fabric\nif __name__ == '__main__':\n"

@@ -6,10 +6,10 @@ import pickle
 import re
 import shutil
 import subprocess
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
 from nbtools.launcher.checks.step_count import moved_rate, rate_settings
-from nbtools.launcher.resume import _new_script, config_of, resume
+from nbtools.launcher.resume import _new_script, config_of, read_changes, resume
 from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
@@ -47,6 +47,8 @@ CONFIG = tiny_mlm(
 )
 STEPS_PER_EPOCH = 11
 """That is what the texts come to in batches of six."""
+Refused = Callable[..., AbstractContextManager[None]]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +91,17 @@ def parent(lab: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def shown(parent: Run) -> Callable[[], tuple[list[str], list[str]]]:
-    """What there is of scripts and runs: a refused resume changes neither."""
-    root = parent.dir.parent.parent
+def refused(parent: Run, project: Project) -> Refused:
+    """Expect that a resume is refused in words, and changes neither scripts nor runs."""
 
-    def look() -> tuple[list[str], list[str]]:
-        scripts = sorted(path.name for path in (root / "scripts").iterdir())
-        return scripts, sorted(path.name for path in parent.dir.parent.iterdir() if not path.name.startswith("."))
+    @contextmanager
+    def expect(said: str, kind: type[Exception] = NbtoolsError) -> Iterator[None]:
+        before = {*project.scripts.iterdir(), *project.runs.glob("2*")}
+        with pytest.raises(kind, match=said):
+            yield
+        assert {*project.scripts.iterdir(), *project.runs.glob("2*")} == before
 
-    return look
+    return expect
 
 
 @pytest.fixture
@@ -124,15 +128,6 @@ def unfinished(run: Run, checkpoint: int = 4) -> Run:
     return Run(run.dir)
 
 
-def nbtools(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "nbtools", *args], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
-
-
 # --- refused before anything starts ---------------------------------------------------------------
 
 
@@ -153,44 +148,32 @@ def nbtools(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_changes_that_cannot_be_are_refused_and_nothing_is_left(
-    parent: Run, shown: Callable[[], Any], changes: dict[str, object], said: str
+    parent: Run, refused: Refused, changes: dict[str, object], said: str
 ) -> None:
-    before = shown()
-    with pytest.raises(NbtoolsError, match=said):
-        resume(unfinished(parent), changes=changes)
-    assert shown() == before
+    unfinished(parent)
+    with refused(said):
+        resume(Run(parent.dir), changes=changes)
 
 
-def test_a_flag_that_needs_another_model_is_refused_too(parent: Run, shown: Callable[[], Any]) -> None:
-    before = shown()
-    with pytest.raises(ConfigError, match="num_heads=1: the checkpoints"):
-        resume(unfinished(parent), args=["--num-heads", "1"])
-    assert shown() == before
-
-
-def test_a_launch_that_cannot_be_leaves_no_script_of_a_fork(parent: Run, shown: Callable[[], Any]) -> None:
-    before = shown()
-    with pytest.raises(LaunchError):
-        resume(unfinished(parent), changes={"learning_rate": 1e-4}, args=["--no-such-flag"])
-    with pytest.raises(LaunchError, match="70 processes"):
-        resume(parent, 4, changes={"learning_rate": 1e-4}, nproc_per_node=70)
-    assert shown() == before
+def test_flags_and_processes_that_cannot_be_are_refused_and_no_fork_is_left(parent: Run, refused: Refused) -> None:
+    unfinished(parent)
+    with refused("num_heads=1: the checkpoints", ConfigError):
+        resume(Run(parent.dir), args=["--num-heads", "1"])
+    with refused("no-such-flag", LaunchError):
+        resume(Run(parent.dir), changes={"learning_rate": 1e-4}, args=["--no-such-flag"])
+    with refused("70 processes", LaunchError):
+        resume(Run(parent.dir), 4, changes={"learning_rate": 1e-4}, nproc_per_node=70)
 
 
 def test_a_finished_run_has_nothing_left_to_do_and_the_way_to_train_longer_is_told(
-    parent: Run, shown: Callable[[], Any]
+    parent: Run, refused: Refused
 ) -> None:
-    before = shown()
-    with pytest.raises(LaunchError, match=r"nothing is left to do, step-000006 is the end of max_steps=6; .*"):
+    said = r"nothing is left to do, step-000006 is the end of max_steps=6; .* resume with --set max_steps=12 "
+    with refused(said, LaunchError):
         resume(parent)
-    done = nbtools("resume", parent.id, code=2)
-    assert "resume with --set max_steps=12" in done.stderr
-    assert done.stdout == ""
-    assert shown() == before
 
 
-def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, shown: Callable[[], Any]) -> None:
-    before = shown()
+def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, refused: Refused) -> None:
     content = read_json(parent.files.config)
     assert content is not None
     change(parent.files.config, config={**content["config"], "max_steps": None})
@@ -198,39 +181,57 @@ def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, shown:
     last = parent.files.checkpoint(2 * STEPS_PER_EPOCH)
     parent.files.checkpoint(6).rename(last)
     change(last / "manifest.json", step=2 * STEPS_PER_EPOCH, epoch=2, position=0, samples=6 * 2 * STEPS_PER_EPOCH)
-    with pytest.raises(LaunchError, match=r"step-000022 is the end of epochs=2; .* --set epochs=4"):
+    with refused(r"step-000022 is the end of epochs=2; .* --set epochs=4", LaunchError):
         resume(Run(parent.dir))
-    assert shown() == before
 
 
-def test_a_script_that_computes_its_values_is_not_written_anew(parent: Run, shown: Callable[[], Any]) -> None:
+def test_a_script_that_computes_its_values_is_not_written_anew(parent: Run, refused: Refused) -> None:
     parent.files.script.write_text(parent.files.script.read_text() + "\nprint('mine')\n")
-    before = shown()
-    with pytest.raises(LaunchError, match=r"Its values cannot be changed in a copy of the script: pass them as flags"):
+    with refused("Its values cannot be changed in a copy of the script: pass them as flags", LaunchError):
         resume(parent, 4, changes={"learning_rate": 1e-4})
-    assert shown() == before
 
 
-def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Run, shown: Callable[[], Any]) -> None:
+def test_a_checkpoint_that_is_not_there_or_not_of_this_run_is_refused(parent: Run, refused: Refused) -> None:
     other = parent.dir.with_name("2020-01-01_000000_other")
     shutil.copytree(parent.dir, other)
-    before = shown()
     for ref in (3, "step-000003", "newest", "../x"):
-        with pytest.raises(CheckpointError, match=r"step-000002, step-000004, step-000006|manifest\.json"):
+        with refused(r"step-000002, step-000004, step-000006|manifest\.json", CheckpointError):
             resume(parent, ref)
-    with pytest.raises(CheckpointError, match=f"did not resume; resume {other.name}"):
+    with refused(f"did not resume; resume {other.name}", CheckpointError):
         resume(parent, other / "checkpoints" / "step-000004")
     (parent.files.checkpoint(4) / "state.pt").unlink()
-    with pytest.raises(CheckpointError, match=r"state\.pt: is missing; name another checkpoint, or omit it"):
+    with refused(r"state\.pt: is missing; name another checkpoint, or omit it", CheckpointError):
         resume(parent, "step-000004")
     (parent.files.checkpoint(4) / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"manifest\.json: is missing"):
+    with refused(r"manifest\.json: is missing", CheckpointError):
         resume(parent, 4)
-    assert (
-        "has no checkpoint 'step-7'; it has step-000002, step-000006"
-        in nbtools("resume", parent.id, "--checkpoint", "step-7", code=2).stderr
-    )
-    assert shown() == before
+    with refused("has no checkpoint 'step-7'; it has step-000002, step-000006", CheckpointError):
+        resume(parent, "step-7")
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_with_every_reason(parent: Run, refused: Refused) -> None:
+    for saved in parent.checkpoints:
+        (saved.path / "state.pt").unlink()
+    with refused(r"step-000006: .*state\.pt: is missing.*step-000002: .*state\.pt: is missing", LaunchError):
+        resume(parent)
+
+
+@pytest.mark.usefixtures("unstarted")
+def test_a_run_is_resumed_as_it_was_launched_but_from_another_checkpoint(parent: Run, project: Project) -> None:
+    args = ["--max-steps", "50", "--resume_from=/old", "--seed", "1", "--resume-from", "/older"]
+    change(parent.files.launch, args=args, name="mine")
+    (project.scripts / "tiny.py").unlink()
+    child = resume(Run(parent.dir), 4, args=["--max-steps", "60"])
+    kept, named = ["--max-steps", "50", "--seed", "1"], ["--resume-from", str(parent.files.checkpoint(4).resolve())]
+    assert child.info["args"] == [*kept, *named, "--max-steps", "60"]
+    origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
+    assert child.info["resumed_from"] == {**origin, "changes": {"max_steps": [6, 60], "seed": [0, 1]}}
+    assert (child.name, child.info["script"]) == ("mine", parent.info["script"])
+    assert child.files.script.read_bytes() == parent.files.script.read_bytes()
+    write_json(child.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
+    again = resume(child)  # which saved nothing; the parent's newest checkpoint is not what it began with
+    assert again.info["args"] == [*kept, "--max-steps", "60", *named]
+    assert again.info["resumed_from"] == {**origin, "run": child.id}
 
 
 # --- forks ----------------------------------------------------------------------------------------
@@ -303,19 +304,17 @@ def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
 @pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("changes", [{}, {"seed": 7}], ids=["resume", "fork"])
 def test_code_of_a_model_is_allowed_by_the_caller_not_by_a_foreign_run(
-    parent: Run, shown: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    parent: Run, refused: Refused, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     values = CONFIG.model_dump(include={"dataset", "batch_size", "sequence_length", "test_fraction"})
     config = MaskedDiffusionConfig(**values, max_steps=6, epochs=2, trust_remote_code=True)
     parent.files.script.write_text(render(config, "tiny", Launch(gpus=())))
     for path, more in ((parent.files.config, {"config": config.model_dump()}), (parent.files.launch, {})):
         change(path, recipe="masked_diffusion", **more)
-    before = shown()
     with monkeypatch.context() as patch:
         patch.setattr("nbtools.launcher.resume.foreign_owner", lambda path: "ann")
-        with pytest.raises(LaunchError, match=r"belongs to ann, and .*--set trust_remote_code=true"):
+        with refused(r"belongs to ann, and .*--set trust_remote_code=true", LaunchError):
             resume(Run(parent.dir), 4, changes=changes)
-        assert shown() == before
         assert resume(Run(parent.dir), 4, changes={**changes, "trust_remote_code": True}).id
         assert resume(Run(parent.dir), 4, changes={**changes, "trust_remote_code": False}).id
     assert resume(Run(parent.dir), 4, changes=changes).id, "a run of the caller's own is resumed as it was launched"
@@ -461,20 +460,16 @@ def test_each_file_damaged_in_each_way_is_passed_over_by_name_and_reason(parent:
             assert name in message, (how, message)
 
 
-def test_the_command_line_says_what_it_passed_over(parent: Run) -> None:
+@pytest.mark.usefixtures("unstarted")
+def test_the_command_line_says_what_it_passed_over(parent: Run, cli: Cli) -> None:
     unfinished(parent)
     weights = parent.files.checkpoint(4) / "model" / "model.safetensors"
     weights.write_bytes(flipped(weights.read_bytes(), 200))
-    done = nbtools("resume", parent.id, "--set", "learning_rate=1e-4", "--set", "max_steps=5")
-    child = Run(parent.dir.parent / done.stdout.strip())
-    try:
-        assert resumed_step(child.info) == 2
-        assert "nbtools: wrote " in done.stderr
-        assert "scripts/tiny_2.py" in done.stderr
-        assert "warning: passed over step-000004: " in done.stderr
-        assert "model.safetensors: its SHA-256 differs" in done.stderr
-    finally:
-        child.stop(timeout_s=5)
+    done = cli("resume", parent.id, "--set", "learning_rate=1e-4", "--set", "max_steps=5")
+    assert resumed_step(Run(done.stdout.strip()).info) == 2
+    assert "nbtools: wrote " in done.stderr and "scripts/tiny_2.py" in done.stderr
+    assert "warning: passed over step-000004: " in done.stderr
+    assert "model.safetensors: its SHA-256 differs" in done.stderr
 
 
 class _Malice:
@@ -485,10 +480,19 @@ class _Malice:
         return Path.touch, (self.victim,)
 
 
+def trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process what a resumed run would in its own."""
+    run.files.lock.touch()
+    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(run.dir))
+    train_here(train, Flags(read_script(run.files.script).config, resume_from=Path(run.info["args"][-1])))
+
+
 @pytest.mark.promise("fault-18")
-@pytest.mark.slow
+@pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("name", ["state.pt", "rank-0.pt"])
-def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(parent: Run, tmp_path: Path, name: str) -> None:
+def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(
+    parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     victim = tmp_path / "victim"
     data = pickle.dumps(_Malice(victim))
     path = unfinished(parent).files.checkpoint(4)
@@ -500,14 +504,9 @@ def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(parent: Run, t
     (path / name).write_bytes(data)
     claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}  # every hash is right
     change(path / "manifest.json", files={**manifest["files"], name: claim})
-    assert [found["name"] for found in json.loads(nbtools("show", parent.id, "--json").stdout)["checkpoints"]][-1] == (
-        "step-000004"
-    )
-    child = resume(Run(parent.dir))
-    assert child.wait(timeout_s=180, check=False) is RunState.FAILED
-    failure = child.failure
-    assert failure is not None
-    assert "CheckpointError" in f"{failure.headline} {failure.traceback}"
+    assert Run(parent.dir).summary()["checkpoints"][-1]["name"] == "step-000004"
+    with pytest.raises(SystemExit, match=r"^CheckpointError: "):
+        trained(resume(Run(parent.dir)), monkeypatch)
     assert not victim.exists()
     pickle.loads(pickle.dumps(_Malice(victim)))
     assert victim.exists()  # it would have
@@ -517,18 +516,18 @@ def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(parent: Run, t
 
 
 @pytest.mark.slow
-def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run) -> None:
-    run_id = nbtools("resume", parent.id, "--set", "max_steps=8", "--set", "lr-schedule=constant").stdout.strip()
-    child = Run(parent.dir.parent / run_id)
+def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = resume(parent, changes=read_changes(parent, ["max_steps=8", "lr-schedule=constant"]))
     assert child.wait(timeout_s=180) is RunState.SUCCEEDED
     assert (child.step, child.total_steps) == (8, 8)
     assert child.history["train/loss"].steps.tolist() == list(range(1, 9))
     assert child.own_history["train/loss"].steps.tolist() == [7, 8]
     assert child.own_history.last("train/learning_rate") == 1e-2
-    shown = nbtools("show", run_id).stdout
-    assert f"forked from {parent.id} at step 6: max_steps 6 -> 8, lr_schedule 'linear' -> 'constant'" in shown
+    changed = "max_steps 6 -> 8, lr_schedule 'linear' -> 'constant'"
+    assert child.summary()["origin"] == f"forked from {parent.id} at step 6: {changed}"
+    monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
     again = resume(child, changes={"max_steps": 9})  # a fork of a fork
-    assert again.wait(timeout_s=180) is RunState.SUCCEEDED
+    trained(again, monkeypatch)
     assert Path(again.info["script"]).name == "tiny_3.py"
     assert again.history["train/loss"].steps.tolist() == list(range(1, 10))
 
@@ -574,7 +573,7 @@ def test_other_world_sizes_go_on_with_the_same_samples(
     order = epoch_order(CONFIG.seed, 0, (parent.config or {})["derived"]["num_train_samples"]).tolist()
     straight = [sorted(order[6 * step : 6 * step + 6]) for step in range(6)]
     origin = parent
-    for before, nproc_per_node, batch_size, step in ((1, 2, 3, 2), (2, 1, 6, 4), (2, 3, 2, 4)):
+    for before, nproc_per_node, batch_size, step in ((1, 3, 2, 2), (3, 2, 3, 4)):
         child = resume(origin, step, changes={"batch_size": batch_size}, nproc_per_node=nproc_per_node)
         assert child.wait(timeout_s=300) is RunState.SUCCEEDED
         assert [sorted(samples) for samples in samples_of(child)] == straight[step:]
@@ -586,7 +585,7 @@ def test_other_world_sizes_go_on_with_the_same_samples(
         assert joined.values.tolist()[step:] == child.own_history["train/loss"].values.tolist()
         told = f"batch_size {6 // before} -> {batch_size}, nproc_per_node {before} -> {nproc_per_node}"
         assert child.summary()["origin"] == f"forked from {origin.id} at step {step}: {told}"
-        origin = child if before == 1 else origin
+        origin = child
 
 
 # --- on Slurm ---------------------------------------------------------------------------------------
@@ -665,10 +664,7 @@ def test_a_longer_training_says_both_rates_before_its_launch_and_in_its_log(
     note = "the learning rate was 1.7e-03 at step 6 and is 7.4e-03 at step 7 (total_steps 6 -> 20)"
     with pytest.warns(UserWarning, match=re.escape(note)):
         child = resume(parent, changes={"max_steps": 20})
-    child.files.lock.touch()
-    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(child.dir))
-    longer = CONFIG.replace(max_steps=8, epochs=8)
-    train_here(train, Flags(longer, resume_from=parent.files.checkpoint(6)))
-    assert "note: the learning rate was 1.7e-03 at step 6 and is" in capfd.readouterr().out
+    trained(child, monkeypatch)
+    assert f"note: {note}" in capfd.readouterr().out
     train_here(train, Flags(CONFIG, resume_from=parent.files.checkpoint(4)))
     assert "the learning rate was" not in capfd.readouterr().out

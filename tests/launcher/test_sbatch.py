@@ -139,14 +139,16 @@ def checked(script: Path, **values: Any) -> Any:
     return check_launch(LaunchRequest(script=script, args=args, settings={"cluster": cluster}))
 
 
-def test_a_time_limit_that_the_stop_fills_is_refused(script: Path) -> None:
-    with pytest.raises(LaunchError, match=r"time_limit=1: is 60 s, .*90 s before it.*shutdown_timeout_s=60"):
-        checked(script, time_limit="1")
-
-
-def test_a_preamble_that_is_not_bash_is_refused(script: Path) -> None:
-    with pytest.raises(LaunchError, match=r"preamble: is not bash: line 2:"):
-        checked(script, preamble="true\nif then")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"time_limit": "1"}, r"time_limit=1: is 60 s, .*90 s before it.*shutdown_timeout_s=60"),
+        ({"preamble": "true\nif then"}, r"preamble: is not bash: line 2:"),
+    ],
+)
+def test_settings_that_no_job_can_have_are_refused(script: Path, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        checked(script, **settings)
 
 
 def test_a_secret_in_the_preamble_warns(script: Path) -> None:

@@ -38,52 +38,38 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
 
 
-@pytest.mark.promise("slurm-nodes", "guide-A15")
+def own_launchers(script: Path) -> list[tuple[int, str]]:
+    """Number of nodes, and the line of a user's own job script that starts two ranks: srun, torchrun, accelerate."""
+    meeting = f"--rdzv_backend=c10d --rdzv_endpoint=n1:{free_port()} --rdzv_id=7"
+    agent = f"{sys.executable} -m torch.distributed.run"
+    return [
+        (2, f"srun --ntasks-per-node=1 {sys.executable} {script}"),
+        (2, f"srun --ntasks-per-node=1 {agent} {meeting} --nnodes=2 {script}"),
+        (1, f"env ACCELERATE_MIXED_PRECISION=no {agent} --standalone --nproc_per_node=2 {script}"),
+    ]
+
+
+@pytest.mark.promise("slurm-nodes", "guide-A15", "slurm-launchers")
 @pytest.mark.needs("slurm", "network namespaces")
-def test_two_nodes_with_a_rank_each_train_as_one_node_with_two(
+def test_each_way_to_start_two_ranks_in_a_job_is_one_run_with_the_same_losses(
     texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster
 ) -> None:
-    script = write_script(tiny_config(max_steps=4), "tiny", Launch(cluster=ON_CPU), project=texts)
-    runs_ = [launch(script, nnodes=nnodes, nproc_per_node=2 // nnodes) for nnodes in (2, 1)]
+    script = write_script(tiny_config(max_steps=2), "tiny", Launch(cluster=ON_CPU), project=texts)
+    launch(script, nnodes=2)
+    jobs = []
+    for number, (nodes, line) in enumerate(own_launchers(script)):
+        options = [f"--nodes={nodes}", "--cpus-per-task=2", "--ntasks-per-node=1", f"--chdir={texts.root}"]
+        jobs.append(slurm_hosts.submit(line, *options, f"--output={texts.root / f'{number}.log'}"))
+    for job in jobs:
+        slurm_hosts.wait_until(job, "COMPLETED", "FAILED", within_s=400)
+    runs_ = [Run(folder) for folder in run_folders(texts.runs)]
+    logs = [path.read_text() for path in texts.root.glob("*.log")]
     for run in runs_:
-        assert run.wait(timeout_s=240, check=False) is RunState.SUCCEEDED, (run.log(), run.failure)
-    spread, together = (run.history["train/loss"].values.tolist() for run in runs_)
-    assert spread == pytest.approx(together, abs=1e-6) and len(spread) == 4
-    assert {beat.host for beat in read_heartbeats(runs_[0].files)} == {"n1", "n2"}
-
-
-@pytest.mark.promise("slurm-launchers")
-@pytest.mark.needs("slurm", "network namespaces")
-@pytest.mark.parametrize(
-    ("nodes", "words"),
-    [
-        (2, ["srun", "--ntasks-per-node=1", "python"]),
-        (2, ["srun", "--ntasks-per-node=1", "python", "-m", "torch.distributed.run", "--nnodes=2"]),
-        (1, ["env", "ACCELERATE_MIXED_PRECISION=no", "python", "-m", "torch.distributed.run", "--nproc_per_node=2"]),
-    ],
-    ids=["srun python", "srun torchrun", "accelerate launch"],
-)
-def test_a_users_own_launcher_in_a_job_makes_one_run_of_two_ranks(
-    texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster, nodes: int, words: list[str]
-) -> None:
-    script = write_script(tiny_config(max_steps=2), "tiny", project=texts)
-    rendezvous = ["--rdzv_backend=c10d", f"--rdzv_endpoint=n1:{free_port()}", "--rdzv_id=7"] if "-m" in words else []
-    command = [sys.executable if word == "python" else word for word in words] + [*rendezvous, str(script)]
-    log = texts.root / "job.log"
-    options = [
-        f"--nodes={nodes}",
-        f"--output={log}",
-        f"--chdir={texts.root}",
-        "--cpus-per-task=2",
-        "--ntasks-per-node=1",
-    ]
-    job = slurm_hosts.submit(" ".join(command), *options)
-    slurm_hosts.wait_until(job, "COMPLETED", "FAILED", within_s=240)
-    (folder,) = run_folders(texts.runs)
-    run = Run(folder)
-    assert run.state is RunState.SUCCEEDED, log.read_text()
-    assert run.config is not None and run.config["derived"]["world_size"] == 2
-    assert run.history["train/loss"].steps.tolist() == [1, 2]
+        assert run.wait(timeout_s=240, check=False) is RunState.SUCCEEDED, (run.log(), run.failure, logs)
+        assert (run.config or {})["derived"]["world_size"] == 2
+    losses = [run.history["train/loss"].values.tolist() for run in runs_]
+    assert losses == [pytest.approx(losses[0], abs=1e-6)] * 4 and len(losses[0]) == 2, logs
+    assert sorted(len({beat.host for beat in read_heartbeats(run.files)}) for run in runs_) == [1, 2, 2, 2]
 
 
 @pytest.mark.promise("slurm-by-hand")

@@ -55,14 +55,18 @@ def processes_of(run: Run) -> dict[str, psutil.Process]:
     return found
 
 
+def supervisor_of(run: Run) -> psutil.Process:
+    assert run.records.process is not None
+    return psutil.Process(run.records.process.pid)
+
+
 # --- ends -------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_ends_well_is_recorded_with_its_return_code(supervised: Start) -> None:
     run = supervised(*agent(TRAINER, "--steps", "3"))
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    ended = read_json(run.files.exit)
-    assert ended is not None
+    ended = read_json(run.files.exit) or {}
     assert (ended["returncode"], ended["signal"], ended["stopped"], ended["failure"], ended["swept"]) == (
         *(0, None, False, None),
         0,
@@ -70,12 +74,6 @@ def test_a_run_that_ends_well_is_recorded_with_its_return_code(supervised: Start
     assert ended["duration_s"] > 0
     eventually(lambda: not members(run.files))
     assert not is_locked(run.files.lock)
-
-
-def test_output_of_rank_0_and_of_the_agent_is_in_the_log(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "2", nproc=1))
-    run.wait(timeout_s=60)
-    assert "rank 0 step 2" in run.log()
 
 
 def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
@@ -94,8 +92,7 @@ def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
 def test_the_first_failing_rank_is_named_with_its_traceback(supervised: Start) -> None:
     run = supervised(*agent(TRAINER, "--fail-at", "3", "--failing-rank", "1"))
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    failure = run.failure
-    assert failure is not None
+    assert (failure := run.failure) is not None
     assert (failure.rank, failure.exitcode, failure.signal) == (1, 1, None)
     assert failure.message == "ValueError: boom at step 3"
     assert failure.traceback is not None
@@ -108,22 +105,13 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
     at_step(run, 3, num_ranks=2)
     processes_of(run)[str(victim)].kill()
     assert run.wait(timeout_s=30, check=False) is RunState.FAILED
-    failure = run.failure
-    assert failure is not None
+    assert (failure := run.failure) is not None
     assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
     assert failure.host
     last = next(beat.step for beat in read_heartbeats(run.files) if beat.rank == victim)
     assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
     assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
     eventually(lambda: not members(run.files))
-
-
-def test_an_exit_code_without_a_traceback_is_told_as_such(supervised: Start) -> None:
-    run = supervised(*agent(PROGRAMS / "fails.py", "exit", nproc=1))
-    run.wait(timeout_s=60, check=False)
-    assert run.failure is not None
-    assert run.failure.rank == 0
-    assert "code 7" in run.failure.message
 
 
 def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:
@@ -150,8 +138,7 @@ def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervise
     family["agent"].kill()
     assert run.wait(timeout_s=30, check=False) is RunState.FAILED
     assert not any(family[rank].is_running() and family[rank].status() != "zombie" for rank in "01")
-    ended = read_json(run.files.exit)
-    assert ended is not None
+    ended = read_json(run.files.exit) or {}
     assert (ended["signal"], ended["swept"]) == (9, 2)
     assert run.failure is not None
     assert run.failure.signal == "SIGKILL"
@@ -164,8 +151,7 @@ def test_a_daemon_left_behind_is_swept_even_without_the_runs_mark(
     run = supervised(sys.executable, PROGRAMS / "forks_daemon.py", tmp_path / "pid", *wipe)
     assert run.wait(timeout_s=30) is RunState.SUCCEEDED
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
-    ended = read_json(run.files.exit)
-    assert ended is not None
+    ended = read_json(run.files.exit) or {}
     assert ended["swept"] == 1
 
 
@@ -190,21 +176,12 @@ def test_processes_of_another_run_with_the_same_id_are_left_alone(supervised: St
 def test_a_sigterm_lets_the_ranks_save_and_ends_as_stopped(supervised: Start) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2, num_ranks=2)
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGTERM)
+    supervisor_of(run).terminate()
     assert run.wait(timeout_s=30) is RunState.STOPPED
     assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
     assert run.failure is None
-    ended = read_json(run.files.exit)
-    assert ended is not None
+    ended = read_json(run.files.exit) or {}
     assert (ended["returncode"], ended["stopped"]) == (1, True)
-
-
-def test_a_sigterm_to_the_agent_itself_is_a_stop_too(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 2, num_ranks=2)
-    processes_of(run)["agent"].terminate()
-    assert run.wait(timeout_s=30) is RunState.STOPPED
 
 
 def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, tmp_path: Path) -> None:
@@ -220,9 +197,8 @@ def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, 
     )
     run = supervised(sys.executable, program)
     eventually(lambda: "ready" in run.log())
-    assert run.records.process is not None
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(run.records.process.pid, number)
+        supervisor_of(run).send_signal(number)
         time.sleep(0.1)
     (tmp_path / "end").touch()
     assert run.wait(timeout_s=30) is RunState.STOPPED
@@ -232,8 +208,7 @@ def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, 
 def test_what_ignores_sigterm_is_killed_after_the_shutdown_timeout(supervised: Start) -> None:
     run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=0.2)
     eventually(lambda: "ready" in run.log())
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGTERM)
+    supervisor_of(run).terminate()
     assert run.wait(timeout_s=60) is RunState.STOPPED
     assert run.returncode == -9
 
@@ -257,35 +232,23 @@ def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervi
 
 
 def test_training_outlives_a_killed_supervisor_and_its_end_is_known(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "100"))
+    run = supervised(*agent(TRAINER, "--steps", "40"))
     at_step(run, 2, num_ranks=2)
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGKILL)
-    eventually(lambda: run.records.process is not None and not run.records.process.is_alive())
+    supervisor = supervisor_of(run)
+    supervisor.kill()
+    eventually(lambda: not living([supervisor]))
     seen = run.step
     assert run.state is RunState.RUNNING
     eventually(lambda: run.step > seen)
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert run.step == 100
+    assert run.step == 40
     assert not run.files.exit.exists()
-
-
-def test_a_run_without_its_supervisor_can_still_be_stopped(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 2, num_ranks=2)
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGKILL)
-    said = run.stop()
-    assert run.state is RunState.STOPPED
-    assert said.startswith(f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved")
-    assert not members(run.files)
 
 
 def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_stopped(supervised: Start) -> None:
     run = supervised(*agent(PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600))
     eventually(lambda: len(members(run.files)) == 4 and run.log().count("ready") == 2)
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGKILL)
+    supervisor_of(run).kill()
     said = run.stop(timeout_s=0.5)
     assert said.startswith("killed")
     assert run.state is RunState.STOPPED
@@ -310,8 +273,7 @@ def test_a_stop_without_a_supervisor_ends_the_daemon_that_holds_the_runs_lock(
     run = supervised(sys.executable, "-c", HIDES, tmp_path / "pid")
     eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     daemon = psutil.Process(int((tmp_path / "pid").read_text()))
-    assert run.records.process is not None
-    os.kill(run.records.process.pid, signal.SIGKILL)
+    supervisor_of(run).kill()
     run.stop(timeout_s=20)
     assert run.state is RunState.STOPPED and living([daemon]) == []
 
@@ -334,8 +296,7 @@ def test_a_stop_spares_the_supervisor_of_a_process_that_nothing_ends(
 ) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)", shutdown_timeout_s=600)
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
-    assert run.records.process is not None
-    supervisor = psutil.Process(run.records.process.pid)
+    supervisor = supervisor_of(run)
     (program,) = supervisor.children()
     program.suspend()
     send = processes.send_signal
@@ -355,8 +316,7 @@ def test_a_stop_names_and_spares_a_supervisor_that_the_kernel_holds(
 ) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
-    assert run.records.process is not None
-    supervisor = psutil.Process(run.records.process.pid)
+    supervisor = supervisor_of(run)
     supervisor.suspend()
     monkeypatch.setattr(stop, "STOP_GRACE_S", 0.2)
     with monkeypatch.context() as patched:
@@ -376,7 +336,7 @@ def test_of_many_supervisors_on_one_run_exactly_one_starts_it(project: Project) 
         command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    for _ in range(3):
+    for _ in range(2):
         run = RunDir.create(project.runs, "contested")
         program = "import os, time; os.write(1, b'ran\\n'); time.sleep(1)"
         write_json(run.launch, {"argv": [sys.executable, "-c", program], "cwd": str(project.root)})
@@ -424,12 +384,11 @@ def test_the_agent_starts_with_default_signals_and_nothing_to_read(supervised: S
 def test_the_supervisor_is_small_and_idle(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     eventually(lambda: run.files.system.exists())
-    assert run.records.process is not None
-    supervisor = psutil.Process(run.records.process.pid)
+    supervisor = supervisor_of(run)
     before = sum(supervisor.cpu_times()[:2])
-    time.sleep(3)
+    time.sleep(2)
     assert supervisor.memory_info().rss < 25 * 2**20
-    assert sum(supervisor.cpu_times()[:2]) - before <= 0.1
+    assert sum(supervisor.cpu_times()[:2]) - before <= 0.07
     row = json.loads(run.files.system.read_text().splitlines()[0])
     memory = {"memory_used_bytes", "memory_total_bytes", "oom_kills"}
     assert set(row) == {"time", "cpu_percent", "num_processes", "rss_bytes", "gpus"} | memory
@@ -515,8 +474,7 @@ def test_a_stop_between_two_attempts_is_a_stop(supervised: Start, tmp_path: Path
     program += "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\nraise ValueError('boom')\n"
     run = supervised(sys.executable, "-c", program, tmp_path / "go", launch={"max_restarts": 5})
     eventually(lambda: run.records.process is not None and "ready" in run.log())
-    assert run.records.process is not None
-    supervisor = psutil.Process(run.records.process.pid)
+    supervisor = supervisor_of(run)
     supervisor.suspend()  # it restarts after a second
     (tmp_path / "go").touch()
     eventually(lambda: not living(supervisor.children()))

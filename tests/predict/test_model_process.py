@@ -19,11 +19,20 @@ from nbtools.rundir.rundir import RunDir
 from trainings import TINY, train_here, write_inputs
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    project = Project(tmp_path_factory.mktemp("lab"))
+    write_inputs("mlm_pretraining", project)
+    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "dataset": str(project.root / "texts")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return train_here(project, config, monkeypatch=patch)
+
+
 @pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    write_inputs("mlm_pretraining", cpu_project)
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "dataset": str(cpu_project.root / "texts")})
-    return train_here(cpu_project, config, monkeypatch=monkeypatch)
+def trained(trained_once: RunDir, cpu_project: Project) -> RunDir:
+    """A copy of a trained run, in a project of the test's own."""
+    return RunDir(shutil.copytree(trained_once.path, cpu_project.runs / trained_once.id))
 
 
 @pytest.fixture

@@ -24,74 +24,61 @@ ANSWER: dict[str, Any] = {
     "largest_batch": 20,
     "largest_note": "22 does not fit",
 }
+CONFIG = MLMPretrainingConfig(batch_size=8, gradient_accumulation_steps=2, epochs=3)
 
 
-def of(world_size: int = 1, config: Any = None, **changes: Any) -> TrialResult:
-    config = config or MLMPretrainingConfig(batch_size=8, gradient_accumulation_steps=2, epochs=3)
-    return TrialResult.of({**ANSWER, **changes}, config, world_size, "GPU 1 (a GPU)", 80 * GIB)
+def lines(world_size: int = 1, config: Any = CONFIG, on: str = "GPU 1 (a GPU)", **changes: Any) -> dict[str, str]:
+    """The findings of a result by subject, those of another level than `ok` with it."""
+    result = TrialResult.of({**ANSWER, **changes}, config, world_size, on, 80 * GIB if on else None)
+    assert bool(result.error) is not bool(result.measured)
+    return {one.subject: one.level.removesuffix("ok") + one.sentence for one in result.findings}
 
 
-def lines(result: TrialResult) -> dict[str, str]:
-    return {finding.subject: finding.sentence for finding in result.findings}
-
-
-@pytest.mark.parametrize(("world_size", "total_steps"), [(1, 3 * 62), (4, 3 * 15)])
-def test_the_duration_is_that_of_all_steps_of_the_launch(world_size: int, total_steps: int) -> None:
-    result = of(world_size)
-    assert (result.first_step_s, result.step_s, result.num_steps) == (2.0, 0.5, 3)
-    assert result.samples_per_s == 32
-    assert result.total_steps == total_steps
-    assert result.duration_s == total_steps * 0.5
+@pytest.mark.parametrize(("world_size", "duration"), [(1, "0:01:33 for 186"), (4, "0:00:22 for 45")])
+def test_the_duration_is_that_of_all_steps_of_the_launch(world_size: int, duration: str) -> None:
     said = "evaluations and checkpoints are not included"
     if world_size > 1:
         said = f"one of {world_size} processes was measured alone; their communication, {said}"
-    assert result.assumption == said
-    assert lines(result) == {
+    assert lines(world_size) == {
         "trial": "one process on GPU 1 (a GPU), 1,234,567 parameters, in bf16",
         "step time": "500 ms (mean of 2 steps after the first, which took 2 s): 32 samples/s",
         "peak memory": "30.0 GiB allocated, 33.0 GiB reserved of 80.0 GiB; largest batch_size that fits: 20 "
         "(22 does not fit)",
-        "duration": f"about 0:0{'1:33' if world_size == 1 else '0:22'} for {total_steps} steps; {said}",
+        "duration": f"about {duration} steps; {said}",
     }
 
 
 def test_a_batch_that_does_not_fit_is_a_warning_without_a_duration() -> None:
-    result = of(batch_size=4, largest_batch=4, largest_note="5 does not fit")
-    assert (result.batch_size, result.duration_s, result.total_steps) == (4, None, None)
-    (warning,) = [finding for finding in result.findings if finding.level == "warn"]
-    assert warning.subject == "peak memory"
-    assert warning.next_step.startswith("set batch_size=4 with more gradient_accumulation_steps")
-    assert "duration" not in lines(result)
+    found = lines(batch_size=4, largest_batch=4, largest_note="5 does not fit")
+    assert found["peak memory"].startswith("warn30.0 GiB")
+    assert "fits: 4 (5 does not fit): set batch_size=4 with more gradient_accumulation_steps" in found["peak memory"]
+    assert "duration" not in found
 
 
-def test_what_the_estimate_does_not_know_is_said() -> None:
-    sharded = MLMPretrainingConfig(batch_size=8, strategy="fsdp")
-    assert "held the whole model" in of(4, sharded).assumption
-    assert "held the whole model" not in of(1, sharded).assumption
-    assert "costliest stage" in of(1, LLMGANConfig(batch_size=8, generator_warmup_steps=5)).assumption
+@pytest.mark.parametrize(
+    ("world_size", "config", "said"),
+    [
+        (4, CONFIG.replace(strategy="fsdp"), "held the whole model"),
+        (1, CONFIG.replace(strategy="fsdp"), ""),
+        (1, LLMGANConfig(batch_size=8, generator_warmup_steps=5), "costliest stage"),
+    ],
+)
+def test_what_the_estimate_does_not_know_is_said(world_size: int, config: Any, said: str) -> None:
+    found = lines(world_size, config)["duration"]
+    assert [words in found for words in ("held the whole model", "costliest stage")] == [
+        words == said for words in ("held the whole model", "costliest stage")
+    ]
 
 
 def test_on_the_cpu_memory_is_that_of_the_process() -> None:
-    unknown = {"largest_batch": None, "largest_note": "it is searched on GPUs only", "reserved_bytes": None}
-    config = MLMPretrainingConfig(batch_size=8)
-    answer = {**ANSWER, **unknown, "device": "cpu", "device_name": "CPU"}
-    result = TrialResult.of(answer, config, 1, "", None)
-    assert result.device == "CPU, 4 threads"
-    assert lines(result)["peak memory"] == (
-        "30.0 GiB without the imports; the largest batch: it is searched on GPUs only"
-    )
-    assert lines(TrialResult.of({**answer, "peak_bytes": None}, config, 1, "", None))["peak memory"].startswith(
-        "not known"
-    )
-
-
-def test_too_few_samples_for_all_processes_are_an_error() -> None:
-    result = of(100)
-    assert "too few for one step" in result.error
-    assert result.step_s is None
+    note = "it is searched on GPUs only"
+    cpu = {"on": "", "device": "cpu", "largest_batch": None, "largest_note": note, "reserved_bytes": None}
+    found = lines(**cpu)
+    assert found["trial"].startswith("one process on CPU, 4 threads, ")
+    assert found["peak memory"] == f"30.0 GiB without the imports; the largest batch: {note}"
+    assert lines(**cpu, peak_bytes=None)["peak memory"].startswith("not known")
 
 
 def test_an_error_has_no_figures() -> None:
-    result = TrialResult.of({"error": "no such file"}, MLMPretrainingConfig(), 1, "", None)
-    assert result == TrialResult(error="no such file")
-    assert lines(result) == {"trial": "no such file"}
+    assert "too few for one step" in lines(100)["trial"]
+    assert lines(error="no such file") == {"trial": "warnno such file"}

@@ -15,7 +15,7 @@ import nbtools as nt
 from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.preflight import preflight
-from nbtools.launcher.programs.program_restart import continued
+from nbtools.launcher.programs.next_attempt import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.script.arguments.command_line import parse_words
