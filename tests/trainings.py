@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import run
 from nbtools.training.llm_gan.dataset import INSTRUCTION, build_tokenizer
 
-from forked_rank import start_ranks
+from forked_rank import launched_ranks, start_ranks
 
 TINY: dict[str, dict[str, Any]] = {
     "mlm_pretraining": {
@@ -359,6 +359,7 @@ class ByHand:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        self.script = project.scripts / "tiny.py"
         self._started: list[subprocess.Popen[bytes]] = []
         self._logs: dict[int, Path] = {}
 
@@ -389,26 +390,41 @@ class ByHand:
         self, config: TrainConfig | Path, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
     ) -> Run:
         """Run a script, or one written here, to its end on ranks that need no import of torch; return its run."""
-        script = config if isinstance(config, Path) else self.project.scripts / "tiny.py"
         if not isinstance(config, Path):
-            script.write_text(script_text(config, more))
-        log = self.project.root / "forked.log"
-        log.unlink(missing_ok=True)
-        words = [*map(str, args)]
+            self.script.write_text(script_text(config, more))
         before = {*run_folders(self.project.runs)}
-        ranks = start_ranks(script, words, world_size=nproc, port=free_port(), cwd=self.project.root, log=log)
-        try:
-            deadline = time.monotonic() + timeout_s
-            for rank in ranks:
-                rank.join(max(0, deadline - time.monotonic()))
-            assert [rank.exitcode for rank in ranks] == [0] * nproc, log.read_text(errors="replace")[-3000:]
-        finally:
-            for rank in ranks:
-                rank.kill()
+        script = config if isinstance(config, Path) else self.script
+        codes, said = self.ended(script, *args, nproc=nproc, timeout_s=timeout_s)
+        assert codes == [0] * nproc, said[-3000:]
         (made,) = {*run_folders(self.project.runs)} - before
         finished = Run(made)
         assert finished.state is RunState.SUCCEEDED
         return finished
+
+    def ended(
+        self,
+        script: Path,
+        *args: str | Path,
+        nproc: int = 2,
+        variables: Sequence[Mapping[str, str]] = (),
+        timeout_s: float = 250,
+    ) -> tuple[list[int | None], str]:
+        """Run a script on forked ranks; return their exit codes, and all that they have printed.
+
+        With `variables` each process has its own, in place of those of a launcher.
+        """
+        log = self.project.root / "forked.log"
+        log.unlink(missing_ok=True)
+        variables = variables or launched_ranks(nproc, free_port())
+        ranks = start_ranks(script, [*map(str, args)], variables, cwd=self.project.root, log=log)
+        try:
+            deadline = time.monotonic() + timeout_s
+            for rank in ranks:
+                rank.join(max(0, deadline - time.monotonic()))
+            return [rank.exitcode for rank in ranks], log.read_text(errors="replace")
+        finally:
+            for rank in ranks:
+                rank.kill()
 
     def said(self, process: "subprocess.Popen[bytes]") -> str:
         """What a process and its ranks have printed."""

@@ -85,22 +85,15 @@ def start(cpu_project: Project) -> Iterator[ByHand]:
 
 
 _FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")
-"""On three ranks these are among the fast tests: a model with guidance, and two models."""
+"""Among the fast tests: a model with guidance, and two models."""
 
 
 @pytest.mark.parametrize(
-    ("case", "nproc"),
-    [
-        pytest.param(
-            case, nproc, id=f"{name}-{nproc}", marks=[] if (name in _FAST and nproc == 3) else pytest.mark.slow
-        )
-        for name, case in CASES.items()
-        for nproc in (2, 3)
-    ],
+    "case",
+    [pytest.param(case, id=name, marks=[] if name in _FAST else pytest.mark.slow) for name, case in CASES.items()],
 )
-def test_all_ranks_run_the_blocks_of_a_model_together(
-    case: Case, nproc: int, start: ByHand, cpu_project: Project
-) -> None:
+def test_all_ranks_run_the_blocks_of_a_model_together(case: Case, start: ByHand, cpu_project: Project) -> None:
+    """On three ranks: `test_contract` shards each model among two."""
     key, changes, medium = case
     write_inputs(key, cpu_project)
     if changes.get("dataset") == "stories.csv":
@@ -110,6 +103,6 @@ def test_all_ranks_run_the_blocks_of_a_model_together(
     values = {**TINY[key], "max_steps": 3, "test_fraction": 0.5, **changes}
     if key == "llm_gan":
         values |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
-    run = start.forked(RECIPES[key].config_class(**values), nproc=nproc, more=AS_IF_SHARDED)
+    run = start.forked(RECIPES[key].config_class(**values), nproc=3, more=AS_IF_SHARDED)
     assert {"eval/loss", "test/loss"} <= {name for row in rows(run.files) for name in row}
     assert not medium or media.read(run.files.media, medium)

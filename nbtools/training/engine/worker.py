@@ -134,7 +134,9 @@ class Worker:
         self._weights: dict[str, WeightsReport] = {}
         """Weights that the models took from files, by field of the config."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
-        self._clock = StepClock(self.device)
+        self._clock = StepClock()
+        self._step_metrics: dict[str, float] = {}
+        """What `samples_per_s` has measured beside, for the next row."""
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
         has_arrivals = self.world_size > 1 and flags.config.strategy == "ddp"
         self._arrivals = ArrivalClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
@@ -334,8 +336,13 @@ class Worker:
         self._arrivals.restart()
 
     def samples_per_s(self) -> float:
-        """Return samples of all ranks per second since the last call, without evaluation and checkpoints."""
-        return self._clock.samples_per_s(self.progress.samples)
+        """Return samples of all ranks per second since the last call, without evaluation and checkpoints.
+
+        Waiting, model FLOPs utilization and peak memory are in the next row; every rank calls it.
+        """
+        rate, data_wait, seconds = self._clock.lap(self.progress.samples)
+        self._step_metrics = self._measure_steps(rate, data_wait, seconds)
+        return rate
 
     def say(self, text: str) -> None:
         """Print on rank 0 only; a full disk loses the line, not the training."""
@@ -384,7 +391,7 @@ class Worker:
             self.say(f"compiled by step {self.progress.step} in {spent_s:.1f} s: {counts}")
         if not values:
             return
-        values = {**values, **self._step_metrics()}
+        values, self._step_metrics = {**values, **self._step_metrics}, {}
         if skipped := sum(optimizer.num_skipped for optimizer in self._optimizers):
             values = {**values, "train/skipped_steps": skipped}
             if skipped != self.metrics.get("train/skipped_steps") and self.config.precision != "fp16":
@@ -400,14 +407,11 @@ class Worker:
             self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
             self._said = now
 
-    def _step_metrics(self) -> dict[str, float]:
-        """Return waiting, model FLOPs utilization and peak memory for a row of training metrics."""
-        if (taken := self._clock.take()) is None:
-            return {}
-        data_wait, rate, peak_memory, seconds = taken
+    def _measure_steps(self, rate: float, data_wait: float, seconds: float) -> dict[str, float]:
         if self.world_size > 1:
             self.phase("collective")
-        own_s = self._arrivals.take()
+        on_gpu, own_s = self.device.type == "cuda", self._arrivals.take()
+        peak_memory = torch.cuda.max_memory_allocated(self.device) / 1e9 if on_gpu else 0.0
         sums_s = [sum(own_s) if rank == self.rank else 0.0 for rank in range(self.world_size)]
         data_wait, peak_memory, *latest_s = self.ranks.max([data_wait, peak_memory, *sums_s, *own_s])
         self._arrivals.restart()

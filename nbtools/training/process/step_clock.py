@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-_GB = 1e9
 _PASSES = 3
 """Matrix products per weight: one forward, two backward (gradients of inputs and of weights)."""
 _OF_FROZEN = 2 / 3
@@ -91,10 +90,8 @@ class ArrivalClock:
 class StepClock:
     """Measures steps without the phases aside, such as evaluations and checkpoints."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._aside_s = self._waited_s = 0.0
-        self._last_row: tuple[float, float, float] | None = None
+    def __init__(self) -> None:
+        self._aside_s = 0.0
         self.start(0)
 
     def start(self, samples: int) -> None:
@@ -115,19 +112,13 @@ class StepClock:
         yield
         self._waited_s += time.monotonic() - started
 
-    def samples_per_s(self, samples: int) -> float:
-        """Return the samples of all ranks per second since the last call, given their total number."""
-        seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
-        rate = (samples - self._samples) / seconds
-        self._last_row = self._waited_s / seconds, rate, seconds
-        self.start(samples)
-        return rate
+    def lap(self, samples: int) -> tuple[float, float, float]:
+        """Return samples of all ranks per second, share of waiting and seconds since the start, which is now.
 
-    def take(self) -> tuple[float, float, float, float] | None:
-        """Return share of waiting, samples per second, peak memory in GB and seconds of `samples_per_s`, once.
-
-        The peak is that of torch's allocations since the start of the process, 0 on a CPU.
+        Args:
+            samples: their total number until now.
         """
-        last, self._last_row = self._last_row, None
-        peak = torch.cuda.max_memory_allocated(self._device) / _GB if self._device.type == "cuda" else 0.0
-        return None if last is None else (last[0], last[1], peak, last[2])
+        seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
+        lap = (samples - self._samples) / seconds, self._waited_s / seconds, seconds
+        self.start(samples)
+        return lap

@@ -59,10 +59,10 @@ def train_tokenizer(
     """
     num_tokens = max(vocab_size - len(first) - len(last), 1)
     if level == "words":
-        with WordCounts(folder) as word_counts:
-            for text in texts:
-                word_counts.add(corpus.words(text))
-            tokens = word_counts.most_common(num_tokens)  # no word equals a special token
+        word_counts = WordCounts(folder)
+        for text in texts:
+            word_counts.add(corpus.words(text))
+        tokens = word_counts.most_common(num_tokens)  # no word equals a special token
         # The same as corpus.words.
         sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
         settings = {
@@ -92,7 +92,14 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
         is_known = False
     if not is_known:
         raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
-    tokenizer = _from_pretrained(model_name, trust_remote_code=trust_remote_code)
+    tokenizer: PreTrainedTokenizerBase
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
+            "give a folder written by save_pretrained, or a hub id"
+        ) from error
     if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
         raise ConfigError(
             f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
@@ -106,25 +113,12 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
 
 
 def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
-    """Load a masked language model's tokenizer; ConfigError if there is none, no mask, separator or fast version."""
-    tokenizer = _from_pretrained(model_name, trust_remote_code=False)
+    """Load a masked language model's tokenizer, as `load_tokenizer`; ConfigError also if it has no mask, or is slow."""
+    tokenizer = load_tokenizer(model_name)
     if tokenizer.mask_token_id is None:
         raise ConfigError(f"model_name={model_name!r}: its tokenizer has no mask token; choose a masked language model")
-    if not tokenizer.is_fast or (tokenizer.sep_token_id is None and tokenizer.eos_token_id is None):
-        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version and a separator token")
-    return tokenizer
-
-
-def _from_pretrained(model_name: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            model_name, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
-            "give a folder written by save_pretrained, or a hub id"
-        ) from error
+    if not tokenizer.is_fast:
+        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version")
     return tokenizer
 
 
@@ -144,7 +138,7 @@ def template_of(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tu
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corpus.SpecialTokens = "text") -> Encode:
-    """Return a function from text to ids; for characters a table, with the tokenizer's result.
+    """Return a function from one text to ids; for characters a table, with the tokenizer's result.
 
     A vocabulary built here has no special token that a text can hold.
     """
@@ -158,9 +152,6 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corp
     if level == "words":  # corpus.words, as in the form's counts
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
-    if special_tokens == "text" and has_backend(tokenizer):
-        backend = SpecialTokens(tokenizer).text_backend()
-        return lambda text: backend.encode(text, add_special_tokens=False).ids
     options = {"split_special_tokens": True} if special_tokens == "text" else {}
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"]
 

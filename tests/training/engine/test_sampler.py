@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from split_corpus import num_sequences, read_documents, split_documents
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ from nbtools.training.mlm_pretraining.masking import (
 )
 from nbtools.training.text import disk_buffer
 from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
-from nbtools.training.text.tokenizers import word_tokenizer
+from nbtools.training.text.tokenizers import EOS, train_tokenizer, word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -141,13 +141,12 @@ def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> N
 
 
 def test_a_missing_model_name_is_a_clear_error(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model_name='.*nowhere': its tokenizer cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"tokenizer of '.*nowhere': neither a folder nor a hub id"):
         tokenized(dataset, tmp_path, model_name=str(tmp_path / "nowhere"))
 
 
 def test_a_tokenizer_without_a_mask_token_is_refused(dataset: Path, tmp_path: Path) -> None:
-    backend = word_tokenizer(["a b"], 10).backend_tokenizer
-    PreTrainedTokenizerFast(tokenizer_object=backend, sep_token="[SEP]").save_pretrained(tmp_path / "gpt")
+    train_tokenizer("words", ["a b"], 10, last=(), names={"eos_token": EOS}).save_pretrained(tmp_path / "gpt")
     with pytest.raises(ConfigError, match="no mask token"):
         tokenized(dataset, tmp_path, model_name=str(tmp_path / "gpt"))
 

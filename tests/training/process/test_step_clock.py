@@ -34,20 +34,16 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_row_has_throughput_and_the_share_of_waiting_without_what_was_aside(now: list[float]) -> None:
-    clock = StepClock(torch.device("cpu"))
+    clock = StepClock()
     clock.start(1000)
-    assert clock.take() is None, "no row yet"
     with clock.waiting():
         now[0] += 2
     with clock.aside():
         now[0] += 50
     now[0] += 6
-    assert clock.samples_per_s(1080) == 10
-    assert clock.take() == (0.25, 10, 0, 8)
-    assert clock.take() is None, "each is told once"
+    assert clock.lap(1080) == (10, 0.25, 8)
     now[0] += 4
-    assert clock.samples_per_s(1084) == 1
-    assert clock.take() == (0, 1, 0, 4)
+    assert clock.lap(1084) == (1, 0, 4)
 
 
 def test_arrivals_are_timed_from_one_all_reduce_to_the_next_without_what_is_aside(now: list[float]) -> None:
@@ -148,14 +144,16 @@ def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable
     assert {"train/data_wait", "train/peer_wait"} <= {*CLOCKED}
 
 
-def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak() -> None:
-    clock = SimpleNamespace(take=lambda: (0.1, 30.0, 12.5, 2.0))
+def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[list[float]] = []
     ranks = SimpleNamespace(max=lambda values: asked.append(values) or [0.2, 14.0, 0.0])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12.5e9)
     arrivals = ArrivalClock(torch.device("cpu"), 0)
-    worker = SimpleNamespace(_clock=clock, _arrivals=arrivals, ranks=ranks, rank=0, world_size=1)
+    worker = SimpleNamespace(_arrivals=arrivals, ranks=ranks, rank=0, world_size=1, device=torch.device("cuda"))
     worker._peak_samples_per_s = 60.0
-    row = Worker._step_metrics(cast(Worker, worker))
+    row = Worker._measure_steps(cast(Worker, worker), 30.0, 0.1, 2.0)
     assert row == {"train/data_wait": 0.2, "train/mfu": 0.5, "system/peak_memory_gb": 14.0}
     assert asked == [[0.1, 12.5, 0.0]], "the largest of all ranks"
 

@@ -93,7 +93,7 @@ def losses(files: RunDir, after: int = 0) -> list[float]:
 
 @pytest.mark.parametrize(
     ("more", "steps", "tolerance"),
-    [pytest.param(FLOAT64, 200, 1e-9, marks=pytest.mark.slow, id="f64"), pytest.param("", 20, 1e-5, id="f32")],
+    [pytest.param(FLOAT64, 60, 1e-9, marks=pytest.mark.slow, id="f64"), pytest.param("", 20, 1e-5, id="f32")],
 )
 def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
     values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
@@ -186,13 +186,9 @@ def test_the_reader_of_torch_takes_the_shards(tmp_path: Path) -> None:
         assert torch.equal(own[name][2:4], tensor[2:4]), name
 
 
-def test_the_model_in_outputs_is_whole_and_that_of_the_shards(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharded_checkpoint, "_NUMBERS_PER_FILE", 2000)
+def test_the_model_in_outputs_is_whole_and_that_of_the_shards(trained: Callable[..., RunDir]) -> None:
     files = trained(config())
     published = ModernBertForMaskedLM.from_pretrained(files.outputs / "model")
-    assert len([*(files.outputs / "model").glob("model-*.safetensors")]) > 1
     weights = dict(published.named_parameters())
     stored = stored_tensors.stored_tensors((files.checkpoint(6) / "model").glob("*.safetensors"))
     assert weights.keys() == stored.keys()
