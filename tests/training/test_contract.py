@@ -1,10 +1,9 @@
 """What every recipe keeps: a batch may be divided in any way, and a resumed run ends with the same bits."""
 
 import dataclasses
-import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
 import trainings
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
+from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,6 @@ def case(request: pytest.FixtureRequest, cpu_project: Project, monkeypatch: pyte
         monkeypatch.chdir(cpu_project.root)
         trainings.write_base(case.key, cpu_project)
     return case
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:

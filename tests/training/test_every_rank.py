@@ -4,7 +4,6 @@ The passes of a model whose blocks are divided among the ranks are collectives. 
 model: a rank that runs a block more often than another one, or another block, fails by a mismatch or by the time limit.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.rundir import media
 
-from trainings import TINY, ByHand, by_hand, rows, write_inputs
+from trainings import TINY, ByHand, rows, write_inputs
 
 AS_IF_SHARDED = """
 from datetime import timedelta
@@ -76,12 +75,6 @@ CASES: dict[str, Case] = {
     "llm_gan, scores of texts": ("llm_gan", _LONG, "samples"),
     "llm_gan, verdicts": ("llm_gan", {**_LONG, "judging": "verdicts", "max_judge_tokens": 6}, "samples"),
 }
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
 
 
 _FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")

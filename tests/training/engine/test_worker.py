@@ -1,7 +1,9 @@
 """What loops call: learning rate, accumulation without traffic, signals as flags, heartbeats, the end of the agent."""
 
+import ast
 import contextlib
 import ipaddress
+import itertools
 import math
 import os
 import re
@@ -36,7 +38,7 @@ from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest
 
-from trainings import assert_same_checkpoints, by_hand, rows
+from trainings import ByHand, assert_same_checkpoints, by_hand, rows
 
 CPU = torch.device("cpu")
 
@@ -456,9 +458,10 @@ def note(worker, name, text):
     (worker.files.path / f"{name}-{worker.rank}").write_text(str(text))
 
 def train(worker, config):
-    assert worker.sum([worker.rank + 1.0, 0.5]) == [3.0, 1.0]
+    assert worker.sum([worker.rank + 1.0, 0.5]) == [6.0, 1.5]
     assert worker.ranks.from_main(lambda: worker.rank) == 0
-    assert worker.ranks.gather(worker.rank) == ([0, 1] if worker.is_main else [])
+    assert worker.ranks.gather(worker.rank) == ([0, 1, 2] if worker.is_main else [])
+    worker.ranks.in_turn(lambda: note(worker, "turn", [time.time(), time.sleep(0.2), time.time()]), one_by_one=True)
     try:
         worker.ranks.from_main(fail)
     except DataError as error:
@@ -468,10 +471,10 @@ def train(worker, config):
     note(worker, "listens", " ".join(each.laddr.ip for each in open_ports if each.laddr.port != store))
     worker.ranks.control = dist.new_group(backend="gloo", timeout=timedelta(seconds=4))
     worker.save({}, {}, {}, write_more=slowly)
-    assert worker.sum([1.0]) == [2.0]
+    assert worker.sum([1.0]) == [3.0]
     for step in range(1, 5000):
         worker.progress.step = step
-        time.sleep(0.001 * (1 + 9 * worker.rank))
+        time.sleep(0.001 * (1 + 4 * worker.rank))
         if step == 30 and worker.rank == 1:
             os.kill(os.getpid(), 15)
         if worker.stop_agreed():
@@ -492,22 +495,23 @@ run(train, Flags(MLMPretrainingConfig()))
 
 @pytest.mark.promise("guide-L6", "guide-A9")
 def test_ranks_share_values_errors_and_a_stop_wait_for_a_save_and_listen_here_alone(
-    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project, start: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     files = RunDir.create(cpu_project.runs, "two")
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-    with by_hand(cpu_project) as start:
-        start.script.write_text(TOGETHER)
-        codes, said = start.ended(start.script)
-    assert codes == [0, 0], said
+    start.script.write_text(TOGETHER)
+    codes, said = start.ended(start.script, nproc=3)
+    assert codes == [0, 0, 0], said
 
     def noted(name: str) -> list[str]:
-        return [(files.path / f"{name}-{rank}").read_text() for rank in range(2)]
+        return [(files.path / f"{name}-{rank}").read_text() for rank in range(3)]
 
-    assert noted("told") == ["no data"] * 2
+    assert noted("told") == ["no data"] * 3
+    turns = [ast.literal_eval(text) for text in noted("turn")]
+    assert all(end <= begin for (*_, end), (begin, *_) in itertools.pairwise(turns)), "large models are built so"
     listening = " ".join(noted("listens")).split()
-    assert len(listening) >= 2, "gloo: each rank listens for its peers"
+    assert len(listening) >= 3, "gloo: each rank listens for its peers"
     assert all(ipaddress.ip_address(ip).is_loopback for ip in listening)
     assert len({*noted("stopped")}) == 1
     assert 30 < int(noted("stopped")[0]) < 1500  # a vote takes place about every half second

@@ -39,7 +39,7 @@ from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import TINY, ByHand, Planted, assert_same_checkpoints, by_hand, rows, save_pair, train_here, write_inputs
+from trainings import TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair, write_inputs
 
 FLOAT64 = """
 import nbtools.training.mlm_pretraining.train as mlm
@@ -64,23 +64,11 @@ def config(**changes: Any) -> MLMPretrainingConfig:
     return MLMPretrainingConfig(**values)
 
 
-@pytest.fixture
-def project(cpu_project: Project) -> Project:
+@pytest.fixture(autouse=True)
+def _inputs(cpu_project: Project) -> Iterator[None]:
     write_inputs("mlm_pretraining", cpu_project)
-    return cpu_project
-
-
-@pytest.fixture
-def start(project: Project) -> Iterator[ByHand]:
-    with by_hand(project) as started:
-        yield started
-
-
-@pytest.fixture
-def trained(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunDir]]:
-    """Train in this process, the only rank."""
-    yield functools.partial(train_here, project, monkeypatch=monkeypatch)
-    if dist.is_initialized():  # after a training that failed
+    yield
+    if dist.is_initialized():  # after a training that failed in this process
         dist.destroy_process_group()
 
 
