@@ -64,7 +64,7 @@ from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import ArrivalClock, StepClock
 from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
-from nbtools.training.text.adapter import bases_of, cast_frozen, saved_weights
+from nbtools.training.text.adapter import bases_of, cast_frozen, save_model, saved_weights
 from nbtools.training.text.pretrained_models import be_quiet
 from nbtools.training.text.weights import WeightsReport
 
@@ -136,7 +136,7 @@ class Worker:
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
         self._clock = StepClock()
         self._step_metrics: dict[str, float] = {}
-        """What `samples_per_s` has measured beside, for the next row."""
+        """Values that `samples_per_s` has measured beside, for the next row."""
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
         has_arrivals = self.world_size > 1 and flags.config.strategy == "ddp"
         self._arrivals = ArrivalClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
@@ -516,11 +516,17 @@ class Worker:
                     "from the latest checkpoint, whose weights are finite, with a lower learning_rate"
                 )
             types = {part: model.dtype for part, model in models.items() if is_sharded}
+
+            def write_model(folder: Path) -> None:
+                for part, model in models.items():
+                    save_model(model, folder / part, types.get(part))
+                write_more(folder)
+
             save = functools.partial(
                 checkpoint.save,
                 self.files.checkpoints,
                 dataclasses.replace(self.progress),
-                write_model=functools.partial(checkpoint.write_models, models, write_more, types),
+                write_model=write_model,
                 metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
                 keep_last=self.config.keep_last,
                 keep_best=self.config.keep_best,

