@@ -18,7 +18,6 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.run import Run
-from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.tally import Tally
@@ -232,16 +231,3 @@ def test_infinite_loss_with_finite_gradients_is_a_step_like_any_other(
     assert "train/skipped_steps" not in rows(files)[-1]
     one, other = (checkpoints_in(each.checkpoints)[-1].manifest["files"] for each in (straight, files))
     assert one["model/model.safetensors"] == other["model/model.safetensors"]
-
-
-def test_finished_record_names_the_cause(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_inputs("llm_gan", cpu_project)
-    break_gradients(monkeypatch, lambda count: True)
-    with pytest.raises(SystemExit, match="DivergedError"):
-        trained(tiny("llm_gan", max_skipped_steps=2))
-    record = read_json(RunDir(run_folders(cpu_project.runs)[0]).finished)
-    assert record is not None
-    assert record["why"] == "failed"
-    assert "learning_rate" in str(record["failure"])

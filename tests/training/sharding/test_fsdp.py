@@ -23,7 +23,6 @@ from transformers import (
     ModernBertForMaskedLM,
 )
 
-from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
@@ -290,42 +289,3 @@ def test_a_checkpoint_of_another_model_is_refused_before_the_first_step(trained:
     saved = trained(config()).checkpoint(3)
     with pytest.raises(SystemExit, match=r"CheckpointError: .*model: its weights are of another model .*resume with"):
         trained(config(hidden_size=32), saved)
-
-
-@pytest.mark.promise("safety-adapter")
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_a_sharded_adapter_of_another_base_or_layer_is_refused_before_the_first_step(
-    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_bert(project.root / "bert")
-    monkeypatch.chdir(project.root)
-    adapted = config(model_name="bert", adapter="lora", dropout=0.0)
-    with pytest.raises(
-        SystemExit, match="ConfigError: lora_targets: bert has no layer 'q_proj' for an adapter; it has"
-    ):
-        trained(adapted.replace(lora_targets=("q_proj",)))
-    dist.destroy_process_group()
-    saved = trained(adapted).checkpoint(3)
-    with pytest.raises(SystemExit, match=r"holds an adapter alone, .*resume with adapter='lora'"):
-        trained(adapted.replace(adapter="none"), saved)
-    dist.destroy_process_group()
-    other = BertForMaskedLM.from_pretrained("bert")
-    next(other.parameters()).data.add_(1)
-    other.save_pretrained("bert")
-    with pytest.raises(SystemExit, match=r"its adapter was trained on .*bert .*give the same weights"):
-        trained(adapted, saved)
-
-
-def test_more_ranks_than_blocks_and_rows_train_as_whole(start: ByHand) -> None:
-    """A weight of fewer rows than ranks leaves some ranks without a part of it."""
-    values = {"num_layers": 1, "num_heads": 1, "hidden_size": 2, "max_steps": 3, "batch_size": 4}
-    sharded, whole = (
-        losses(start.forked(config(strategy=strategy, **values), nproc=3).files) for strategy in ("fsdp", "ddp")
-    )
-    assert sharded == pytest.approx(whole, rel=1e-5)
-
-
-def test_fsdp_with_compile_is_refused() -> None:
-    with pytest.raises(ConfigError, match="compile=True"):
-        TrainConfig(strategy="fsdp", compile=True)
-    assert TrainConfig.recorded({}).strategy == "ddp"

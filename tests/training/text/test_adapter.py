@@ -286,15 +286,6 @@ def test_a_plain_run_exports_a_verified_copy(
     assert not Path("other").exists()
 
 
-def test_a_sharded_run_exports_whole_files(trained: Train, cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    files = trained(RECIPES["mlm_pretraining"].config_class(**TINY["mlm_pretraining"], strategy="fsdp"))
-    assert nbtools(["export", files.id, "-o", "out"]) == 0
-    loaded = transformers.ModernBertForMaskedLM.from_pretrained("out").state_dict()
-    expected = transformers.ModernBertForMaskedLM.from_pretrained(files.outputs / "model").state_dict()
-    assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
-
-
 def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"adapter_config\.json: is damaged"):
