@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_mlm import write_texts
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -158,11 +159,7 @@ def write_inputs(key: str, project: Project) -> None:
     """Write what the TINY values of a recipe read: 30 documents, prompts with answers, 160 occupations, or nothing."""
     root = project.root
     if key in ("mlm_pretraining", "masked_diffusion"):
-        (root / "texts").mkdir()
-        num_words = 40 if key == "mlm_pretraining" else 15
-        for number in range(30):
-            text = " ".join(f"w{(number + step * step) % 40}" for step in range(num_words))
-            (root / "texts" / f"{number:02}.txt").write_text(text)
+        write_texts(root / "texts", 40 if key == "mlm_pretraining" else 15)
         pairs = [{"prompt": f"say {n} ", "answer": str(n) * (n % 3 + 1)} for n in range(40)]
         (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     if key == "text_classification":
@@ -203,11 +200,16 @@ def write_base(key: str, project: Project) -> None:
 
 
 def train_here(
-    project: Project, config: TrainConfig, resume_from: Path | None = None, *, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    config: TrainConfig,
+    resume_from: Path | None = None,
+    files: RunDir | None = None,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> RunDir:
     """Train in this process, in a run directory as the launcher makes it."""
     torch.set_num_threads(1)
-    files = RunDir.create(project.runs, recipe_of(config).key)
+    files = files or RunDir.create(project.runs, recipe_of(config).key)
     files.lock.touch()
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(files.path))
     run(importlib.import_module(f"{recipe_of(config).module}.train").train, Flags(config, resume_from=resume_from))
