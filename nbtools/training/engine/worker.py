@@ -61,7 +61,7 @@ from nbtools.training.process.random_state import random_state, set_random_state
 from nbtools.training.process.rank_environment import adopt_rank
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
-from nbtools.training.process.step_clock import ArrivalClock, StepClock
+from nbtools.training.process.step_clock import StepClock
 from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import bases_of, cast_frozen, save_model, saved_weights
@@ -134,12 +134,11 @@ class Worker:
         self._weights: dict[str, WeightsReport] = {}
         """Weights that the models took from files, by field of the config."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
-        self._clock = StepClock()
         self._step_metrics: dict[str, float] = {}
         """Values that `samples_per_s` has measured beside, for the next row."""
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
         has_arrivals = self.world_size > 1 and flags.config.strategy == "ddp"
-        self._arrivals = ArrivalClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
+        self._clock = StepClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
         self._peak_samples_per_s = 0.0
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
         self._compiled = (0, 0, 0.0)
@@ -318,14 +317,13 @@ class Worker:
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._peak_samples_per_s = rate / flops
         self._clock.start(self.progress.samples)
-        self._arrivals.restart()
 
     # --- the run directory and the log ------------------------------------------------------------
 
     def phase(self, name: str) -> None:
         """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self.heartbeat.enter(name, self.progress.step)
-        self._arrivals.enter(name)
+        self._clock.enter(name)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
@@ -333,15 +331,14 @@ class Worker:
         self.phase(name)
         with self._clock.aside():
             yield
-        self._arrivals.restart()
 
     def samples_per_s(self) -> float:
         """Return samples of all ranks per second since the last call, without evaluation and checkpoints.
 
         Waiting, model FLOPs utilization and peak memory are in the next row; every rank calls it.
         """
-        rate, data_wait, seconds = self._clock.lap(self.progress.samples)
-        self._step_metrics = self._measure_steps(rate, data_wait, seconds)
+        rate, data_wait, seconds, own_s = self._clock.lap(self.progress.samples)
+        self._step_metrics = self._compare_steps(rate, data_wait, seconds, own_s)
         return rate
 
     def say(self, text: str) -> None:
@@ -363,7 +360,7 @@ class Worker:
         if self.world_size > 1:
             self.phase("collective")
         sums = self.ranks.sum(values)
-        self._arrivals.restart()
+        self._clock.leave()
         return sums
 
     def advance(self, plan: Plan) -> Due:
@@ -407,14 +404,14 @@ class Worker:
             self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
             self._said = now
 
-    def _measure_steps(self, rate: float, data_wait: float, seconds: float) -> dict[str, float]:
+    def _compare_steps(self, rate: float, data_wait: float, seconds: float, own_s: list[float]) -> dict[str, float]:
+        """Return the waits and the peak memory of the slowest rank, and the share of the peak rate, for a row."""
         if self.world_size > 1:
             self.phase("collective")
-        on_gpu, own_s = self.device.type == "cuda", self._arrivals.take()
-        peak_memory = torch.cuda.max_memory_allocated(self.device) / 1e9 if on_gpu else 0.0
+        peak_memory = torch.cuda.max_memory_allocated(self.device) / 1e9 if self.device.type == "cuda" else 0.0
         sums_s = [sum(own_s) if rank == self.rank else 0.0 for rank in range(self.world_size)]
         data_wait, peak_memory, *latest_s = self.ranks.max([data_wait, peak_memory, *sums_s, *own_s])
-        self._arrivals.restart()
+        self._clock.leave()
         row = {"train/data_wait": data_wait}
         if own_s:
             sums_s, latest_s = latest_s[: self.world_size], latest_s[self.world_size :]
