@@ -196,8 +196,15 @@ class WordCounts:
         """Count in memory, and in a file without a name in `folder`."""
         self._counts: Counter[str] = Counter()
         with tempfile.NamedTemporaryFile(dir=folder) as file:
-            self._on_disk = sqlite3.connect(file.name, isolation_level=None)
+            # No other process opens it, and some file systems have no locks.
+            self._on_disk = sqlite3.connect(f"{Path(file.name).as_uri()}?nolock=1", uri=True, isolation_level=None)
             self._on_disk.executescript(_COUNTED_ON_DISK)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._on_disk.close()
 
     def add(self, words: Iterable[str]) -> None:
         """Add words to the counts."""
@@ -206,11 +213,10 @@ class WordCounts:
             self._move_to_disk()
 
     def most_common(self, num_words: int) -> list[str]:
-        """Return the most frequent words, of equal frequency in their order; nothing is counted afterwards."""
+        """Return the most frequent words; words of equal frequency are sorted."""
         self._move_to_disk()
-        with contextlib.closing(self._on_disk):
-            found = self._on_disk.execute(_MOST_COMMON, (num_words,))
-            return [word.decode("utf-8", "surrogatepass") for (word,) in found]
+        found = self._on_disk.execute(_MOST_COMMON, (num_words,))
+        return [word.decode("utf-8", "surrogatepass") for (word,) in found]
 
     def _move_to_disk(self) -> None:
         encoded = ((word.encode("utf-8", "surrogatepass"), count) for word, count in sorted(self._counts.items()))

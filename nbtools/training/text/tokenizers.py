@@ -59,10 +59,10 @@ def train_tokenizer(
     """
     num_tokens = max(vocab_size - len(first) - len(last), 1)
     if level == "words":
-        word_counts = WordCounts(folder)
-        for text in texts:
-            word_counts.add(corpus.words(text))
-        tokens = word_counts.most_common(num_tokens)  # no word equals a special token
+        with WordCounts(folder) as word_counts:
+            for text in texts:
+                word_counts.add(corpus.words(text))
+            tokens = word_counts.most_common(num_tokens)  # no word equals a special token
         # The same as corpus.words.
         sigma = ("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
         settings = {
@@ -84,26 +84,30 @@ def train_tokenizer(
     )
 
 
-def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer, and set its mask token by known names; ConfigError if there is none, or no end of text."""
+def load_tokenizer(
+    model_name: str, *, trust_remote_code: bool = False, option: str = "model_name"
+) -> PreTrainedTokenizerBase:
+    """Load a tokenizer, and set its mask token by known names.
+
+    Raises:
+        ConfigError: there is none, or it has no token that ends a text; the message names the `option`.
+    """
     try:
         is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
     except (OSError, ValueError):  # too long for a path, or with NUL
         is_known = False
     if not is_known:
-        raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
+        raise ConfigError(f"{option}={shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
     tokenizer: PreTrainedTokenizerBase
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
+            f"{option}={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
             "give a folder written by save_pretrained, or a hub id"
         ) from error
     if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
-        )
+        raise ConfigError(f"{option}={model_name!r}: its tokenizer has no token that ends a text; choose another model")
     if tokenizer.mask_token_id is None:
         known = tokenizer.get_vocab()
         name = next((name for name in _MASK_TOKENS if name in known), None)

@@ -48,21 +48,21 @@ def test_words_that_wait_on_disk_are_counted_like_those_in_memory(texts: list[li
     """Two words at once in memory: the counts of a word come to the disk again and again."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(disk_buffer, "_MOST_WORDS", 2)
-        counts = WordCounts(Path(folder))
-        for words in texts:
-            counts.add(words)
-        assert not [*Path(folder).iterdir()], "the file has no name, so that nothing can be left behind"
-        found = counts.most_common(number)
+        with WordCounts(Path(folder)) as counts:
+            for words in texts:
+                counts.add(words)
+            assert not [*Path(folder).iterdir()], "the file has no name, so that nothing can be left behind"
+            found = counts.most_common(number)
     expected = sorted(Counter(chain.from_iterable(texts)).items(), key=lambda item: (-item[1], item[0]))
     assert found == [word for word, _ in expected[:number]]
 
 
 def test_a_disk_that_is_full_of_words_is_an_error_of_the_disk() -> None:
-    counts = WordCounts()
-    counts._on_disk.execute("PRAGMA max_page_count = 4")
-    counts.add(f"word {number}" for number in range(9_000))
-    with pytest.raises(OSError, match="full"):
-        counts.most_common(1)
+    with WordCounts() as counts:
+        counts._on_disk.execute("PRAGMA max_page_count = 4")
+        counts.add(f"word {number}" for number in range(9_000))
+        with pytest.raises(OSError, match="full"):
+            counts.most_common(1)
 
 
 @examples(50)
