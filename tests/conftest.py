@@ -441,11 +441,9 @@ def tiny_config() -> Callable[..., Any]:
 @pytest.fixture
 def texts(cpu_project: Project) -> Project:
     """Make a project with 30 small documents, on the CPU."""
-    folder = cpu_project.root / "texts"
-    folder.mkdir()
-    for number in range(30):
-        text = " ".join(f"w{(number + step * step) % 40}" for step in range(40))
-        (folder / f"{number:02}.txt").write_text(text)
+    from tiny_mlm import write_texts
+
+    write_texts(cpu_project.root / "texts")
     return cpu_project
 
 
@@ -453,21 +451,11 @@ def texts(cpu_project: Project) -> Project:
 def tiny_training(
     texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., RunDir]:
-    """Train in this process, in a run directory as the launcher makes it."""
-    import torch
-
-    from nbtools.training.engine.flags import Flags
-    from nbtools.training.engine.worker import run
-    from nbtools.training.mlm_pretraining.train import train
-
-    torch.set_num_threads(1)
+    """Train `tiny_config` in this process, in a run directory as the launcher makes it."""
+    from trainings import train_here
 
     def start(resume_from: Path | None = None, files: RunDir | None = None, attempt: int = 1, **changes: Any) -> RunDir:
-        files = files or RunDir.create(texts.runs, "mlm")
-        files.lock.touch()
-        monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
         monkeypatch.setenv("NBTOOLS_ATTEMPT", str(attempt))
-        run(train, Flags(tiny_config(**changes), resume_from=resume_from))
-        return files
+        return train_here(texts, tiny_config(**changes), resume_from, files, monkeypatch=monkeypatch)
 
     return start

@@ -6,7 +6,7 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -26,16 +26,21 @@ _server.set_forkserver_preload(
 )
 
 
+def launched_ranks(world_size: int, port: int) -> list[dict[str, str]]:
+    """The variables of so many ranks on this machine, as a launcher that knows torch sets them."""
+    same = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    same |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
+    return [{**same, **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))} for rank in range(world_size)]
+
+
 def start_ranks(
-    script: Path, args: Sequence[str], *, world_size: int, port: int, cwd: Path, log: Path
+    script: Path, args: Sequence[str], variables: Sequence[Mapping[str, str]], *, cwd: Path, log: Path
 ) -> list[ForkServerProcess]:
-    """Start a script on so many ranks, as a launcher that sets torch's variables does; all of them write to `log`."""
+    """Start a script once with each of the variables, beside those of this process; all of them write to `log`."""
     started = []
-    for rank in range(world_size):
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environment |= {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
-        environment |= {name: str(world_size) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
-        started.append(_server.Process(target=_run, args=(str(script), [*args], environment, str(cwd), str(log))))
+    for more in variables:
+        given = (str(script), [*args], {**os.environ, **more}, str(cwd), str(log))
+        started.append(_server.Process(target=_run, args=given))
         started[-1].start()
     return started
 

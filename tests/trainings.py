@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_mlm import write_texts
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -47,111 +48,77 @@ from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import run
 from nbtools.training.llm_gan.dataset import INSTRUCTION, build_tokenizer
 
-from forked_rank import start_ranks
+from forked_rank import launched_ranks, start_ranks
 
+_SMALL: dict[str, Any] = {
+    "batch_size": 8,
+    "max_steps": 6,
+    "learning_rate": 1e-2,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_size": 16,
+    "test_fraction": 0.0,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+    "keep_last": 50,
+}
 TINY: dict[str, dict[str, Any]] = {
     "mlm_pretraining": {
+        **_SMALL,
         "dataset": "texts",
-        "batch_size": 8,
-        "max_steps": 6,
         "epochs": 5,
-        "learning_rate": 1e-2,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
         "sequence_length": 16,
         "vocab_size": 60,
         "min_words": 1,
-        "test_fraction": 0.0,
-        "log_every": 1,
-        "eval_every": 3,
-        "checkpoint_every": 3,
-        "keep_last": 10,
     },
     "masked_diffusion": {
+        **_SMALL,
         "dataset": "texts",
-        "batch_size": 8,
-        "max_steps": 6,
         "epochs": 50,
-        "learning_rate": 1e-2,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
         "sequence_length": 16,
         "vocab_size": 60,
         "min_words": 1,
         "random_length_share": 0.2,
         "eval_draws": 20,
         "sample_length": 8,
-        "test_fraction": 0.0,
-        "log_every": 1,
-        "eval_every": 3,
-        "checkpoint_every": 3,
-        "keep_last": 20,
     },
     "text_classification": {
+        **_SMALL,
         "dataset": "data.csv",
         "validation_share": 0.2,
-        "batch_size": 8,
-        "max_steps": 6,
         "epochs": 5,
-        "learning_rate": 1e-2,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
         "num_hash_buckets": 128,
         "num_decoder_layers": 1,
         "num_decoder_heads": 2,
         "max_codes": 2,
-        "test_fraction": 0.0,
-        "log_every": 1,
-        "eval_every": 3,
-        "checkpoint_every": 3,
-        "keep_last": 20,
     },
     "algorithm_distillation": {
+        **_SMALL,
+        "epochs": 50,
         "grid_size": 3,
         "horizon": 4,
         "num_histories": 4,
         "num_episodes": 5,
         "sequence_length": 8,
         "test_share": 0.25,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
         "eval_rollouts": 3,
         "eval_episodes": 8,
-        "batch_size": 8,
-        "max_steps": 6,
-        "epochs": 50,
-        "learning_rate": 1e-2,
-        "test_fraction": 0.0,
-        "log_every": 1,
-        "eval_every": 3,
-        "checkpoint_every": 3,
-        "keep_last": 20,
     },
     "llm_gan": {
+        **_SMALL,
+        "max_steps": 8,
+        "epochs": 10,
+        "learning_rate": 1e-3,
+        "checkpoint_every": 1,
         "num_sequences": 100,
         "num_symbols": 8,
         "sequence_length": 6,
-        "batch_size": 8,
-        "max_steps": 8,
-        "epochs": 10,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
         "generator_warmup_steps": 2,
         "judge_warmup_steps": 2,
         "judge_accuracy": 0.0,
         "judge_steps": 2,
-        "learning_rate": 1e-3,
         "eval_samples": 30,
-        "test_fraction": 0.0,
-        "log_every": 1,
-        "eval_every": 3,
-        "checkpoint_every": 1,
-        "keep_last": 50,
     },
 }
 """Values of a training of a second, by recipe; `write_inputs` makes their data."""
@@ -192,11 +159,7 @@ def write_inputs(key: str, project: Project) -> None:
     """Write what the TINY values of a recipe read: 30 documents, prompts with answers, 160 occupations, or nothing."""
     root = project.root
     if key in ("mlm_pretraining", "masked_diffusion"):
-        (root / "texts").mkdir()
-        num_words = 40 if key == "mlm_pretraining" else 15
-        for number in range(30):
-            text = " ".join(f"w{(number + step * step) % 40}" for step in range(num_words))
-            (root / "texts" / f"{number:02}.txt").write_text(text)
+        write_texts(root / "texts", 40 if key == "mlm_pretraining" else 15)
         pairs = [{"prompt": f"say {n} ", "answer": str(n) * (n % 3 + 1)} for n in range(40)]
         (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     if key == "text_classification":
@@ -237,11 +200,16 @@ def write_base(key: str, project: Project) -> None:
 
 
 def train_here(
-    project: Project, config: TrainConfig, resume_from: Path | None = None, *, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    config: TrainConfig,
+    resume_from: Path | None = None,
+    files: RunDir | None = None,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> RunDir:
     """Train in this process, in a run directory as the launcher makes it."""
     torch.set_num_threads(1)
-    files = RunDir.create(project.runs, recipe_of(config).key)
+    files = files or RunDir.create(project.runs, recipe_of(config).key)
     files.lock.touch()
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(files.path))
     run(importlib.import_module(f"{recipe_of(config).module}.train").train, Flags(config, resume_from=resume_from))
@@ -359,6 +327,7 @@ class ByHand:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        self.script = project.scripts / "tiny.py"
         self._started: list[subprocess.Popen[bytes]] = []
         self._logs: dict[int, Path] = {}
 
@@ -389,26 +358,41 @@ class ByHand:
         self, config: TrainConfig | Path, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
     ) -> Run:
         """Run a script, or one written here, to its end on ranks that need no import of torch; return its run."""
-        script = config if isinstance(config, Path) else self.project.scripts / "tiny.py"
         if not isinstance(config, Path):
-            script.write_text(script_text(config, more))
-        log = self.project.root / "forked.log"
-        log.unlink(missing_ok=True)
-        words = [*map(str, args)]
+            self.script.write_text(script_text(config, more))
         before = {*run_folders(self.project.runs)}
-        ranks = start_ranks(script, words, world_size=nproc, port=free_port(), cwd=self.project.root, log=log)
-        try:
-            deadline = time.monotonic() + timeout_s
-            for rank in ranks:
-                rank.join(max(0, deadline - time.monotonic()))
-            assert [rank.exitcode for rank in ranks] == [0] * nproc, log.read_text(errors="replace")[-3000:]
-        finally:
-            for rank in ranks:
-                rank.kill()
+        script = config if isinstance(config, Path) else self.script
+        codes, said = self.ended(script, *args, nproc=nproc, timeout_s=timeout_s)
+        assert codes == [0] * nproc, said[-3000:]
         (made,) = {*run_folders(self.project.runs)} - before
         finished = Run(made)
         assert finished.state is RunState.SUCCEEDED
         return finished
+
+    def ended(
+        self,
+        script: Path,
+        *args: str | Path,
+        nproc: int = 2,
+        variables: Sequence[Mapping[str, str]] = (),
+        timeout_s: float = 250,
+    ) -> tuple[list[int | None], str]:
+        """Run a script on forked ranks; return their exit codes, and all that they have printed.
+
+        With `variables` each process has its own, in place of those of a launcher.
+        """
+        log = self.project.root / "forked.log"
+        log.unlink(missing_ok=True)
+        variables = variables or launched_ranks(nproc, free_port())
+        ranks = start_ranks(script, [*map(str, args)], variables, cwd=self.project.root, log=log)
+        try:
+            deadline = time.monotonic() + timeout_s
+            for rank in ranks:
+                rank.join(max(0, deadline - time.monotonic()))
+            return [rank.exitcode for rank in ranks], log.read_text(errors="replace")
+        finally:
+            for rank in ranks:
+                rank.kill()
 
     def said(self, process: "subprocess.Popen[bytes]") -> str:
         """What a process and its ranks have printed."""

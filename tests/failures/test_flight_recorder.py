@@ -14,7 +14,7 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 from capabilities import ANOTHER_UID
-from forked_rank import start_ranks
+from forked_rank import launched_ranks, start_ranks
 from trainings import free_port
 
 WAITS = """
@@ -63,8 +63,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("run"))
     run.ranks.mkdir()
     run.script.write_text(WAITS)
-    args = {"world_size": 2, "port": free_port(), "cwd": run.path, "log": run.log}
-    for rank in start_ranks(run.script, [str(run.collectives)], **args):
+    ranks = launched_ranks(2, free_port())
+    for rank in start_ranks(run.script, [str(run.collectives)], ranks, cwd=run.path, log=run.log):
         rank.join(120)
         assert rank.exitcode == 0, run.log.read_text()
     return run

@@ -1,10 +1,9 @@
 """What every recipe keeps: a batch may be divided in any way, and a resumed run ends with the same bits."""
 
 import dataclasses
-import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
 import trainings
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
+from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class Case:
     step: dict[str, Any] = field(default_factory=lambda: {"max_steps": 1})
     """What makes the run short whose last gradients are compared."""
     changes: dict[str, Any] = field(default_factory=dict)
-    max_steps: int = 10
     middle: int = 5
     """The step to resume from; within an epoch, and between two rows of metrics."""
 
@@ -68,7 +66,7 @@ CASES = {
     ),
     "text_classification": Case("text_classification", SCORES, tolerance=1e-4, changes={"eval_samples": 20}),
     "algorithm_distillation": Case("algorithm_distillation", RETURNS, changes={"eval_samples": 5}),
-    "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, max_steps=8, middle=6),
+    "llm_gan": Case("llm_gan", GAME, 1e-3, BOTH_GENERATOR_STEPS, middle=6),
 }
 CASES |= {
     f"{key}, lora": dataclasses.replace(
@@ -99,27 +97,15 @@ SHARDED |= {
 }
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+@pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Case:
     """Each recipe, with its data in the project."""
-    case: Case = request.param
+    case = (CASES | SHARDED)[request.param]
     trainings.write_inputs(case.key, cpu_project)
     if "model_name" in case.changes:
         monkeypatch.chdir(cpu_project.root)
         trainings.write_base(case.key, cpu_project)
     return case
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -166,8 +152,8 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     "case",
     [
         # Among the fast tests each recipe with a model made here, and one adapter.
-        pytest.param(case, id=name, marks=[] if name in (*RECIPES, "llm_gan, lora") else pytest.mark.slow)
-        for name, case in SHARDED.items()
+        pytest.param(name, marks=[] if name in (*RECIPES, "llm_gan, lora") else pytest.mark.slow)
+        for name in SHARDED
     ],
     indirect=True,
 )
@@ -176,7 +162,8 @@ def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project
 
     `outputs/model`, an adapter alone if there is one, and the export, where it is merged, are those of the whole run.
     """
-    config, base = case.config(batch_size=4, dropout=0.0, test_fraction=0.5), cpu_project.root / "base"
+    few = {**case.step, "max_steps": 4, "eval_every": 4, "checkpoint_every": 2}
+    config, base = case.config(batch_size=4, dropout=0.0, test_fraction=0.5, **few), cpu_project.root / "base"
     if base.is_dir():
         (base / "modeling_llada.py").write_text("# never run")
     whole = start.forked(config, more=SAME_ADAPTER).files
@@ -184,8 +171,8 @@ def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project
     assert not any("train/peer_wait" in row for row in rows(sharded, without=())), "forward passes are collectives"
     for row, expected in zip(rows(sharded), rows(whole), strict=True):
         assert row == pytest.approx(expected, rel=1e-3)
-    resumed = start.forked(config.replace(strategy="fsdp"), "--resume-from", sharded.checkpoint(3)).files
-    assert_same_checkpoints(sharded.checkpoint(6), resumed.checkpoint(6))
+    resumed = start.forked(config.replace(strategy="fsdp"), "--resume-from", sharded.checkpoint(2)).files
+    assert_same_checkpoints(sharded.checkpoint(4), resumed.checkpoint(4))
     for files in (whole, sharded):
         assert nbtools(["export", files.id, "-o", str(cpu_project.root / files.id)]) == 0
     folders = [(files.outputs / "model", cpu_project.root / files.id) for files in (sharded, whole)]
@@ -216,6 +203,7 @@ def make_best(patch: pytest.MonkeyPatch, best: int) -> None:
 
 
 @pytest.mark.promise("safety-test")
+@pytest.mark.parametrize("case", [name for name in CASES if "pairs" not in name], indirect=True)
 def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
     case: Case, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +243,7 @@ def test_the_best_checkpoint_of_a_gan_is_one_of_adversarial_training(
 
 
 @pytest.mark.promise("safety-test")
+@pytest.mark.parametrize("case", RECIPES, indirect=True)
 def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
     case: Case, trained: Callable[..., RunDir]
 ) -> None:
@@ -346,18 +335,13 @@ def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
 ) -> None:
     """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
     config = case.config(
-        batch_size=2,
-        gradient_accumulation_steps=2,
-        dropout=0.2,
-        max_steps=case.max_steps,
-        log_every=4,
-        test_fraction=0.5,
+        batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=8, log_every=4, test_fraction=0.5
     ).replace(checkpoint_every=case.middle)
     straight = start.forked(config)
     saved = straight.files.checkpoint(case.middle)
     shutil.rmtree(cpu_project.runs / ".cache", ignore_errors=True)
     resumed = start.forked(config, "--resume-from", saved, "--num-workers", "1")
-    assert_same_checkpoints(straight.files.checkpoint(case.max_steps), resumed.files.checkpoint(case.max_steps))
+    assert_same_checkpoints(straight.files.checkpoint(8), resumed.files.checkpoint(8))
     later = [row for row in rows(straight.files) if row["step"] > case.middle]
     assert rows(resumed.files) == later
     assert items(resumed.files, case.middle) == items(straight.files, case.middle)

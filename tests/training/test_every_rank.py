@@ -1,10 +1,9 @@
 """What a sharded model needs of each recipe: every rank runs every block equally often, in the same order.
 
-The passes of a model whose blocks are divided among the ranks are collectives. Here each pass of a block is one, of any
-model: a rank that runs a block more often than another one, or another block, fails by a mismatch or by the time limit.
+The passes of a model whose blocks are divided among the ranks are collectives: a rank that runs a block more often than
+another one, or another block, fails by a mismatch or by the time limit.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,49 +12,7 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.rundir import media
 
-from trainings import TINY, ByHand, by_hand, rows, write_inputs
-
-AS_IF_SHARDED = """
-from datetime import timedelta
-
-import torch
-import torch.distributed as dist
-from nbtools.training.engine.worker import Worker
-from nbtools.training.sharding import fsdp
-
-wrap, groups, inside = Worker.wrap, [], []
-fsdp.is_sharded = lambda model: True
-
-def entered(call):
-    def wrapped(*args, **kwargs):
-        inside.append(call)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            inside.pop()
-    return wrapped
-
-def wrap_and_check(worker, module, **options):
-    if not groups:
-        groups.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=60)))
-    lists = [part for part in module.modules() if isinstance(part, torch.nn.ModuleList)]
-    blocks = [block for part in lists if len({type(block) for block in part}) == 1 for block in part]
-    assert blocks
-    for number, block in enumerate(blocks):
-        def check(block, args, number=number):
-            assert inside, "outside of all methods that gather the rest of the model"
-            mine = [number, int(torch.is_grad_enabled()), int(block.training)]
-            largest = torch.tensor([*mine, *(-each for each in mine)])
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=groups[0])
-            assert largest.tolist() == [*mine, *(-each for each in mine)], "the ranks are in different passes"
-        block.register_forward_pre_hook(check)
-    for name in ("forward", *module.forward_methods):
-        setattr(module, name, entered(getattr(module, name)))
-    return wrap(worker, module, **options)
-
-Worker.wrap = wrap_and_check
-"""
-
+from trainings import TINY, ByHand, rows, write_inputs
 
 Case = tuple[str, dict[str, Any], str]
 """A training whose ranks have unequal parts of the evaluation, with samples, and a test at the end: the recipe, changes
@@ -78,38 +35,26 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
-
-
 _FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")
-"""On three ranks these are among the fast tests: a model with guidance, and two models."""
+"""Among the fast tests: a model with guidance, and two models."""
 
 
 @pytest.mark.parametrize(
-    ("case", "nproc"),
-    [
-        pytest.param(
-            case, nproc, id=f"{name}-{nproc}", marks=[] if (name in _FAST and nproc == 3) else pytest.mark.slow
-        )
-        for name, case in CASES.items()
-        for nproc in (2, 3)
-    ],
+    "case",
+    [pytest.param(case, id=name, marks=[] if name in _FAST else pytest.mark.slow) for name, case in CASES.items()],
 )
-def test_all_ranks_run_the_blocks_of_a_model_together(
-    case: Case, nproc: int, start: ByHand, cpu_project: Project
-) -> None:
+def test_all_ranks_run_the_blocks_of_a_model_together(case: Case, start: ByHand, cpu_project: Project) -> None:
+    """On three ranks; `test_contract` compares two ranks with a whole model."""
     key, changes, medium = case
     write_inputs(key, cpu_project)
     if changes.get("dataset") == "stories.csv":
         texts = (f"the {('dog', 'cat', 'bird')[n % 3]} runs {'far ' * (n % 5)}" for n in range(60))
         stories = "\n".join(f"title {n},{text}" for n, text in enumerate(texts))
         (cpu_project.root / "stories.csv").write_text(f"title,text\n{stories}\n")
-    values = {**TINY[key], "max_steps": 3, "test_fraction": 0.5, **changes}
+    values = {**TINY[key], "max_steps": 3, "test_fraction": 0.5, "strategy": "fsdp", "collective_timeout_min": 1}
+    values |= changes
     if key == "llm_gan":
         values |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
-    run = start.forked(RECIPES[key].config_class(**values), nproc=nproc, more=AS_IF_SHARDED)
+    run = start.forked(RECIPES[key].config_class(**values), nproc=3)
     assert {"eval/loss", "test/loss"} <= {name for row in rows(run.files) for name in row}
     assert not medium or media.read(run.files.media, medium)

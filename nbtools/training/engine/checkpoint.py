@@ -32,7 +32,7 @@ from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
 from nbtools.training.sharding.fsdp import own_part, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
 from nbtools.training.text import adapter, pretrained_models
-from nbtools.training.text.adapter import save_model, saved_weights
+from nbtools.training.text.adapter import saved_weights
 from nbtools.training.text.weights import Renaming, WeightsReport
 
 State = dict[str, Any]
@@ -160,18 +160,6 @@ def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
             else:
                 time.sleep(0.001)
         return {"bytes": file.tell(), "sha256": digest.hexdigest()}
-
-
-def write_models(
-    models: Mapping[str, PreTrainedModel],
-    write_more: Callable[[Path], object],
-    stored_types: Mapping[str, torch.dtype],
-    folder: Path,
-) -> None:
-    """Write models, or their adapters, into subfolders of `folder`; all but weights of those with a `stored_types`."""
-    for part, model in models.items():
-        save_model(model, folder / part, stored_types.get(part))
-    write_more(folder)
 
 
 def _save_model(

@@ -78,17 +78,17 @@ def parse(
         notes += tuple(launchers.notes(environment))
     except ConfigError as error:
         _refuse(prog, error)
-    values = _parsed(default, given, prog)
-    resume_from = values.pop("resume_from")
+    about = "Flags override the values in the script; dashes and underscores are the same."
+    values: dict[str, Any] = vars(tyro.cli(_flags_class(default), args=given, prog=prog, description=about))
+    named, resume_from = _names(given), values.pop("resume_from")
     known = _recorded_values(Path(resume_from)) if resume_from else None
-    if known is not None and (earlier := config.values_before({*known, *config.model_fields_set})):
-        values = _parsed(default.replace(**earlier), given, prog)
-        del values["resume_from"]
+    if known is not None:
+        earlier = config.values_before({*known, *config.model_fields_set, *named})
+        values |= earlier
         notes += tuple(f"{name}={value!r}, as in the run that is resumed" for name, value in earlier.items())
-    names = {argument.partition("=")[0] for argument in given}
     # A run recorded with these epochs and a cap keeps it: its flags meant that.
-    if "--epochs" in names and not (known and known.get("max_steps") and known.get("epochs") == values["epochs"]):
-        asked = {name: value for name, value in values.items() if name != "max_steps" or "--max-steps" in names}
+    if "epochs" in named and not (known and known.get("max_steps") and known.get("epochs") == values["epochs"]):
+        asked = {name: value for name, value in values.items() if name != "max_steps" or "max_steps" in named}
         values, lifted = default.uncapped(asked)
         notes += lifted
     try:
@@ -100,20 +100,14 @@ def parse(
         return Flags(changed, overridden, None, notes)
     before = read_json(_run_of(Path(resume_from)).launch) or {}
     with contextlib.suppress(ConfigError):
-        given = list(Counter(_names(given)) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
-    return Flags(changed, overridden, Path(resume_from), notes, tuple(given), known)
+        named = list(Counter(named) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
+    return Flags(changed, overridden, Path(resume_from), notes, tuple(named), known)
 
 
 def _names(args: Sequence[str]) -> list[str]:
     """Return the fields that normalized arguments set."""
     flags = (argument[2:].partition("=")[0] for argument in args if argument.startswith("--"))
     return [flag.removeprefix("no-").replace("-", "_") for flag in flags]
-
-
-def _parsed(default: TrainConfig, given: Sequence[str], prog: str) -> dict[str, Any]:
-    about = "Flags override the values in the script; dashes and underscores are the same."
-    values: dict[str, Any] = vars(tyro.cli(_flags_class(default), args=given, prog=prog, description=about))
-    return values
 
 
 def _recorded_values(checkpoint: Path) -> dict[str, Any] | None:
@@ -146,12 +140,8 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     notes: list[str] = []
     switches: dict[str, bool] = {}
     divided: list[tuple[str, str]] = []
+    values: dict[str, Any] = {}
     rest = list(args)
-
-    def value_ahead(pattern: str) -> bool:
-        return bool(rest) and re.fullmatch(pattern, rest[0].lower()) is not None
-
-    truth = "|".join(TRUTHS)
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("--") or argument == "--":
@@ -161,38 +151,30 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
         name, text = given.replace("-", "_"), value if sign else None
         if text is None and name.startswith("no_") and name[3:] in aliases.ENABLES:
             name, text = name[3:], "false"
-        if name in aliases.IGNORED:
-            if text is None and value_ahead(rf"-?[0-9]+|{truth}"):
-                text = rest.pop(0)
-            if aliases.ENABLES.get(name) in cls.model_fields:
-                switches[name] = TRUTHS.get((text or "true").lower(), True)
-                continue
-            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
-            continue
-        if aliases.is_quotient(cls, name):
-            divided.append((name, rest.pop(0) if text is None and value_ahead("(?!--).*") else text or ""))
-            continue
-        takes_truth = name in aliases.SWITCHES or is_truth(cls, name)
-        if text is None and value_ahead(truth if takes_truth else "(?!--).*" if is_spelled(cls, name) else "(?!)"):
+        if text is None and rest and re.fullmatch(_value_pattern(cls, name), rest[0].lower()):
             text = rest.pop(0)
-        field, text = aliases.translated(cls, name, text)
-        flag = field.replace("_", "-")
-        if is_truth(cls, field) and text is not None and text.lower() in TRUTHS:
-            result.append(f"--{flag}" if TRUTHS[text.lower()] else f"--no-{flag}")
+        if aliases.ENABLES.get(name) in cls.model_fields:
+            switches[name] = TRUTHS.get((text or "true").lower(), True)
+        elif name in aliases.IGNORED:
+            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
+        elif aliases.is_quotient(cls, name):
+            divided.append((name, text or ""))
         else:
-            result.append(f"--{flag}" if text is None else f"--{flag}={text}")
-    if divided:
-        written = (argument[2:].partition("=") for argument in result)
-        texts = {name.replace("-", "_"): text for name, _, text in written}
-        values = {name: aliases.flag_value(cls, name, text) for name, text in texts.items()}
-        for name, text in divided:
-            flag = f"--{name.replace('_', '-')}"
-            try:
-                field, value = aliases.quotient(cls, name, text, values, config.model_dump())
-            except ConfigError as error:
-                raise ConfigError(f"{flag} {text}: {error}") from None
-            result.append(f"--{field.replace('_', '-')}={value}")
-            notes.append(f"{flag} {text} is {field}={value:g}: {text} of {aliases.QUOTIENTS[name][1]}")
+            field, text = aliases.translated(cls, name, text)
+            flag = field.replace("_", "-")
+            if is_truth(cls, field) and text is not None and text.lower() in TRUTHS:
+                result.append(f"--{flag}" if TRUTHS[text.lower()] else f"--no-{flag}")
+            else:
+                result.append(f"--{flag}" if text is None else f"--{flag}={text}")
+                values[field] = aliases.flag_value(cls, field, text or "")
+    for name, text in divided:
+        flag = f"--{name.replace('_', '-')}"
+        try:
+            field, value = aliases.quotient(cls, name, text, values, config.model_dump())
+        except ConfigError as error:
+            raise ConfigError(f"{flag} {text}: {error}") from None
+        result.append(f"--{field.replace('_', '-')}={value}")
+        notes.append(f"{flag} {text} is {field}={value:g}: {text} of {aliases.QUOTIENTS[name][1]}")
     for name, is_on in switches.items():
         switch, flag = (f"--{part.replace('_', '-')}" for part in (name, aliases.ENABLES[name]))
         is_given = any(argument.startswith(f"{flag}=") for argument in result)
@@ -204,17 +186,24 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     return result, tuple(notes)
 
 
+def _value_pattern(cls: type[TrainConfig], name: str) -> str:
+    """Return the pattern of a word behind a flag that is its value and is translated; tyro judges all others."""
+    truth, any_word, none = "|".join(TRUTHS), "(?!--).*", "(?!)"
+    if name in aliases.IGNORED:
+        return rf"-?[0-9]+|{truth}"
+    if name in aliases.SWITCHES or is_truth(cls, name):
+        return truth
+    field = name if name in cls.model_fields else aliases.ALIASES.get(name, name)
+    # A count may be 500k, and a precision has older names.
+    info = cls.model_fields.get(field)
+    is_spelled = info is not None and (info.annotation in (int, int | None) or field == "precision")
+    return any_word if is_spelled or aliases.is_quotient(cls, name) else none
+
+
 def is_truth(cls: type[TrainConfig], name: str) -> bool:
     """Whether a field is a bool, so that its flag needs no value."""
     field = name if name in cls.model_fields else aliases.ALIASES.get(name, name)
     return field in cls.model_fields and cls.model_fields[field].annotation is bool
-
-
-def is_spelled(cls: type[TrainConfig], name: str) -> bool:
-    """Whether the value of a flag may be in words that need translation: a count such as 500k, a precision."""
-    field = aliases.ALIASES.get(name, name)
-    info = cls.model_fields.get(name) or cls.model_fields.get(field)
-    return info is not None and (info.annotation in (int, int | None) or field == "precision")
 
 
 def _flags_class(config: TrainConfig) -> type[Any]:

@@ -2,15 +2,15 @@
 
 import contextlib
 import hashlib
-import io
 import os
 import re
 import shutil
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import torch
 
@@ -165,7 +165,7 @@ def _run_by_hand(flags: Flags[Any]) -> Path:
     }
     write_json(files.launch, secret_values.part(files, content, type(flags.config).model_fields))
     log = files.log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
-    sys.stdout, sys.stderr = _Copied(sys.stdout, log), _Copied(sys.stderr, log)
+    sys.stdout, sys.stderr = (cast(TextIO, _Copied(terminal, log)) for terminal in (sys.stdout, sys.stderr))
     return files.path
 
 
@@ -173,7 +173,7 @@ _held: list[int] = []
 """Descriptor of the lock, held until this process ends."""
 
 
-class _Copied(io.TextIOBase):
+class _Copied:
     """A terminal whose text also goes to a log."""
 
     def __init__(self, terminal: TextIO, log: TextIO) -> None:
@@ -185,15 +185,8 @@ class _Copied(io.TextIOBase):
             self._log.write(text)
         return self._terminal.write(text)
 
-    def flush(self) -> None:
-        self._terminal.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
 
-    def fileno(self) -> int:
-        return self._terminal.fileno()
-
-    def isatty(self) -> bool:
-        return self._terminal.isatty()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._terminal.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._terminal, name)

@@ -61,10 +61,10 @@ from nbtools.training.process.random_state import random_state, set_random_state
 from nbtools.training.process.rank_environment import adopt_rank
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
-from nbtools.training.process.step_clock import ArrivalClock, StepClock
+from nbtools.training.process.step_clock import StepClock
 from nbtools.training.sharding.fsdp import building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
-from nbtools.training.text.adapter import bases_of, cast_frozen, saved_weights
+from nbtools.training.text.adapter import bases_of, cast_frozen, save_model, saved_weights
 from nbtools.training.text.pretrained_models import be_quiet
 from nbtools.training.text.weights import WeightsReport
 
@@ -134,10 +134,11 @@ class Worker:
         self._weights: dict[str, WeightsReport] = {}
         """Weights that the models took from files, by field of the config."""
         self._measured: tuple[int, Mapping[str, float]] = (-1, {})
-        self._clock = StepClock(self.device)
+        self._step_metrics: dict[str, float] = {}
+        """Values that `samples_per_s` has measured beside, for the next row."""
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
         has_arrivals = self.world_size > 1 and flags.config.strategy == "ddp"
-        self._arrivals = ArrivalClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
+        self._clock = StepClock(self.device, flags.config.gradient_accumulation_steps * has_arrivals)
         self._peak_samples_per_s = 0.0
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
         self._compiled = (0, 0, 0.0)
@@ -316,14 +317,13 @@ class Worker:
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._peak_samples_per_s = rate / flops
         self._clock.start(self.progress.samples)
-        self._arrivals.restart()
 
     # --- the run directory and the log ------------------------------------------------------------
 
     def phase(self, name: str) -> None:
         """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self.heartbeat.enter(name, self.progress.step)
-        self._arrivals.enter(name)
+        self._clock.enter(name)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:
@@ -331,11 +331,15 @@ class Worker:
         self.phase(name)
         with self._clock.aside():
             yield
-        self._arrivals.restart()
 
     def samples_per_s(self) -> float:
-        """Return samples of all ranks per second since the last call, without evaluation and checkpoints."""
-        return self._clock.samples_per_s(self.progress.samples)
+        """Return samples of all ranks per second since the last call, without evaluation and checkpoints.
+
+        Waiting, model FLOPs utilization and peak memory are in the next row; every rank calls it.
+        """
+        rate, data_wait, seconds, own_s = self._clock.lap(self.progress.samples)
+        self._step_metrics = self._compare_steps(rate, data_wait, seconds, own_s)
+        return rate
 
     def say(self, text: str) -> None:
         """Print on rank 0 only; a full disk loses the line, not the training."""
@@ -356,7 +360,7 @@ class Worker:
         if self.world_size > 1:
             self.phase("collective")
         sums = self.ranks.sum(values)
-        self._arrivals.restart()
+        self._clock.leave()
         return sums
 
     def advance(self, plan: Plan) -> Due:
@@ -384,7 +388,7 @@ class Worker:
             self.say(f"compiled by step {self.progress.step} in {spent_s:.1f} s: {counts}")
         if not values:
             return
-        values = {**values, **self._step_metrics()}
+        values, self._step_metrics = {**values, **self._step_metrics}, {}
         if skipped := sum(optimizer.num_skipped for optimizer in self._optimizers):
             values = {**values, "train/skipped_steps": skipped}
             if skipped != self.metrics.get("train/skipped_steps") and self.config.precision != "fp16":
@@ -400,17 +404,14 @@ class Worker:
             self.say(f"step {self.progress.step}/{total_steps}  {numbers}")
             self._said = now
 
-    def _step_metrics(self) -> dict[str, float]:
-        """Return waiting, model FLOPs utilization and peak memory for a row of training metrics."""
-        if (taken := self._clock.take()) is None:
-            return {}
-        data_wait, rate, peak_memory, seconds = taken
+    def _compare_steps(self, rate: float, data_wait: float, seconds: float, own_s: list[float]) -> dict[str, float]:
+        """Return the waits and the peak memory of the slowest rank, and the share of the peak rate, for a row."""
         if self.world_size > 1:
             self.phase("collective")
-        own_s = self._arrivals.take()
+        peak_memory = torch.cuda.max_memory_allocated(self.device) / 1e9 if self.device.type == "cuda" else 0.0
         sums_s = [sum(own_s) if rank == self.rank else 0.0 for rank in range(self.world_size)]
         data_wait, peak_memory, *latest_s = self.ranks.max([data_wait, peak_memory, *sums_s, *own_s])
-        self._arrivals.restart()
+        self._clock.leave()
         row = {"train/data_wait": data_wait}
         if own_s:
             sums_s, latest_s = latest_s[: self.world_size], latest_s[self.world_size :]
@@ -512,11 +513,17 @@ class Worker:
                     "from the latest checkpoint, whose weights are finite, with a lower learning_rate"
                 )
             types = {part: model.dtype for part, model in models.items() if is_sharded}
+
+            def write_model(folder: Path) -> None:
+                for part, model in models.items():
+                    save_model(model, folder / part, types.get(part))
+                write_more(folder)
+
             save = functools.partial(
                 checkpoint.save,
                 self.files.checkpoints,
                 dataclasses.replace(self.progress),
-                write_model=functools.partial(checkpoint.write_models, models, write_more, types),
+                write_model=write_model,
                 metrics=self._measured[1] if self._measured[0] == self.progress.step else {},
                 keep_last=self.config.keep_last,
                 keep_best=self.config.keep_best,

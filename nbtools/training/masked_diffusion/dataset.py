@@ -98,7 +98,7 @@ def prepare(
         DataError: the text is missing, malformed or too short, or the folder exists or cannot be written.
         ConfigError: there is no such tokenizer.
     """
-    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer)  # an error before the text is read
+    made = None if tokenizer in ("chars", "words") else load_tokenizer(tokenizer, option="tokenizer")  # before reading
     try:
         if "\0" in str(folder) or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             raise DataError(f"{shown(str(folder))}: exists, or is not a folder; name a new folder with --out")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, shown
 from nbtools.project import expanded, file_digest
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, verify_files
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import discard, hidden_name, open_folder, write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
@@ -72,15 +74,16 @@ class Outputs:
         names = config.report_to.split(",")
         self._mirrors: list[Events | WandbRun] = []
         if "tensorboard" in names:
-            self._mirrors.append(Events(files.tensorboard, self._warn))
+            self._mirrors.append(Events(files.tensorboard))
         if "wandb" in names:
-            self._mirrors.append(WandbRun(files, config, self._warn))
+            self._mirrors.append(wandb := WandbRun())
+            self._attempt(wandb, partial(wandb.start, files, config))
         self._profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
         """Mirror a metric row, if the config asks for it."""
-        for mirror in self._mirrors:
-            mirror.write(step, values)
+        for mirror in list(self._mirrors):
+            self._attempt(mirror, partial(mirror.write, step, values))
 
     def end_step(self) -> None:
         """Count a step for the profile, if the config asks for one."""
@@ -89,8 +92,16 @@ class Outputs:
 
     def close(self, *, failed: bool) -> None:
         """Write the remaining mirrored rows; this may wait for a service."""
-        for mirror in self._mirrors:
-            mirror.close(failed=failed)
+        for mirror in list(self._mirrors):
+            self._attempt(mirror, partial(mirror.close, failed=failed))
+
+    def _attempt(self, mirror: Events | WandbRun, act: Callable[[], None]) -> None:
+        """Do something with a mirror; after an error, which is one warning, there is none."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - of any kind, and no reason to end a training
+            self._mirrors.remove(mirror)
+            self._warn(mirror.lost(error))
 
     def place_model(self) -> None:
         """Place the last checkpoint's model into `outputs/`; an error is a warning."""
@@ -208,7 +219,7 @@ def _copy(source: Path, target: Path, run_id: str) -> None:
         _refuse_links(target, target / name)
         _place(source / name, target / name, link=False)
     for name in ours.keys() - claims.keys():
-        if ours[name] and _is_ours(target, name, ours):
+        if _is_ours(target, name, ours):
             path = Path(name)
             with contextlib.suppress(OSError), open_folder(target, *path.parent.parts) as folder:
                 os.unlink(path.name, dir_fd=folder)
@@ -218,23 +229,21 @@ def _copy(source: Path, target: Path, run_id: str) -> None:
 def _recorded(folder: Path) -> dict[str, list[str]]:
     """Return the files in a `save_dir` that an earlier training wrote, each with the SHA-256 that it may have.
 
-    Older records, which have none, allow to replace a file and not to delete it. Another user's record is ignored.
+    Another user's record is ignored.
     """
     with contextlib.suppress(OSError, TypeError):
         if foreign_owner(folder / RECORD) is None:
-            listed = (read_json(folder / RECORD) or {}).get("files")
-            names = [name for name in listed or () if isinstance(name, str) and not Path(name).is_absolute()]
-            return {name: [*listed[name]] if isinstance(listed, dict) else [] for name in names}
+            listed = mapping_at(read_json(folder / RECORD) or {}, "files")
+            return {name: [*digests] for name, digests in listed.items() if not Path(name).is_absolute()}
     return {}
 
 
 def _is_ours(folder: Path, name: str, ours: Mapping[str, list[str]]) -> bool:
-    """Whether a file in a `save_dir`, not behind a link, is as nbtools wrote it; an older record has only names."""
+    """Whether a file in a `save_dir`, not behind a link, is as nbtools wrote it."""
     path = folder / name
     try:
         _refuse_links(folder, path)
-        is_file = stat.S_ISREG(path.lstat().st_mode)
-        return is_file and name in ours and (not ours[name] or file_digest(path) in ours[name])
+        return stat.S_ISREG(path.lstat().st_mode) and file_digest(path) in ours.get(name, ())
     except (OSError, ValueError):
         return False
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,30 @@ class Events:
     `purge_step` lets TensorBoard hide rows that an earlier attempt wrote beyond the first step of this one.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """Mirror into `folder`; `warn` is called once if that fails. ConfigError if the package is missing."""
+    def __init__(self, folder: Path) -> None:
+        """Mirror into `folder`; ConfigError if the package is missing."""
         if importlib.util.find_spec("tensorboard") is None:
             raise ConfigError(
                 "report_to='tensorboard': the package tensorboard is not installed here; "
                 "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
             )
         self._folder = folder
-        self._warn = warn
         self._writer: Any = None
-        self._failed = False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        if self._failed:
-            return
-        try:
-            if self._writer is None:
-                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences tensorflow where it is installed
-                from torch.utils.tensorboard import SummaryWriter
+        if self._writer is None:
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences tensorflow where it is installed
+            from torch.utils.tensorboard import SummaryWriter
 
-                self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=_FLUSH_S)
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-        except (OSError, ImportError) as error:
-            self._fail(error)
+            self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=_FLUSH_S)
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, *, failed: bool) -> None:
         """Write the remaining rows; events do not say whether the training failed."""
-        if self._writer is not None and not self._failed:
-            try:
-                self._writer.close()
-            except OSError as error:
-                self._fail(error)
+        if self._writer is not None:
+            self._writer.close()
 
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        self._warn(f"TensorBoard events are no longer written: {error}")
+    def lost(self, error: Exception) -> str:
+        """Return a sentence on an error, after which nothing more is written."""
+        return f"TensorBoard events are no longer written: {error}"

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nbtools.config import TrainConfig
@@ -27,61 +27,43 @@ _LENGTH = {"max_steps", "epochs"}
 
 
 class WandbRun:
-    """Mirrors metric rows into a W&B run; a resumed training continues the W&B run of its parent, a fork has a new one.
+    """Mirrors metric rows into a W&B run; a resumed training continues that of its parent, a fork has a new one."""
 
-    Whatever fails in W&B is one warning, and training continues without it.
-    """
-
-    def __init__(self, files: RunDir, config: TrainConfig, warn: Callable[[str], None]) -> None:
-        """Start or continue the W&B run of a run directory, or call `warn`."""
-        self._warn = warn
+    def __init__(self) -> None:
         self._run: Any = None
-        try:
-            self._run = _started(files, config)
-        except Exception as error:  # noqa: BLE001 - of any kind, and no reason to end a training
-            self._fail(error)
+
+    def start(self, files: RunDir, config: TrainConfig) -> None:
+        """Start or continue the W&B run of a run directory; raises what W&B raises, as do the other methods."""
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
+        wandb: Any = importlib.import_module("wandb")
+        known = _known(files)
+        self._run = wandb.init(
+            dir=str(files.path),
+            id=os.environ.get("WANDB_RUN_ID") or known.get("id"),
+            name=os.environ.get("WANDB_NAME") or known.get("name") or files.id,
+            config=config.model_dump(),
+            resume="allow",
+            allow_val_change=True,
+        )
+        self._run.define_metric(_STEP)
+        self._run.define_metric("*", step_metric=_STEP)
+        if not self._run.disabled:
+            write_json(files.wandb / RECORD, {"id": self._run.id, "name": self._run.name})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        if self._run is not None:
-            try:
-                self._run.log({**values, _STEP: step})
-            except Exception as error:  # noqa: BLE001
-                self._fail(error)
+        self._run.log({**values, _STEP: step})
 
     def close(self, *, failed: bool) -> None:
         """Upload the remaining rows, and mark the W&B run as finished or failed."""
-        if self._run is not None:
-            try:
-                self._run.finish(exit_code=int(failed))
-                importlib.import_module("wandb").teardown()  # until its process has written what it was given
-            except Exception as error:  # noqa: BLE001
-                self._fail(error)
+        self._run.finish(exit_code=int(failed))
+        importlib.import_module("wandb").teardown()  # until its process has written what it was given
 
-    def _fail(self, error: Exception) -> None:
-        self._run = None
+    def lost(self, error: Exception) -> str:
+        """Return a sentence on an error, after which nothing more is written."""
         why = " ".join(str(error).split())[:300] or type(error).__name__
         step = "pip install wandb" if isinstance(error, ImportError) else "WANDB_MODE=offline writes them to files"
-        self._warn(f"metrics are no longer sent to Weights & Biases: {why}; next time: {step}")
-
-
-def _started(files: RunDir, config: TrainConfig) -> Any:
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-    wandb: Any = importlib.import_module("wandb")
-    known = _known(files)
-    run = wandb.init(
-        dir=str(files.path),
-        id=os.environ.get("WANDB_RUN_ID") or known.get("id"),
-        name=os.environ.get("WANDB_NAME") or known.get("name") or files.id,
-        config=config.model_dump(),
-        resume="allow",
-        allow_val_change=True,
-    )
-    run.define_metric(_STEP)
-    run.define_metric("*", step_metric=_STEP)
-    if not run.disabled:
-        write_json(files.wandb / RECORD, {"id": run.id, "name": run.name})
-    return run
+        return f"metrics are no longer sent to Weights & Biases: {why}; next time: {step}"
 
 
 def _known(files: RunDir) -> Mapping[str, Any]:

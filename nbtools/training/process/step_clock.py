@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-_GB = 1e9
 _PASSES = 3
 """Matrix products per weight: one forward, two backward (gradients of inputs and of weights)."""
 _OF_FROZEN = 2 / 3
@@ -44,62 +43,39 @@ def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: flo
     return 2.0 * _PASSES * (num_tokens * weights_of_encoder + num_predicted * weights_of_head + attention)
 
 
-class ArrivalClock:
-    """Times this rank from each all-reduce of gradients to its arrival at the next: the start of that backward pass.
+class StepClock:
+    """Measures the steps of this rank without the phases aside, such as evaluations and checkpoints.
 
-    The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU the
-    times are those of its stream, which the host runs ahead of.
+    It also measures the time from each all-reduce of gradients to the arrival at the next: the start of that backward
+    pass. The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU
+    these times are those of its stream, which the host runs ahead of.
     """
 
     def __init__(self, device: torch.device, num_passes: int) -> None:
         """Expect an all-reduce in each `num_passes`-th backward pass; in none if that is 0."""
         self._on_gpu, self._num_passes, self._num_left = device.type == "cuda", num_passes, num_passes
-        self._start: Any = None
-        self._found: list[tuple[Any, Any]] = []
-
-    def enter(self, phase: str) -> None:
-        """Note that a phase begins; "backward" is a backward pass."""
-        if phase != "backward":
-            self._start = self._start or self._now()
-            return
-        self._num_left -= 1
-        if not self._num_left:
-            self._found.append((self._start, self._now()))
-            self._start, self._num_left = None, self._num_passes
-
-    def restart(self) -> None:
-        """Begin at the end of another collective, or of what is aside."""
-        self._start = self._now()
-
-    def take(self) -> list[float]:
-        """Return the seconds before each arrival since the last call: as many on all ranks."""
-        found, self._found = self._found, []
-        if not self._on_gpu:
-            return [end - start for start, end in found]
-        for _, end in found[-1:]:
-            end.synchronize()  # returns at once: the loss has been read, which the GPU computes later
-        return [start.elapsed_time(end) / 1000 for start, end in found]
-
-    def _now(self) -> Any:
-        if not self._on_gpu:
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-
-class StepClock:
-    """Measures steps without the phases aside, such as evaluations and checkpoints."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._aside_s = self._waited_s = 0.0
-        self._last_row: tuple[float, float, float] | None = None
-        self.start(0)
+        self._left: Any = None
+        self._arrivals: list[tuple[Any, Any]] = []
 
     def start(self, samples: int) -> None:
         """Begin to measure after `samples` samples of all ranks."""
         self._since, self._samples, self._waited_s = time.monotonic() - self._aside_s, samples, 0.0
+        self.leave()
+
+    def enter(self, phase: str) -> None:
+        """Note that a phase begins; "backward" is a backward pass."""
+        if phase != "backward":
+            self._left = self._left or self._now()
+            return
+        self._num_left -= 1
+        if not self._num_left:
+            self._arrivals.append((self._left, self._now()))
+            self._left, self._num_left = None, self._num_passes
+
+    def leave(self) -> None:
+        """Note the end of another collective, or of what is aside, which the ranks leave together."""
+        self._left = self._now()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -107,6 +83,7 @@ class StepClock:
         started = time.monotonic()
         yield
         self._aside_s += time.monotonic() - started
+        self.leave()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -115,19 +92,29 @@ class StepClock:
         yield
         self._waited_s += time.monotonic() - started
 
-    def samples_per_s(self, samples: int) -> float:
-        """Return the samples of all ranks per second since the last call, given their total number."""
-        seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
-        rate = (samples - self._samples) / seconds
-        self._last_row = self._waited_s / seconds, rate, seconds
-        self.start(samples)
-        return rate
+    def lap(self, samples: int) -> tuple[float, float, float, list[float]]:
+        """Return what was measured since the start, which is now again.
 
-    def take(self) -> tuple[float, float, float, float] | None:
-        """Return share of waiting, samples per second, peak memory in GB and seconds of `samples_per_s`, once.
+        Args:
+            samples: their total number until now.
 
-        The peak is that of torch's allocations since the start of the process, 0 on a CPU.
+        Returns:
+            Samples of all ranks per second, share of waiting for data, seconds, and those before each arrival, of which
+            all ranks have as many.
         """
-        last, self._last_row = self._last_row, None
-        peak = torch.cuda.max_memory_allocated(self._device) / _GB if self._device.type == "cuda" else 0.0
-        return None if last is None else (last[0], last[1], peak, last[2])
+        seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
+        measured = (samples - self._samples) / seconds, self._waited_s / seconds, seconds
+        arrivals, self._arrivals = self._arrivals, []
+        self.start(samples)
+        if not self._on_gpu:
+            return *measured, [end - left for left, end in arrivals]
+        for _, end in arrivals[-1:]:
+            end.synchronize()  # returns at once: the loss has been read, which the GPU computes later
+        return *measured, [left.elapsed_time(end) / 1000 for left, end in arrivals]
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event

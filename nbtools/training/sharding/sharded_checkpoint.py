@@ -5,8 +5,6 @@ checkpoints/step-000200/
   optimizer/shard-00001-…   each rank's rows of the moments, named by their place in the state
 """
 
-import json
-import math
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -30,7 +28,6 @@ Shards = dict[str, dict[str, StoredRows]]
 """Tensors that a rank writes, by folder and name."""
 MODEL, OPTIMIZER = "model", "optimizer"
 _SHARD = "shard-{}-model-00001-of-00001.safetensors"
-_NUMBERS_PER_FILE = 10**9
 
 
 def copied(
@@ -99,7 +96,7 @@ def rows_like(weight: torch.Tensor, value: torch.Tensor | StoredTensor) -> torch
 
 
 def consolidate(model: Path, target: Path) -> Claims:
-    """Write what `from_pretrained` or peft loads into the new folder `target`, from shards, file by file.
+    """Write what `from_pretrained` or peft loads into the new folder `target`, from shards, tensor by tensor.
 
     Returns:
         Size and SHA-256 of the files of weights.
@@ -112,26 +109,10 @@ def consolidate(model: Path, target: Path) -> Claims:
     claims: Claims = {}
     for folder in {path.parent for path in model.rglob(_SHARD.format("*"))}:
         is_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
-        files: list[dict[str, StoredTensor]] = [{}]
-        size = 0
-        for name, tensor in stored_tensors(sorted(folder.glob(_SHARD.format("*")))).items():
-            count = math.prod(tensor.shape)
-            if size + count > _NUMBERS_PER_FILE and files[-1] and not is_adapter:
-                files.append({})
-                size = 0
-            files[-1][name], size = tensor, size + count
-        written = target / folder.relative_to(model)
-        places: dict[str, str] = {}
-        for number, tensors in enumerate(files, start=1):
-            file = ADAPTER_SAFE_WEIGHTS_NAME if is_adapter else SAFE_WEIGHTS_NAME
-            if len(files) > 1:
-                file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-            parts = {name: StoredRows(tensor[...]) for name, tensor in tensors.items()}
-            claims[(written / file).relative_to(target).as_posix()] = write_rows(written / file, parts)
-            places |= dict.fromkeys(tensors, file)
-        if len(files) > 1:
-            index = {"metadata": {}, "weight_map": places}
-            (written / "model.safetensors.index.json").write_text(json.dumps(index))
+        file = folder.relative_to(model) / (ADAPTER_SAFE_WEIGHTS_NAME if is_adapter else SAFE_WEIGHTS_NAME)
+        weights = stored_tensors(folder.glob(_SHARD.format("*")))
+        rows = {name: StoredRows(weights[name]) for name in sorted(weights)}
+        claims[file.as_posix()] = write_rows(target / file, rows)
     return claims
 
 

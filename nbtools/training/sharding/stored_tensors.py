@@ -6,6 +6,7 @@ the header has the place of each part in its tensor. Nothing is unpickled.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +19,20 @@ from nbtools.errors import CheckpointError
 from nbtools.rundir.atomic import sync_to_disk
 
 _INFO, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _ALIGNMENT = 8
-
-
-@dataclass(frozen=True)
-class StoredRows:
-    """Successive rows of a tensor, in the memory of the CPU."""
-
-    values: torch.Tensor
-    first: int = 0
-    """Index of the first row in the whole tensor."""
 
 
 class _Part(NamedTuple):
@@ -51,10 +44,16 @@ class _Part(NamedTuple):
 class StoredTensor:
     """A tensor in one file or several; an index, a range of rows or `...`, reads those rows only."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], parts: list[_Part]) -> None:
+    def __init__(self, name: str, type_name: str, shape: tuple[int, ...], parts: list[_Part]) -> None:
         self.name = name
         self.shape = shape
         self.parts = parts
+        self._type_name = type_name
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its numbers; KeyError for one that nbtools does not write."""
+        return _TYPES[self._type_name]
 
     def __getitem__(self, rows: Any) -> torch.Tensor:
         first, last, _ = (0, None, 1) if rows is ... else rows.indices(self.shape[0])
@@ -74,6 +73,24 @@ class StoredTensor:
         return torch.cat(read)
 
 
+@dataclass(frozen=True)
+class StoredRows:
+    """Successive rows of a tensor, in the memory of the CPU or in files."""
+
+    values: torch.Tensor | StoredTensor
+    first: int = 0
+    """Index of the first row in the whole tensor."""
+
+    @property
+    def offsets(self) -> list[int]:
+        """Indices of the first number in the whole tensor, as the header has them."""
+        return [self.first, *[0] * len(self.values.shape)][: len(self.values.shape)]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.values.shape) * self.values.dtype.itemsize
+
+
 def _opened(path: Path) -> Any:
     """Open a safetensors file; CheckpointError if it cannot be read."""
     try:
@@ -84,17 +101,18 @@ def _opened(path: Path) -> Any:
 
 def stored_tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
     """Return tensors in safetensors files, read from headers; CheckpointError if a part is missing or unreadable."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     parts: dict[str, list[_Part]] = {}
     for path in files:
         with _opened(path) as file:
             places = json.loads((file.metadata() or {}).get(_INFO, "{}"))
             for name in file.keys():  # noqa: SIM118 - it is no mapping
-                shapes[name] = tuple(file.get_slice(name).get_shape())
+                stored = file.get_slice(name)
+                kinds[name] = stored.get_dtype(), tuple(stored.get_shape())
                 first = (places.get(name, {}).get(_OFFSETS) or [0])[0]
-                parts.setdefault(name, []).append(_Part(first, (*shapes[name], 1)[0], path))
+                parts.setdefault(name, []).append(_Part(first, (*kinds[name][1], 1)[0], path))
     found = {}
-    for name, shape in shapes.items():
+    for name, (type_name, shape) in kinds.items():
         ordered = sorted(parts[name])
         rows = 0
         for part in ordered:
@@ -103,25 +121,24 @@ def stored_tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
                     f"{part.path}: {name} lacks the rows from {rows:,} on: a shard is missing, or is of another run"
                 )
             rows += part.num_rows
-        found[name] = StoredTensor(name, (rows, *shape[1:]) if shape else (), ordered)
+        found[name] = StoredTensor(name, type_name, (rows, *shape[1:]) if shape else (), ordered)
     return found
 
 
 def write_rows(path: Path, tensors: Mapping[str, StoredRows]) -> dict[str, Any]:
-    """Write parts of tensors into a file, and sync it; return its size and SHA-256 for a manifest.
+    """Write parts of tensors into a file, one after the other, and sync it; return its size and SHA-256 for a manifest.
 
-    Unlike safetensors' own function this releases the interpreter's lock: a training continues meanwhile.
+    Unlike the functions of safetensors, which torch's own writer calls, this releases the interpreter's lock while a
+    training continues, makes no copy of the whole file in memory, and hashes what it writes.
     """
     # Empty parts are left out; large elements first, so that all are aligned.
-    kept = {name: part for name, part in tensors.items() if part.values.numel()}
-    kept = dict(sorted(kept.items(), key=lambda item: -item[1].values.element_size()))
-    places = {
-        name: {_OFFSETS: [part.first, *[0] * part.values.ndim][: part.values.ndim]} for name, part in kept.items()
-    }
+    kept = {name: part for name, part in tensors.items() if part.num_bytes}
+    kept = dict(sorted(kept.items(), key=lambda item: -item[1].values.dtype.itemsize))
+    places = {name: {_OFFSETS: part.offsets} for name, part in kept.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "DCP_VERSION": "1.0", _INFO: json.dumps(places)}}
     end = 0
     for name, part in kept.items():
-        begin, end = end, end + part.values.nbytes
+        begin, end = end, end + part.num_bytes
         header[name] = {"dtype": _NAMES[part.values.dtype], "shape": [*part.values.shape], "data_offsets": [begin, end]}
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % _ALIGNMENT)
@@ -137,4 +154,4 @@ def write_rows(path: Path, tensors: Mapping[str, StoredRows]) -> dict[str, Any]:
 def _pieces(header: bytes, tensors: Mapping[str, StoredRows]) -> Iterator[Any]:
     yield header
     for part in tensors.values():
-        yield part.values.contiguous().flatten().view(torch.uint8).numpy()
+        yield part.values[...].contiguous().flatten().view(torch.uint8).numpy()

@@ -7,18 +7,17 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import heapq
 import json
 import os
+import sqlite3
 import tempfile
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,15 @@ from nbtools.rundir.json_files import read_json, write_json
 
 _MOST_WORDS = 2**18
 """Words that are counted in memory, which takes about 40 MB."""
-_MOST_RUNS = 64
+_COUNTED_ON_DISK = """
+    PRAGMA journal_mode = OFF;
+    PRAGMA cache_size = -16384;
+    CREATE TABLE counts (word BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID;
+    BEGIN;
+"""
+"""A database that is thrown away, with 16 MB of it in memory."""
+_ADD = "INSERT INTO counts VALUES (?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count"
+_MOST_COMMON = "SELECT word FROM counts ORDER BY count DESC, word LIMIT ?"
 
 _SAY_EVERY_S = 10.0
 _COUNTS, _DIGEST = "counts.json", "data.json"
@@ -148,20 +155,16 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def raw(self, selected_N: Selection) -> Iterator[bytes]:
-        """Yield the selected documents in their order, as UTF-8."""
+    def texts(self, selected_N: Selection) -> Iterator[str]:
+        """Yield the selected documents in their order."""
         self._file.flush()
         with os.fdopen(os.dup(self._file.fileno()), "rb") as file:
             file.seek(0)
             for size, is_selected in zip(self._sizes_N, selected_N, strict=True):
                 if is_selected:
-                    yield file.read(size)
+                    yield file.read(size).decode("utf-8", "surrogatepass")
                 else:
                     file.seek(size, os.SEEK_CUR)
-
-    def texts(self, selected_N: Selection) -> Iterator[str]:
-        """Yield the selected documents in their order."""
-        return (data.decode("utf-8", "surrogatepass") for data in self.raw(selected_N))
 
     @functools.cached_property
     def parts_N(self) -> npt.NDArray[np.int8]:
@@ -187,58 +190,41 @@ class Spool:
 
 
 class WordCounts:
-    """Exact counts of any number of different words.
-
-    Counts beyond a limit in memory go to disk in sorted runs, which are merged at the end.
-    """
+    """Exact counts of any number of different words: in memory, and beyond a limit in a database on disk."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        """Count in memory, and in a file without a name in `folder`."""
         self._counts: Counter[str] = Counter()
-        self._runs: list[IO[bytes]] = []
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            # No other process opens it, and some file systems have no locks.
+            self._on_disk = sqlite3.connect(f"{Path(file.name).as_uri()}?nolock=1", uri=True, isolation_level=None)
+            self._on_disk.executescript(_COUNTED_ON_DISK)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for run in self._runs:
-            run.close()
+        self._on_disk.close()
 
     def add(self, words: Iterable[str]) -> None:
         """Add words to the counts."""
         self._counts.update(words)
         if len(self._counts) > _MOST_WORDS:
-            self._runs.append(self._written(sorted(self._counts.items())))
-            self._counts.clear()
-            if len(self._runs) == _MOST_RUNS:  # each is an open file
-                merged = self._written(self._merged())
-                self.__exit__()
-                self._runs = [merged]
+            self._move_to_disk()
 
     def most_common(self, num_words: int) -> list[str]:
         """Return the most frequent words; words of equal frequency are sorted."""
-        ranked = heapq.nsmallest(num_words, ((-count, word) for word, count in self._merged()))
-        return [word for _, word in ranked]
+        self._move_to_disk()
+        found = self._on_disk.execute(_MOST_COMMON, (num_words,))
+        return [word.decode("utf-8", "surrogatepass") for (word,) in found]
 
-    def _merged(self) -> Iterator[tuple[str, int]]:
-        if not self._runs:
-            yield from self._counts.items()
-            return
-        merged = heapq.merge(*map(_read, self._runs), sorted(self._counts.items()))
-        for word, group in groupby(merged, key=lambda item: item[0]):
-            yield word, sum(count for _, count in group)
-
-    def _written(self, items: Iterable[tuple[str, int]]) -> IO[bytes]:
-        file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `__exit__`
-        file.writelines(f"{word}\t{count}\n".encode("utf-8", "surrogatepass") for word, count in items)
-        return file
-
-
-def _read(file: IO[bytes]) -> Iterator[tuple[str, int]]:
-    file.seek(0)
-    for line in file:
-        word, count = line.decode("utf-8", "surrogatepass").split("\t")
-        yield word, int(count)
+    def _move_to_disk(self) -> None:
+        encoded = ((word.encode("utf-8", "surrogatepass"), count) for word, count in sorted(self._counts.items()))
+        try:
+            self._on_disk.executemany(_ADD, encoded)
+        except sqlite3.OperationalError as error:  # such as a full disk
+            raise OSError(str(error)) from error
+        self._counts.clear()
 
 
 def rows_of(flat: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

@@ -84,19 +84,30 @@ def train_tokenizer(
     )
 
 
-def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer, and set its mask token by known names; ConfigError if there is none, or no end of text."""
+def load_tokenizer(
+    model_name: str, *, trust_remote_code: bool = False, option: str = "model_name"
+) -> PreTrainedTokenizerBase:
+    """Load a tokenizer, and set its mask token by known names.
+
+    Raises:
+        ConfigError: there is none, or it has no token that ends a text; the message names the `option`.
+    """
     try:
         is_known = bool(_HUB_ID.fullmatch(model_name)) or Path(model_name).is_dir()
     except (OSError, ValueError):  # too long for a path, or with NUL
         is_known = False
     if not is_known:
-        raise ConfigError(f"tokenizer of {shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
-    tokenizer = _from_pretrained(model_name, trust_remote_code=trust_remote_code)
-    if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
+        raise ConfigError(f"{option}={shown(model_name)}: neither a folder nor a hub id such as OWNER/NAME")
+    tokenizer: PreTrainedTokenizerBase
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer has no token that ends a text; choose another model"
-        )
+            f"{option}={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
+            "give a folder written by save_pretrained, or a hub id"
+        ) from error
+    if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
+        raise ConfigError(f"{option}={model_name!r}: its tokenizer has no token that ends a text; choose another model")
     if tokenizer.mask_token_id is None:
         known = tokenizer.get_vocab()
         name = next((name for name in _MASK_TOKENS if name in known), None)
@@ -106,25 +117,12 @@ def load_tokenizer(model_name: str, *, trust_remote_code: bool = False) -> PreTr
 
 
 def masking_tokenizer(model_name: str) -> PreTrainedTokenizerBase:
-    """Load a masked language model's tokenizer; ConfigError if there is none, no mask, separator or fast version."""
-    tokenizer = _from_pretrained(model_name, trust_remote_code=False)
+    """Load a masked language model's tokenizer, as `load_tokenizer`; ConfigError also if it has no mask, or is slow."""
+    tokenizer = load_tokenizer(model_name)
     if tokenizer.mask_token_id is None:
         raise ConfigError(f"model_name={model_name!r}: its tokenizer has no mask token; choose a masked language model")
-    if not tokenizer.is_fast or (tokenizer.sep_token_id is None and tokenizer.eos_token_id is None):
-        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version and a separator token")
-    return tokenizer
-
-
-def _from_pretrained(model_name: str, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            model_name, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"model_name={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
-            "give a folder written by save_pretrained, or a hub id"
-        ) from error
+    if not tokenizer.is_fast:
+        raise ConfigError(f"model_name={model_name!r}: its tokenizer must have a fast version")
     return tokenizer
 
 
@@ -144,7 +142,7 @@ def template_of(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tu
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corpus.SpecialTokens = "text") -> Encode:
-    """Return a function from text to ids; for characters a table, with the tokenizer's result.
+    """Return a function from one text to ids; for characters a table, with the tokenizer's result.
 
     A vocabulary built here has no special token that a text can hold.
     """
@@ -158,9 +156,6 @@ def encoder(tokenizer: PreTrainedTokenizerBase, level: str, special_tokens: corp
     if level == "words":  # corpus.words, as in the form's counts
         ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
         return lambda text: [ids.get(word, unknown) for word in corpus.words(text)]
-    if special_tokens == "text" and has_backend(tokenizer):
-        backend = SpecialTokens(tokenizer).text_backend()
-        return lambda text: backend.encode(text, add_special_tokens=False).ids
     options = {"split_special_tokens": True} if special_tokens == "text" else {}
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"]
 

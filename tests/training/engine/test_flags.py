@@ -27,26 +27,14 @@ def test_no_flags_or_the_script_s_own_values_override_nothing(given: str) -> Non
     assert (flags.config, flags.overridden, flags.resume_from) == (CONFIG, (), None)
 
 
-@pytest.mark.parametrize("given", ["--batch-size=8", "--batch_size=8", "--batch-size 8", "--batch_size 8"])
-def test_dashes_and_underscores_are_the_same(given: str) -> None:
-    flags = parse(CONFIG, given.split())
-    assert (flags.config, flags.overridden) == (CONFIG.replace(batch_size=8), ("batch_size",))
-
-
 @pytest.mark.promise("guide-A18")
-@pytest.mark.parametrize("field", MLMPretrainingConfig.model_fields)
-def test_every_field_of_the_config_is_a_flag(field: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_every_field_with_its_meaning_and_unit(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parse(CONFIG, ["--help"])
-    assert ended.value.code == 0
-    assert f"--{field.replace('_', '-')}" in capsys.readouterr().out
-
-
-def test_help_says_meaning_unit_and_the_checkpoint_to_resume_from(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
         parse(CONFIG, ["--help"], prog="mlm_tiny.py")
+    assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "usage: mlm_tiny.py" in text
+    assert all(f"--{field.replace('_', '-')}" in text for field in MLMPretrainingConfig.model_fields)
     assert "Sequences per process and forward pass. [sequences per process] (default: 4)" in text
     assert "--resume-from PATH" in text
 
@@ -84,72 +72,93 @@ def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
 
 
 OCC = TextClassificationConfig(dataset="a.csv", max_steps=2000)
+IN_16_BITS = CONFIG.replace(precision="bf16")
+IN_32_BITS = CONFIG.replace(precision="fp32")
 
 
-@pytest.mark.promise("guide-O2", "guide-O3")
+@pytest.mark.promise("guide-O2", "guide-O3", "guide-L7")
 @pytest.mark.parametrize(
-    ("given", "field", "value"),
+    ("config", "field", "value", "spellings"),
     [
-        ("--input-col occ", "text_col", "occ"),
-        ("--language-col lang", "lang_col", "lang"),
-        ("--share-val 0.2", "validation_share", 0.2),
-        ("--save-interval 5000", "checkpoint_every", 5000),
-        ("--warmup-steps 1000", "warmup_ratio", 0.5),
-        ("--warmup_steps=0", "warmup_ratio", 0.0),
-        ("--warmup-steps 1k --max-steps 4000", "warmup_ratio", 0.25),
-        ("--drop-bad-labels", "skip_unlabelled", True),
-        ("--drop-bad-labels true", "skip_unlabelled", True),
-        ("--log-wandb", "report_to", "wandb"),
-        ("--max-len 128", "sequence_length", 128),
-        ("--val-data a.csv b.csv", "val_data", ("a.csv", "b.csv")),
-        ("--validation_file=a.csv", "val_data", ("a.csv",)),
-        ("--train_file b.csv --do_train --do_eval", "dataset", "b.csv"),
-        ("--num_train_epochs 3.0", "epochs", 3),
-        ("--model_name_or_path m", "model_name", "m"),
-        ("--lr_scheduler_type cosine", "lr_schedule", "cosine"),
-        ("--label-separator ;", "label_separator", ";"),
-        ("--label_separator=", "label_separator", ""),
-        ("--missing-labels NA ?", "missing_labels", ("NA", "?")),
+        (CONFIG, "batch_size", 8, ["--batch-size=8", "--batch_size=8", "--batch-size 8", "--batch_size 8"]),
+        (CONFIG, "sequence_length", 128, ["--block_size 128"]),
+        (CONFIG, "deterministic", True, ["--deterministic", "--deterministic true", "--deterministic=True"]),
+        (
+            CONFIG.replace(deterministic=True),
+            *("deterministic", False, ["--no-deterministic", "--no_deterministic", "--deterministic false"]),
+        ),
+        (CONFIG, "max_steps", 500_000, ["--max_steps=500k", "--max-steps 500k", "--max-steps 0.5M"]),
+        (CONFIG, "max_steps", 5_000_000, ["--max-steps 5M", "--max-steps 5000000"]),
+        (CONFIG.replace(max_steps=5), "max_steps", None, ["--max-steps None"]),
+        (CONFIG, "dataset", "my_data/a-b.txt", ["--dataset=my_data/a-b.txt"]),
+        (IN_16_BITS, "precision", "fp16", ["--fp16", "--fp16 true", "--fp16=1", "--mixed-precision=fp16"]),
+        (IN_32_BITS, "precision", "bf16", ["--bf16", "--mixed_precision bf16"]),
+        (IN_16_BITS, "precision", "fp32", ["--no_fp16", "--no-fp16", "--fp16 false", "--mixed_precision no"]),
+        (OCC, "text_col", "occ", ["--input-col occ"]),
+        (OCC, "lang_col", "lang", ["--language-col lang"]),
+        (OCC, "validation_share", 0.2, ["--share-val 0.2"]),
+        (OCC, "checkpoint_every", 5000, ["--save-interval 5000"]),
+        (OCC, "warmup_ratio", 0.5, ["--warmup-steps 1000"]),
+        (OCC, "warmup_ratio", 0.0, ["--warmup_steps=0"]),
+        (OCC, "warmup_ratio", 0.25, ["--warmup-steps 1k --max-steps 4000"]),
+        (OCC, "skip_unlabelled", True, ["--drop-bad-labels", "--drop-bad-labels true"]),
+        (OCC, "report_to", "wandb", ["--log-wandb"]),
+        (OCC, "sequence_length", 128, ["--max-len 128"]),
+        (OCC, "val_data", ("a.csv", "b.csv"), ["--val-data a.csv b.csv"]),
+        (OCC, "val_data", ("a.csv",), ["--validation_file=a.csv"]),
+        (OCC, "dataset", "b.csv", ["--train_file b.csv --do_train --do_eval"]),
+        (OCC, "epochs", 3, ["--num_train_epochs 3.0"]),
+        (OCC, "model_name", "m", ["--model_name_or_path m"]),
+        (OCC, "lr_schedule", "cosine", ["--lr_scheduler_type cosine"]),
+        (OCC, "label_separator", ";", ["--label-separator ;"]),
+        (OCC, "label_separator", "", ["--label_separator="]),
+        (OCC, "missing_labels", ("NA", "?"), ["--missing-labels NA ?"]),
     ],
 )
-def test_flags_of_occcanine_and_of_hugging_face_set_their_field(given: str, field: str, value: object) -> None:
-    assert getattr(parse(OCC, given.split()).config, field) == value
-
-
-@pytest.mark.promise("guide-O2", "guide-O3")
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("--language en", "language: has no field: a column of the data"),
-        ("--block-size 5", "block_size: has no field: it is 5 for HISCO"),
-        ("--freeze-encoder", "freeze_encoder: has no field: adapter='lora'"),
-        ("--only-encoder", "only_encoder: has no field"),
-        ("--use-within-block-sep", "use_within_block_sep: has no field"),
-        (
-            "--initial-checkpoint last.bin",
-            "initial_checkpoint: is no value of the config: give it to the script as --res",
-        ),
-        ("--wandb-project-name x", "the variable WANDB_PROJECT"),
-        ("--num-transformations 3", "num_transformations: has no field"),
-        (
-            "--epochs 5 --warmup-steps 100",
-            "--warmup-steps 100: means warmup_ratio x max_steps, and max_steps is not given",
-        ),
-        ("--warmup-steps few", "--warmup-steps few: is no whole number"),
-        ("--dataset_name imdb", "hf/OWNER/NAME"),
-        ("--eval_strategy epoch", "eval_every and checkpoint_every count steps"),
-    ],
-)
-def test_a_flag_of_another_program_without_a_field_is_refused_with_the_reason(
-    given: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_a_flag_in_any_spelling_sets_its_field(
+    config: TrainConfig, field: str, value: object, spellings: list[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        parse(OCC, given.split())
+    for given in spellings:
+        flags = parse(config, [*given.split(), "--lr", "0.5"])
+        assert (getattr(flags.config, field), flags.config.learning_rate) == (value, 0.5), given
+        assert {field, "learning_rate"} - {*flags.overridden} <= {"warmup_ratio"}, given
+
+
+@pytest.mark.promise("guide-O2", "guide-O3")
+@pytest.mark.parametrize(
+    ("config", "given", "said"),
+    [
+        (OCC, "--language en", "language: has no field: a column of the data"),
+        (OCC, "--block-size 5", "block_size: has no field: it is 5 for HISCO"),
+        (OCC, "--freeze-encoder", "freeze_encoder: has no field: adapter='lora'"),
+        (OCC, "--only-encoder", "only_encoder: has no field"),
+        (OCC, "--use-within-block-sep", "use_within_block_sep: has no field"),
+        (OCC, "--initial-checkpoint a", "initial_checkpoint: is no value of the config: give it to the script as"),
+        (OCC, "--wandb-project-name x", "the variable WANDB_PROJECT"),
+        (OCC, "--num-transformations 3", "num_transformations: has no field"),
+        (OCC, "--epochs 5 --warmup-steps 100", "--warmup-steps 100: means warmup_ratio x max_steps, and max_steps is"),
+        (OCC, "--warmup-steps few", "--warmup-steps few: is no whole number"),
+        (OCC, "--dataset_name imdb", "hf/OWNER/NAME"),
+        (OCC, "--eval_strategy epoch", "eval_every and checkpoint_every count steps"),
+        (CONFIG, "--learning-rate -1", "learning_rate=-1.0: must be > 0"),
+        (CONFIG, "--batch-size many", "batch-size"),
+        (CONFIG, "--nonsense 3", "--nonsense"),
+        (CONFIG, "--hidden-size 7", "multiple of 2 x num_heads"),
+        (CONFIG, "--dataset", "--dataset"),
+        (CONFIG, "--batch-size --lr 1", "batch-size"),
+        (CONFIG, "--max-steps 5X", "max-steps"),
+        (CONFIG, "--fp16 --precision no-such", "precision"),
+        (CONFIG, "stray", "stray"),
+        (TrainConfig(), "--tf_n_embd 64", "toy.py: error: tf_n_embd means hidden_size, which TrainConfig does not"),
+    ],
+)
+def test_a_wrong_flag_ends_with_code_2_and_says_why(
+    config: TrainConfig, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(config, given.split(), prog="toy.py")
+    assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_block_size_is_the_length_of_sequences_where_codes_have_no_blocks() -> None:
-    assert parse(CONFIG, ["--block_size", "128"]).config.sequence_length == 128
 
 
 @pytest.mark.promise("guide-O4")
@@ -159,38 +168,6 @@ def test_what_old_launchers_pass_is_ignored_with_a_note(rank: str, switch: str) 
     flags = parse(CONFIG, [*rank.split(), *switch.split(), "--batch-size", "8"])
     assert flags.config == CONFIG.replace(batch_size=8)
     assert ["ignored" in note for note in flags.notes] == [True] * (bool(rank) + bool(switch))
-
-
-@pytest.mark.promise("guide-L7")
-@pytest.mark.parametrize(
-    ("precision", "words"),
-    [
-        ("fp16", ("--fp16", "--fp16 true", "--fp16=1", "--mixed-precision=fp16")),
-        ("bf16", ("--bf16", "--mixed_precision bf16")),
-        ("fp32", ("--no_fp16", "--no-fp16", "--fp16 false", "--mixed_precision no", "--precision fp32")),
-    ],
-)
-def test_older_words_for_a_precision(precision: str, words: tuple[str, ...]) -> None:
-    started = CONFIG.replace(precision="bf16" if precision != "bf16" else "fp32")
-    for given in words:
-        flags = parse(started, [*given.split(), "--lr", "0.5"])
-        assert (flags.config.precision, flags.config.learning_rate) == (precision, 0.5), given
-
-
-@pytest.mark.parametrize(("given", "number"), [("500k", 500_000), ("5M", 5_000_000), ("0.5G", 500_000_000), ("7", 7)])
-@pytest.mark.parametrize("joined", [True, False])
-def test_counts_take_units(given: str, number: int, joined: bool) -> None:
-    flags = parse(CONFIG, [f"--max_steps={given}"] if joined else ["--max-steps", given])
-    assert flags.config.max_steps == number
-
-
-def test_a_name_that_stands_for_a_field_of_another_recipe_says_what_there_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(TrainConfig(), ["--tf_n_embd", "64"], prog="toy.py")
-    assert ended.value.code == 2
-    assert "toy.py: error: tf_n_embd means hidden_size, which TrainConfig does not have" in capsys.readouterr().err
 
 
 # --- what accelerate says through the environment ---------------------------------------------------
@@ -270,46 +247,10 @@ def test_accelerate_s_cpu_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not launchers.wants_cpu({"ACCELERATE_USE_CPU": "False"})
 
 
-@pytest.mark.parametrize("given", ["--{}", "--{} true", "--{}=True", "--no-{}", "--no_{}", "--{} false"])
-def test_truth_values_take_words_too(given: str) -> None:
-    expected = "no" not in given and "false" not in given
-    flags = parse(CONFIG.replace(deterministic=not expected), given.format("deterministic").split())
-    assert flags.config.deterministic is expected
-
-
-def test_none_and_paths_with_underscores_and_dashes_arrive_unchanged() -> None:
-    flags = parse(CONFIG.replace(max_steps=5), ["--max-steps", "None", "--dataset=my_data/a-b.txt"])
-    assert flags.config.max_steps is None
-    assert flags.config.dataset == "my_data/a-b.txt"
-
-
 def test_resume_from_is_a_path_and_no_override() -> None:
     flags = parse(CONFIG, ["--resume_from", "runs/x/checkpoints/step-000200"])
     assert flags.resume_from == Path("runs/x/checkpoints/step-000200")
     assert flags.overridden == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("--learning-rate -1", "learning_rate=-1.0: must be > 0"),
-        ("--batch-size many", "batch-size"),
-        ("--nonsense 3", "--nonsense"),
-        ("--hidden-size 7", "multiple of 2 x num_heads"),
-        ("--dataset", "--dataset"),
-        ("--batch-size --lr 1", "batch-size"),
-        ("--max-steps 5X", "max-steps"),
-        ("--fp16 --precision no-such", "precision"),
-        ("stray", "stray"),
-    ],
-)
-def test_a_wrong_flag_ends_with_code_2_and_names_itself(
-    given: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(CONFIG, given.split())
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 # --- a run that was recorded before a field existed ---

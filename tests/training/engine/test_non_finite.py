@@ -1,9 +1,10 @@
 """Non-finite gradients and weights: a step is skipped on all ranks alike, counted, and no checkpoint loses its use."""
 
 import functools
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +18,11 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.run import Run
-from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.tally import Tally
 
-from trainings import TINY, ByHand, by_hand, rows, train_here, write_inputs
+from trainings import TINY, ByHand, rows, write_inputs
 
 
 @pytest.fixture(params=RECIPES)
@@ -30,17 +30,6 @@ def key(request: pytest.FixtureRequest, cpu_project: Project) -> str:
     """Each recipe, with its data in the project."""
     write_inputs(request.param, cpu_project)
     return str(request.param)
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
 
 
 def tiny(key: str, **changes: Any) -> TrainConfig:
@@ -94,12 +83,11 @@ def assert_finite(files: RunDir) -> None:
 def test_one_non_finite_gradient_costs_its_step_only(
     key: str, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """20 trials, at a random step, in fp32 and bf16; NaN and both infinities."""
+    """NaN and both infinities, in fp32 and bf16, each at another step."""
     last = TINY[key]["max_steps"]
-    for trial in range(20):
-        draw = random.Random(trial)
-        place, value = draw.randint(1, last), draw.choice([math.nan, math.inf, -math.inf])
-        config = tiny(key, precision=draw.choice(["fp32", "bf16"]), seed=trial, eval_every=last, checkpoint_every=last)
+    for trial, (precision, value) in enumerate(itertools.product(["fp32", "bf16"], [math.nan, math.inf, -math.inf])):
+        place = 1 + (trial * 5) % last
+        config = tiny(key, precision=precision, seed=trial, eval_every=last, checkpoint_every=last)
         with monkeypatch.context() as patch:
             kept = break_gradients(patch, lambda count, place=place: count == place, value)  # type: ignore[misc]
             files = trained(config)
@@ -108,10 +96,6 @@ def test_one_non_finite_gradient_costs_its_step_only(
         assert made[-1]["step"] == last
         assert made[-1]["train/skipped_steps"] == 1
         assert_finite(files)
-
-
-def test_healthy_run_writes_no_count(key: str, trained: Callable[..., RunDir]) -> None:
-    assert not [row for row in rows(trained(tiny(key))) if "train/skipped_steps" in row]
 
 
 @pytest.mark.promise("safety-non-finite")
@@ -247,16 +231,3 @@ def test_infinite_loss_with_finite_gradients_is_a_step_like_any_other(
     assert "train/skipped_steps" not in rows(files)[-1]
     one, other = (checkpoints_in(each.checkpoints)[-1].manifest["files"] for each in (straight, files))
     assert one["model/model.safetensors"] == other["model/model.safetensors"]
-
-
-def test_finished_record_names_the_cause(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_inputs("llm_gan", cpu_project)
-    break_gradients(monkeypatch, lambda count: True)
-    with pytest.raises(SystemExit, match="DivergedError"):
-        trained(tiny("llm_gan", max_skipped_steps=2))
-    record = read_json(RunDir(run_folders(cpu_project.runs)[0]).finished)
-    assert record is not None
-    assert record["why"] == "failed"
-    assert "learning_rate" in str(record["failure"])

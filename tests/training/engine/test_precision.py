@@ -26,24 +26,16 @@ def test_the_slowdown_is_a_measured_ratio(name: str) -> None:
 
 
 @pytest.mark.promise("guide-L8", "guide-A6")
-def test_a_slower_precision_is_told_with_its_figure_and_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "slowdown", lambda device, name: 8.96)
-    text = warning(CPU, "bf16")
-    assert text.startswith("warning: bf16 is 9.0 times slower than fp32 on this CPU") and "--precision fp32" in text
-
-
-@pytest.mark.parametrize("name", ["fp32", "tf32"])
-def test_a_faster_precision_and_fp32_say_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(precision, "slowdown", lambda device, name: 0.5)
-    assert warning(CPU, "bf16") == ""
-    monkeypatch.setattr(precision, "slowdown", lambda device, name: 99.0)
-    assert warning(CPU, name) == ""
-
-
-def test_the_measurement_tells_an_emulated_product_from_a_native_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {"bf16": 1e9, "fp32": 9e9}
-    monkeypatch.setattr(precision, "matmul_rate", lambda device, name: rates[name])
-    assert slowdown(CPU, "bf16") == pytest.approx(9)
+@pytest.mark.parametrize(
+    ("name", "rate", "said"), [("bf16", 1e9, True), ("bf16", 20e9, False), ("fp32", 1e9, False), ("tf32", 1e9, False)]
+)
+def test_a_slower_precision_is_told_with_its_figure_and_the_alternative(
+    monkeypatch: pytest.MonkeyPatch, name: str, rate: float, said: bool
+) -> None:
+    monkeypatch.setattr(precision, "matmul_rate", lambda device, asked: 9e9 if asked == "fp32" else rate)
+    text = warning(CPU, name)
+    assert text.startswith("warning: bf16 is 9.0 times slower than fp32 on this CPU") is said
+    assert ("--precision fp32" in text) is bool(text) is said
 
 
 def test_the_rate_is_that_of_this_machine_and_draws_no_random_numbers() -> None:

@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,14 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.script import write_script
 from nbtools.training.engine import worker as engine
 from nbtools.training.outputs import outputs
 from nbtools.training.outputs.outputs import Outputs, checked_save_dir
 from nbtools.training.process.signals import StopRequest
+
+from trainings import by_hand
+
+CPU = torch.device("cpu")
 
 
 def tree(folder: Path) -> set[str]:
@@ -46,6 +48,7 @@ def test_a_completed_training_leaves_its_model_its_history_and_its_picture(
     newest = checkpoints_in(files.checkpoints)[-1].path / "model"
     assert tree(files.outputs / "model") == tree(newest)
     assert {"tokenizer.json", "config.json", "model.safetensors"} <= tree(files.outputs / "model")
+    assert not any(folder.exists() for folder in (files.profile, files.wandb, files.tensorboard)), "not asked for"
     assert AutoModelForMaskedLM.from_pretrained(files.outputs / "model").num_parameters() > 1000
     assert len(AutoTokenizer.from_pretrained(files.outputs / "model")) > 10
     assert (files.outputs / "training_history.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -108,30 +111,25 @@ def test_a_value_that_is_not_finite_is_a_word_in_the_history(project: Project) -
     assert history["val_losses"] == []
 
 
-def test_large_files_are_links_to_the_checkpoint_and_small_ones_are_copies(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outputs, "_LINKED_BYTES", 10_000)
-    files = tiny_training(vocab_size=200, hidden_size=64)
-    saved, handed = (folder / "model" for folder in (checkpoints_in(files.checkpoints)[-1].path, files.outputs))
-    assert (saved / "model.safetensors").samefile(handed / "model.safetensors")
-    assert not (saved / "config.json").samefile(handed / "config.json")
-    (handed / "config.json").write_text("{}")
-    checkpoints_in(files.checkpoints)[-1].verify()
-
-
-def test_where_links_do_not_work_files_are_copied(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_links", [True, False])
+def test_large_files_are_links_to_the_checkpoint_where_that_works(
+    project: Project, monkeypatch: pytest.MonkeyPatch, has_links: bool
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(outputs, "_LINKED_BYTES", 0)
-    monkeypatch.setattr(os, "link", refuse)
-    files = tiny_training()
-    saved, handed = (folder / "model" for folder in (checkpoints_in(files.checkpoints)[-1].path, files.outputs))
-    assert not (saved / "model.safetensors").samefile(handed / "model.safetensors")
-    assert (saved / "model.safetensors").read_bytes() == (handed / "model.safetensors").read_bytes()
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    files, large = RunDir(project.runs / "x"), os.urandom(2**20)
+    saved, handed = files.checkpoint(1) / "model", files.outputs / "model"
+    saved.mkdir(parents=True)
+    (saved / "model.safetensors").write_bytes(large)
+    (saved / "config.json").write_text("{}")
+    write_json(files.checkpoint(1) / "manifest.json", {"step": 1, "time": 1.0, "metrics": {}, "files": {"x": {}}})
+    Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).place_model()
+    assert (handed / "model.safetensors").read_bytes() == large
+    assert (saved / "model.safetensors").samefile(handed / "model.safetensors") is has_links
+    assert not (saved / "config.json").samefile(handed / "config.json"), "an edited one changes no checkpoint"
 
 
 def test_a_picture_that_cannot_be_drawn_is_a_warning_and_no_failure(
@@ -184,8 +182,7 @@ def test_a_training_without_a_checkpoint_hands_over_no_model(
 ) -> None:
     files = RunDir.create(project.runs, "x")
     files.lock.touch()
-    made = Outputs(files, MLMPretrainingConfig(), project.root, torch.device("cpu"), print)
-    made.hand_over(draws=False)
+    Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).hand_over(draws=False)
     assert "no checkpoint was saved" in capsys.readouterr().out
     assert tree(files.outputs) == {"training_history.json"}
 
@@ -215,16 +212,6 @@ def test_save_dir_gets_the_same_and_a_later_training_replaces_only_its_own(
     assert (folder / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_with_somebody_s_model_is_refused_before_the_first_step(
-    tiny_training: Callable[..., RunDir], project: Project
-) -> None:
-    (project.root / "out" / "model").mkdir(parents=True)
-    (project.root / "out" / "model" / "config.json").write_text("theirs")
-    with pytest.raises(SystemExit, match=r"save_dir='out': holds model, which nbtools did not write"):
-        tiny_training(save_dir="out")
-    assert (project.root / "out" / "model" / "config.json").read_text() == "theirs"
-
-
 @pytest.mark.parametrize("name", ["file/below", "file", "\0", "x" * 300])
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(project: Project, name: str) -> None:
     (project.root / "file").write_text("")
@@ -232,36 +219,29 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(projec
         checked_save_dir(name, project.root)
 
 
-def test_a_refused_save_dir_ends_the_run_as_failed_with_its_reason(
+def test_a_folder_with_another_s_model_ends_the_run_before_its_first_step(
     tiny_training: Callable[..., RunDir], project: Project
 ) -> None:
-    (project.root / "file").write_text("")
+    (project.root / "out" / "model").mkdir(parents=True)
+    (project.root / "out" / "model" / "config.json").write_text("theirs")
     files = RunDir.create(project.runs, "mlm")
-    with pytest.raises(SystemExit, match="save_dir='file'"):
-        tiny_training(files=files, save_dir="file")
+    with pytest.raises(SystemExit, match=r"save_dir='out': holds model, which nbtools did not write"):
+        tiny_training(files=files, save_dir="out")
+    assert (project.root / "out" / "model" / "config.json").read_text() == "theirs"
     ended = read_json(files.finished) or {}
     assert (ended["why"], ended["step"]) == ("failed", 0)
-    assert "save_dir='file'" in ended["failure"]["message"]
+    assert "save_dir='out'" in ended["failure"]["message"]
     assert not files.outputs.exists()
 
 
-def test_a_hostile_record_leads_to_no_file_outside_its_folder(
-    tiny_training: Callable[..., RunDir], project: Project
-) -> None:
-    folder = project.root / "out"
-    folder.mkdir()
-    (project.root / "precious").write_text("mine")
-    names = ["../precious", str(project.root / "precious"), 7, None]
-    (folder / outputs.RECORD).write_text(json.dumps({"files": names}))
-    tiny_training(save_dir="out")
-    assert (project.root / "precious").read_text() == "mine"
+MINE = hashlib.sha256(b"mine").hexdigest()
 
 
 @pytest.mark.promise("safety-save-dir")
-@pytest.mark.parametrize("digest", [None, "0" * 64, "right"])
-@pytest.mark.parametrize("name", ["mine.txt", "linked/mine.txt", "model/mine.txt", "a link"])
+@pytest.mark.parametrize("digests", [["0" * 64], [MINE], None])
+@pytest.mark.parametrize("name", ["mine.txt", "linked/mine.txt", "model/mine.txt", "a link", "../source/mine.txt", "/"])
 def test_a_planted_record_deletes_only_what_has_its_digest_and_no_link_before_it(
-    project: Project, name: str, digest: str | None
+    project: Project, name: str, digests: list[str] | None
 ) -> None:
     source, target, elsewhere = project.root / "source", project.root / "out", project.root / "elsewhere"
     for folder in (source, target / "model", elsewhere):
@@ -269,15 +249,15 @@ def test_a_planted_record_deletes_only_what_has_its_digest_and_no_link_before_it
     (source / "training_history.json").write_text("{}")
     (elsewhere / "mine.txt").write_text("mine")
     (target / "linked").symlink_to(elsewhere)
+    name = str(elsewhere / "mine.txt") if name == "/" else name
     if name == "a link":
         (target / name).symlink_to(elsewhere / "mine.txt")
     elif not name.startswith("linked"):
         (target / name).write_text("mine")
-    claim = hashlib.sha256(b"mine").hexdigest() if digest == "right" else digest
-    write_json(target / outputs.RECORD, {"files": [name] if claim is None else {name: [claim]}})
+    write_json(target / outputs.RECORD, {"files": {name: digests}})
     before = tree(project.root)
     outputs._copy(source, target, "run")
-    gone = {f"out/{name}"} if digest == "right" and name in ("mine.txt", "model/mine.txt") else set()
+    gone = {f"out/{name}"} if digests == [MINE] and name in ("mine.txt", "model/mine.txt") else set()
     assert before - tree(project.root) == gone
 
 
@@ -294,7 +274,7 @@ def test_outputs_are_not_written_through_a_linked_folder(
     write_json(files.checkpoint(1) / "manifest.json", {"step": 1, "time": 1.0, "metrics": {}, "files": {}})
     (project.root / "home" / "config.json").write_text("mine")
     (project.root / "home" / "mine.txt").write_text("mine")
-    write_json(project.root / "out" / outputs.RECORD, {"files": ["model/config.json"]})
+    write_json(project.root / "out" / outputs.RECORD, {"files": {"model/config.json": [MINE]}})
     before = {path: path.read_bytes() for path in (project.root / "home").iterdir()}
     if (linked := project.root / folder).exists():
         linked.rename(project.root / "moved away")
@@ -305,8 +285,7 @@ def test_outputs_are_not_written_through_a_linked_folder(
         with pytest.raises(OSError, match="does not replace files of others"):
             outputs._copy(files.outputs, project.root / "out", "run")
     else:
-        config = MLMPretrainingConfig()
-        Outputs(files, config, project.root, torch.device("cpu"), print).place_model()
+        Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).place_model()
         assert "is a link, which nbtools does not follow" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in (project.root / "home").iterdir()} == before
 
@@ -326,26 +305,13 @@ def test_a_file_that_was_changed_since_is_not_replaced(project: Project) -> None
     assert (target / "training_history.json").read_text() == "edited"
 
 
-@pytest.mark.slow
 def test_two_ranks_write_one_save_dir_and_a_refusal_ends_both(texts: Project, tiny_config: Any) -> None:
-    config = tiny_config(save_dir="out", report_to="tensorboard", profile_steps=1, max_steps=8)
-    write_script(config, "mlm_two", project=texts)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [*torchrun, "scripts/mlm_two.py"]
-    log = texts.root / "log.txt"
-
-    def code(*more: str) -> int:
-        with log.open("wb") as file:
-            return subprocess.run(
-                [*words, *more], cwd=texts.root, stdout=file, stderr=file, timeout=250, check=False
-            ).returncode
-
-    assert code() == 0, log.read_text()[-3000:]
-    (folder,) = texts.runs.glob("*_mlm_two")
-    files = RunDir(folder)
+    config = tiny_config(save_dir="out", report_to="tensorboard", profile_steps=1, max_steps=6)
+    (texts.root / "file").touch()
+    with by_hand(texts) as start:
+        files = start.forked(config).files
+        codes, said = start.ended(start.script, "--save-path", "file")
     assert tree(texts.root / "out") == tree(files.outputs) | {outputs.RECORD}
     assert len(list(files.tensorboard.iterdir())) == 1
     assert tree(files.profile) == {"trace.json", "table.txt"}
-    (texts.root / "file").touch()
-    assert code("--save-path", "file") != 0
-    assert "save_dir='file': cannot be written" in log.read_text()
+    assert codes == [1, 1] and said.count("save_dir='file': cannot be written") == 2

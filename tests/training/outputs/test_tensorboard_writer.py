@@ -55,21 +55,20 @@ def test_a_missing_package_is_a_clear_error_before_the_first_step(
     assert (read_json(files.finished) or {})["step"] == 0
 
 
-def test_events_that_cannot_be_written_cost_a_warning_and_no_training(tmp_path: Path) -> None:
-    (tmp_path / "tensorboard").write_text("in the way")
-    said: list[str] = []
-    events = Events(tmp_path / "tensorboard", said.append)
-    events.write(1, {"train/loss": 2.0})
-    events.write(2, {"train/loss": 1.0})
-    events.close()
-    assert len(said) == 1
-    assert said[0].startswith("TensorBoard events are no longer written: ")
+def test_events_that_cannot_be_written_cost_a_warning_and_no_training(
+    tiny_training: Callable[..., RunDir], project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = RunDir.create(project.runs, "mlm")
+    files.tensorboard.write_text("in the way")
+    tiny_training(files=files, report_to="tensorboard")
+    assert (read_json(files.finished) or {})["why"] == "completed"
+    assert capfd.readouterr().out.count("TensorBoard events are no longer written: ") == 1
 
 
 def test_values_that_are_not_finite_are_written_too(tmp_path: Path) -> None:
-    events = Events(tmp_path / "tensorboard", print)
+    events = Events(tmp_path / "tensorboard")
     events.write(1, {"train/loss": float("inf")})
-    events.close()
+    events.close(failed=False)
     assert read_back(tmp_path / "tensorboard") == {"train/loss": [(1, float("inf"))]}
 
 
@@ -78,5 +77,5 @@ def test_nothing_heavy_is_loaded_before_the_first_row(tmp_path: Path, monkeypatc
         raise AssertionError("opened too early")
 
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", refuse)
-    Events(tmp_path / "tensorboard", print).close()
+    Events(tmp_path / "tensorboard").close(failed=False)
     assert not (tmp_path / "tensorboard").exists()

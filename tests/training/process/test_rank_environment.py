@@ -1,11 +1,7 @@
 """Ranks started by srun, mpirun, mpiexec or flux, and processes that would share a run without being asked to."""
 
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +16,8 @@ from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 from nbtools.training.process.rank_environment import adopt_rank
 
-from trainings import free_port
+from forked_rank import launched_ranks
+from trainings import ByHand, by_hand, free_port, rows
 
 SLURM = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
 ONE_NODE = {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
@@ -114,80 +111,59 @@ def test_processes_that_cannot_find_one_another_are_refused_in_words(environment
 
 
 @pytest.fixture
-def script(texts: Project, tiny_config: Callable[..., Any]) -> Path:
-    return write_script(tiny_config(max_steps=2), "tiny", Launch(gpus=()), project=texts)
+def start(texts: Project, tiny_config: Callable[..., Any]) -> Iterator[ByHand]:
+    """Start a script of two steps."""
+    with by_hand(texts) as started:
+        write_script(tiny_config(max_steps=2), "tiny", Launch(gpus=()), project=texts)
+        yield started
 
 
-def started(script: Path, *environments: dict[str, str]) -> tuple[list[int], str]:
-    """Start the script once per environment; return the exit codes and all that was printed."""
-    log = script.parents[1] / "output.txt"
-    with log.open("wb") as file:
-        command = [sys.executable, str(script)]
-        ranks = [
-            subprocess.Popen(command, env={**os.environ, **more}, stdout=file, stderr=file) for more in environments
-        ]
-        try:
-            codes = [rank.wait(timeout=280) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    return codes, log.read_text(errors="replace")
-
-
-@pytest.mark.slow
 @pytest.mark.promise("safety-launchers")
 @pytest.mark.parametrize("of", [srun, mpirun])
-def test_two_processes_of_a_cluster_launcher_train_one_model(
-    script: Path, texts: Project, of: Callable[..., dict[str, str]]
-) -> None:
+def test_two_processes_of_a_cluster_launcher_train_one_model(start: ByHand, of: Callable[..., dict[str, str]]) -> None:
     port = str(free_port())
-    codes, said = started(script, of(0, MASTER_PORT=port), of(1, MASTER_PORT=port))
+    codes, said = start.ended(start.script, variables=[of(rank, MASTER_PORT=port) for rank in range(2)])
     assert codes == [0, 0], said
-    (folder,) = run_folders(texts.runs)
+    (folder,) = run_folders(start.project.runs)
     run = Run(folder)
     assert run.state is RunState.SUCCEEDED
     assert (run.config or {})["derived"]["world_size"] == 2
     assert ("srun" if of is srun else "mpirun") in run.log()
-    assert [row.count('"train/loss"') for row in run.files.metrics.read_text().splitlines()].count(1) == 2
+    assert [row["step"] for row in rows(run.files) if "train/loss" in row] == [1, 2]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.promise("safety-launchers")
-def test_two_processes_that_would_be_rank_0_of_one_run_are_not(script: Path, texts: Project) -> None:
-    files = RunDir.create(texts.runs, "tiny")
+def test_two_processes_that_would_be_rank_0_of_one_run_are_not(start: ByHand) -> None:
+    files = RunDir.create(start.project.runs, "tiny")
     launched = {"NBTOOLS_RUN_DIR": str(files.path), "NBTOOLS_RUN_ID": files.id}
-    codes, said = started(script, launched, launched)
-    assert sorted(codes) == [0, 1], said
+    codes, said = start.ended(start.script, variables=[launched, launched])
+    assert {*codes} == {0, 1}, said
     assert "is rank 0 of this run, and this process would write the same files" in said
-    rows = [line for line in files.metrics.read_text().splitlines() if '"train/loss"' in line]
-    assert len(rows) == 2
-    assert started(script, {**launched, "NBTOOLS_ATTEMPT": "2"})[0] == [0]
+    assert [row["step"] for row in rows(files) if "train/loss" in row] == [1, 2]
+    assert start.ended(start.script, variables=[{**launched, "NBTOOLS_ATTEMPT": "2"}])[0] == [0]
     assert (read_json(files.finished) or {})["why"] == "completed"
 
 
 ELSEWHERE = """
-import os
-scandir, stat = os.scandir, os.stat
-def away(path): return isinstance(path, (str, os.PathLike)) and "/runs/" in os.fspath(path)
-def gone(path): raise FileNotFoundError(2, "No such file or directory", os.fspath(path))
-os.listdir = lambda path=".", real=os.listdir: gone(path) if away(path) else real(path)
-os.scandir = lambda path=".": gone(path) if away(path) else scandir(path)
+from nbtools.training.engine import standalone
+standalone._APPEARS_WITHIN_S = 1.0
+if os.environ["RANK"] == "1":
+    scandir = os.scandir
+    def away(path): return isinstance(path, (str, os.PathLike)) and "/runs/" in os.fspath(path)
+    def gone(path): raise FileNotFoundError(2, "No such file or directory", os.fspath(path))
+    os.listdir = lambda path=".", real=os.listdir: gone(path) if away(path) else real(path)
+    os.scandir = lambda path=".": gone(path) if away(path) else scandir(path)
 """
+"""Before the script starts: rank 1 is on a node that does not see the runs."""
 
 
-@pytest.mark.slow
 @pytest.mark.promise("safety-shared-disk")
-def test_nodes_without_a_shared_disk_are_told_what_to_share(script: Path, texts: Project, tmp_path: Path) -> None:
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(ELSEWHERE)
-    port = str(free_port())
-    node = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": port}
-    node["MASTER_ADDR"] = "127.0.0.1"
-    here, there = {**node, "RANK": "0"}, {**node, "RANK": "1", "PYTHONPATH": str(tmp_path / "odd")}
-    codes, said = started(script, here, there)
-    assert 0 not in codes
+def test_nodes_without_a_shared_disk_are_told_what_to_share(start: ByHand) -> None:
+    start.script.write_text(f"import os\n{ELSEWHERE}\n{start.script.read_text()}")
+    nodes = [{**rank, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"} for rank in launched_ranks(2, free_port())]
+    codes, said = start.ended(start.script, variables=nodes)
+    assert codes == [1, 1]
     assert said.count("DataError") >= 2, said
-    assert f"{socket.gethostname()}: does not see {texts.runs}" in said
+    assert f"{socket.gethostname()}: does not see {start.project.runs}" in said
     assert "on a shared file system under one path" in said
-    assert not list(texts.runs.glob("*/ranks/.shared-*"))
+    assert not list(start.project.runs.glob("*/ranks/.shared-*"))

@@ -18,10 +18,11 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
-from nbtools.training.process.step_clock import ArrivalClock, StepClock, training_flops
+from nbtools.training.process.step_clock import StepClock, training_flops
 
 from trainings import CLOCKED, TINY, by_hand, rows, train_here, write_inputs
 
+CPU = torch.device("cpu")
 LLADA = Path(__file__).parents[1] / "masked_diffusion" / "llada_tiny"
 
 
@@ -34,41 +35,37 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_row_has_throughput_and_the_share_of_waiting_without_what_was_aside(now: list[float]) -> None:
-    clock = StepClock(torch.device("cpu"))
+    clock = StepClock(CPU, 0)
     clock.start(1000)
-    assert clock.take() is None, "no row yet"
     with clock.waiting():
         now[0] += 2
     with clock.aside():
         now[0] += 50
     now[0] += 6
-    assert clock.samples_per_s(1080) == 10
-    assert clock.take() == (0.25, 10, 0, 8)
-    assert clock.take() is None, "each is told once"
+    assert clock.lap(1080) == (10, 0.25, 8, [])
     now[0] += 4
-    assert clock.samples_per_s(1084) == 1
-    assert clock.take() == (0, 1, 0, 4)
+    assert clock.lap(1084) == (1, 0, 4, [])
 
 
 def test_arrivals_are_timed_from_one_all_reduce_to_the_next_without_what_is_aside(now: list[float]) -> None:
-    clock = ArrivalClock(torch.device("cpu"), 2)
+    clock = StepClock(CPU, 2)
 
     def enter(phase: str, then_s: float) -> None:
         clock.enter(phase)
         now[0] += then_s
 
-    clock.restart()
+    clock.start(0)
     for _ in range(2):  # steps of two passes; the all-reduce is in the second one
         for phase, seconds in (("data", 1), ("forward", 2), ("backward", 4)):
             enter(phase, seconds)
         for phase, seconds in (("data", 1), ("forward", 2), ("backward", 100)):
             enter(phase, seconds)
-    enter("evaluation", 50)
-    clock.restart()
+    with clock.aside():
+        enter("evaluation", 50)
     for phase, seconds in (("data", 3), ("forward", 5), ("backward", 7), ("forward", 9), ("backward", 11)):
         enter(phase, seconds)
-    assert clock.take() == [10, 10, 24]
-    assert clock.take() == [], "each is told once"
+    assert clock.lap(0)[3] == [10, 10, 24]
+    assert clock.lap(0)[3] == [], "each is told once"
 
 
 def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,15 +85,15 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(monk
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    clock = ArrivalClock(torch.device("cuda"), 1)
-    clock.restart()
+    clock = StepClock(torch.device("cuda"), 1)
+    clock.start(0)
     for forward_ms in (20, 30, 40):
         clock.enter("forward")
         queued_ms[0] += forward_ms
         clock.enter("backward")
         queued_ms[0] += 100
     assert waited == [0]
-    assert clock.take() == [0.02, 0.03, 0.04] and waited == [1]
+    assert clock.lap(0)[3] == [0.02, 0.03, 0.04] and waited == [1]
 
 
 DELAYS = """
@@ -148,14 +145,15 @@ def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable
     assert {"train/data_wait", "train/peer_wait"} <= {*CLOCKED}
 
 
-def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak() -> None:
-    clock = SimpleNamespace(take=lambda: (0.1, 30.0, 12.5, 2.0))
+def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[list[float]] = []
     ranks = SimpleNamespace(max=lambda values: asked.append(values) or [0.2, 14.0, 0.0])
-    arrivals = ArrivalClock(torch.device("cpu"), 0)
-    worker = SimpleNamespace(_clock=clock, _arrivals=arrivals, ranks=ranks, rank=0, world_size=1)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12.5e9)
+    worker = SimpleNamespace(_clock=StepClock(CPU, 0), ranks=ranks, rank=0, world_size=1, device=torch.device("cuda"))
     worker._peak_samples_per_s = 60.0
-    row = Worker._step_metrics(cast(Worker, worker))
+    row = Worker._compare_steps(cast(Worker, worker), 30.0, 0.1, 2.0, [])
     assert row == {"train/data_wait": 0.2, "train/mfu": 0.5, "system/peak_memory_gb": 14.0}
     assert asked == [[0.1, 12.5, 0.0]], "the largest of all ranks"
 

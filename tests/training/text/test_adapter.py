@@ -3,7 +3,6 @@
 `peft` itself and the models' own classes judge: they load what was saved, and count what trains.
 """
 
-import functools
 import json
 import re
 import shutil
@@ -37,7 +36,7 @@ from nbtools.training.text import adapter
 from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predict import Predictor
 
-from trainings import ADAPTED, TINY, rows, train_here, write_base, write_inputs
+from trainings import ADAPTED, TINY, rows, write_base, write_inputs
 
 # peft asks a model for a property under its former name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -50,11 +49,9 @@ def config_of(key: str, **changes: Any) -> TrainConfig:
     return RECIPES[key].config_class(**values)
 
 
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Train in this process, beside the pretrained models."""
+@pytest.fixture(autouse=True)
+def _beside_the_pretrained_models(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(cpu_project.root)
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 def prepare(key: str, project: Project) -> None:
@@ -287,15 +284,6 @@ def test_a_plain_run_exports_a_verified_copy(
     assert "exists already" in capfd.readouterr().err
     assert nbtools(["export", files.id, "-o", "other", "--checkpoint", "step-000006"]) != 0
     assert not Path("other").exists()
-
-
-def test_a_sharded_run_exports_whole_files(trained: Train, cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    files = trained(RECIPES["mlm_pretraining"].config_class(**TINY["mlm_pretraining"], strategy="fsdp"))
-    assert nbtools(["export", files.id, "-o", "out"]) == 0
-    loaded = transformers.ModernBertForMaskedLM.from_pretrained("out").state_dict()
-    expected = transformers.ModernBertForMaskedLM.from_pretrained(files.outputs / "model").state_dict()
-    assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
 
 
 def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
