@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import Options, coarse_parts, overlay, run_legend
+from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import LIVE, PICTURE, note
 from nbtools.notebook.kernel import answers_beside_cells
@@ -19,7 +19,7 @@ from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH, RunFigure, png_path
 from nbtools.notebook.plots.live import LiveCharts
-from nbtools.notebook.plots.view import KINDS, X
+from nbtools.notebook.plots.view import KINDS, Options, X
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, view_bundle
 from nbtools.run.compare import Comparison, compare_runs
@@ -62,8 +62,8 @@ def compare(
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
-    found = compare_runs(*runs)
-    return ComparisonPanel(found, Options(x, log, smoothing, split, metrics=tuple(metrics)), dark=dark)
+    options = Options(x=x, log=log, smoothing=smoothing, split=split, metrics=tuple(metrics))
+    return ComparisonPanel(compare_runs(*runs), options, dark=dark)
 
 
 def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = False, **options: Any) -> Comparison:
@@ -248,7 +248,7 @@ class ComparisonPanel(LiveView):
             width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
             if parts := coarse_parts(self.comparison, curves, charts, width):
                 charts = overlay(self.comparison, self._reader.closer(parts), options, sizes)
-            self._charts.show(charts, f"curves of {_title(self.comparison)}", options.smoothing)
+            self._charts.show(charts, f"curves of {_title(self.comparison)}")
         if not choices.is_ready:
             self._draw_picture(reading)
         self._note.value = note(reading)

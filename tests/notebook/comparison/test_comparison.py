@@ -20,12 +20,13 @@ from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import Options, overlay, role, run_legend
+from nbtools.notebook.comparison.overlay import overlay, role, run_legend
 from nbtools.notebook.comparison.scaling_card import scaling_of
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
-from nbtools.notebook.plots.decimation import columns_of
+from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
+from nbtools.notebook.plots.view import Options
 from nbtools.project import Project
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
@@ -144,7 +145,7 @@ def test_a_reduced_curve_keeps_every_extreme_and_the_mean() -> None:
     lines = (f'{{"step":{step},"loss":{value}}}\n' for step, value in enumerate(values.tolist()))
     history.extend("".join(lines).encode())
     sketch = curves_of(history)["loss"]
-    curve = columns_of(sketch, sketch.steps, (0, 99_999), 300)
+    curve = decimate(sketch, sketch.steps, (0, 99_999), 300)
     assert len(curve.x) == 300 and not curve.is_exact and curve.per_column == pytest.approx(100_000 / 300)
     assert curve.high.max() == 50.0 and curve.low.min() == values.min()
     assert abs(curve.mean.mean() - values.mean()) < 1e-3

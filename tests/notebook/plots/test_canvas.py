@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
 from nbtools.notebook.plots.charts import Charts, Trace, charts_of, page_sizes
+from nbtools.notebook.plots.decimation import Curve
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Choices, View
 
@@ -31,17 +31,12 @@ def charts(view: View, width: float = 900) -> Charts:
 
 
 def unpacked(spec: dict[str, Any], data: bytes) -> dict[str, dict[str, Any]]:
-    """The columns of each curve, read as canvas.js does: low, high and bold are positions on the y axis."""
+    """The columns of each curve, read as canvas.js does."""
     found = {}
-    for chart in spec["charts"]:
-        for series in chart.get("series", ()):
-            kinds = ("<f8", "<u2", "<u2", "<f8" if series["is_wide"] else "<f4", "<u2")
-            columns = [np.frombuffer(data, kind, series["n"], at) for kind, at in zip(kinds, series["at"], strict=True)]
-            for index in (1, 2, 4):
-                codes = columns[index].astype(float)
-                columns[index] = np.where(codes == 65535, np.nan, series["from"] + (codes - 1) * series["step"])
-                columns[index][codes == 0] = -np.inf
-            found[series["name"]] = dict(zip(("x", "low", "high", "mean", "bold"), columns, strict=True))
+    for series in (series for chart in spec["charts"] for series in chart.get("series", ())):
+        kinds = ("<f8", *["<f8" if series["is_wide"] else "<f4"] * 4)
+        columns = (np.frombuffer(data, kind, series["n"], at) for kind, at in zip(kinds, series["at"], strict=True))
+        found[series["name"]] = dict(zip(("x", "low", "high", "mean", "bold"), columns, strict=True))
     return found
 
 
@@ -59,33 +54,37 @@ def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
     described = {series["name"]: series for chart in spec["charts"] for series in chart.get("series", ())}
     for name, trace in traces.items():
         for column, values in found[name].items():
-            allowed = {"rtol": 1e-6} if column in ("x", "mean") else {"rtol": 0, "atol": 0.51 * described[name]["step"]}
-            np.testing.assert_allclose(values, getattr(trace, column), **allowed)
+            np.testing.assert_allclose(values, getattr(trace, column), rtol=1e-6)
     offsets = [at for series in described.values() for at in series["at"]]
     assert not any(at % 8 for at in offsets)
 
 
-@pytest.mark.parametrize("values", [[1e-8, 1e3], [1e9, 1e9 + 1e-3], [-1e308, 1e308], [7.0, 7.0], [-1.0, 0.0]])
-@pytest.mark.parametrize("is_log", [False, True])
-def test_positions_are_right_to_a_step_of_any_range(values: list[float], is_log: bool) -> None:
+@pytest.mark.parametrize(
+    ("values", "is_wide"),
+    [
+        ([1e-8, 1e3], False),
+        ([7.0, 7.0], False),
+        ([-1.0, 0.0], False),
+        ([1e9, 1e9 + 1e-3], True),
+        ([-1e308, 1e308], True),
+        ([1e-50, 1e-40], True),
+    ],
+)
+def test_values_of_any_range_arrive(values: list[float], is_wide: bool) -> None:
     columns, y = PackedColumns(), np.array([*values, np.nan])
-    looks = {"name": "a", "label": "a", "value": "", "colour": "line"}
-    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, is_exact=False, **looks)
-    series = columns.add(trace, is_log)
+    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, name="a", label="a", value="", colour="line")
+    series = columns.add(trace)
+    assert series["is_wide"] is is_wide
     found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
-    with np.errstate(all="ignore"):
-        expected = np.where(y > 0, np.log10(y), -np.inf) if is_log else np.clip(y, -1e300, 1e300)
-    expected[2] = np.nan
-    for name in ("low", "high", "bold"):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=0.51 * series["step"])
-    np.testing.assert_allclose(found["mean"], y, rtol=1e-7)
+    for name in ("low", "high", "mean", "bold"):
+        np.testing.assert_allclose(found[name], y, rtol=0 if is_wide else 1e-7)
     json.dumps(series, allow_nan=False)
 
 
 def test_equal_columns_are_sent_once() -> None:
     few = packed(charts(View(history(50), smoothing=0.0)))
     for series in (series for chart in few[0]["charts"] for series in chart["series"]):
-        assert len(set(series["at"])) == 3, "an exact line has one column of values, and one of positions"
+        assert len(set(series["at"])) == 2, "an exact line has one column of values"
     spec, _ = packed(charts(View(history(3000))))
     places = [series["at"][0] for chart in spec["charts"] for series in chart["series"] if not series["is_exact"]]
     assert len(places) == 4 and len(set(places)) == 1, "the x of all columns of one axis"
@@ -130,7 +129,7 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
     columns = unpacked(spec, data)
     opened = [chart for chart in spec["charts"] if chart["open"]]
     assert len(opened) == len(figure.panels) == 4
-    kinds: set[bool] = set()
+    kinds: set[tuple[bool, bool]] = set()
     for panel, chart, picture in zip(figure.panels, opened, drawn.shown, strict=True):
         assert panel.title.get_text() == chart["title"]
         low, high = chart["y"]
@@ -138,27 +137,23 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
         assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
             (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
         ]
-        lines, bands = iter(panel.drawn["line"]), {to_hex(band.get_facecolor()): band for band in panel.drawn["band"]}
+        lines, raw = iter(panel.drawn["line"]), iter(panel.drawn["raw"])
         for series in chart["series"]:
-            has_line, column = series["is_smoothed"] or series["is_exact"], columns[series["name"]]
-            there = [column["bold"]] if has_line else [column["low"], column["high"][::-1]]
-            if (band := bands.get(figure.theme[series["colour"]])) is None:
-                line = next(lines)
-                points = np.column_stack(line.get_data())
-                assert line.get_color() == figure.theme[series["colour"]]
-            else:
-                points = band.get_path().vertices[: 2 * len(column["x"])]
-                assert not has_line and to_hex(band.get_facecolor()) == to_hex(band.get_edgecolor())
-            if band is None and not has_line:  # a zigzag, whose points have another order
-                continue
-            kinds.add(has_line)
-            drawn_y = panel.place.transform(points)[:, 1] / 2
-            expected = panel.bottom + (np.concatenate(there) - low) / (high - low) * panel.height
-            assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
+            column = columns[series["name"]]
+            curve = Curve(*(column[name] for name in ("x", "low", "high", "mean")), series["per_column"])
+            line, shown = next(lines), [(next(raw), curve.path()[1])] if series["is_smoothed"] else []
+            assert line.get_color() == figure.theme[series["colour"]]
+            shown.append((line, column["bold"] if series["is_smoothed"] else curve.path()[1]))
+            kinds.add((series["is_smoothed"], curve.is_exact))
+            for artist, values in shown:
+                drawn_y = panel.place.transform(np.column_stack(artist.get_data()))[:, 1] / 2
+                there = np.log10(values) if chart["is_log"] else values
+                expected = panel.bottom + (there - low) / (high - low) * panel.height
+                assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
         assert [mark["x"] for mark in chart["marks"]] == [x for line in panel.drawn["mark"] for x in line.get_xdata()]
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
-    assert kinds == ({True} if smoothing else {True, False}), "areas were compared too"
+    assert kinds >= {(smoothing > 0, False), (False, True)}, "lines of few points, and through all extremes"
 
 
 def test_the_canvas_sends_one_consistent_state() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.charts import DARK, LIGHT, Chart, Charts, chart_of, charts_of, page_sizes, trace_of
+from nbtools.notebook.plots.charts import Charts, charts_of, page_sizes
 from nbtools.notebook.plots.decimation import smooth
 from nbtools.notebook.plots.view import View
 
@@ -221,18 +221,6 @@ def test_a_column_tells_how_many_points_it_has() -> None:
 def test_the_best_checkpoint_is_known() -> None:
     view = View(MANY, checkpoints=[(1, 2.0), (2, 1.5), (2, None)])
     assert [mark.kind for mark in charts(view).shown[0].marks] == ["checkpoint", "best", "checkpoint"]
-
-
-def test_curves_of_several_runs_make_a_chart_without_a_run() -> None:
-    limits = (0.0, 299.0)
-    series = [noisy(300)["train/loss"] for _ in range(2)]
-    traces = [
-        trace_of(s, s.steps, limits, limits, 378, name="train/loss", label=f"r{i}", colour=f"run{i}", run=f"r{i}")
-        for i, s in enumerate(series)
-    ]
-    chart = chart_of(Chart("loss", "Loss", ("train/loss",), series=traces), limits, "step", (378, 189))
-    assert chart.is_open and chart.y[0] < min(trace.low.min() for trace in traces)
-    assert {trace.colour for trace in chart.series} <= LIGHT.keys() & DARK.keys()
 
 
 def test_a_narrow_page_has_one_chart_in_a_row() -> None:
