@@ -162,16 +162,16 @@ class ComparisonPanel(LiveView):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for run in self.comparison.runs:
             run.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), check=False)
-        while True:
+        while not self._is_closed:
             with self._lock:
                 self._reader.look()
-                if self._is_closed or not self._reader.num_unread or not self._reader.is_reading:
+                if not self._reader.is_reading or not self._reader.num_unread:
                     self._compare_again()
-                    if not self._is_closed:
-                        self._draw_all()
+                    self._draw_all()
                     self._store()
-                    return self
+                    break
             time.sleep(_READING_S)
+        return self
 
     def close(self) -> None:
         """End the thread and remove the widgets; the runs continue."""

@@ -3,15 +3,19 @@
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from nbtools.errors import RunNotFoundError, shown
 from nbtools.metrics.direction import direction_of
-from nbtools.notebook.run_table.row_html import Details, sparkline_points
+from nbtools.notebook.run_table.row_html import Details
 from nbtools.recipes import RECIPES
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, glimpse, num_bytes, read_curves
 from nbtools.run.listing import Rows, RunRow
 from nbtools.run.records import mapping_at
 
 _NUM_FIELDS = 4
+_NUM_POINTS = 42
+"""Number of points in a sparkline."""
 
 
 def details_of(rows: Rows, row: RunRow) -> Details:
@@ -27,7 +31,9 @@ def details_of(rows: Rows, row: RunRow) -> Details:
         preset, differs = _differs(str(config.get("recipe") or row.recipe), mapping_at(config, "config"))
         if name:
             found = curves[name]
-            return Details(name, found.ends.best, found.ends.last, sparkline_points(found.mean), preset, differs)
+            cuts = np.linspace(0, len(found), min(_NUM_POINTS, len(found)) + 1).astype(int)
+            points = [float(mean) for mean in found.reduced(cuts).mean if np.isfinite(mean)]
+            return Details(name, found.ends.best, found.ends.last, points, preset, differs)
         return Details(preset=preset, differs=differs)
     return Details()
 
