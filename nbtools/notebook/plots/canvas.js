@@ -525,11 +525,9 @@ class Canvas {
   showFolded(charts) {
     const { folded } = this, name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
     if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
-    const add = (textContent, onclick, more) => button(folded, { textContent, onclick, dir: "auto", ...more });
-    const showAll = () => (folded.classList.add("nbt-all"), folded.children[6].focus());
-    folded.replaceChildren();
-    for (const chart of charts) add(name(chart), () => this.send({ open: chart.key, is_open: true }));
-    if (charts.length > 8) add(`${charts.length - 6} more…`, showAll, { className: "nbt-more" });
+    const open = ({ key }) => () => this.send({ open: key, is_open: true });
+    const chips = charts.map((chart) => button(null, { textContent: name(chart), onclick: open(chart), dir: "auto" }));
+    folded.replaceChildren(...chips);
   }
 
   resize() {

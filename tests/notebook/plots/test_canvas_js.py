@@ -297,7 +297,7 @@ def test_a_moving_pointer_draws_no_curve(show: Open) -> None:
           }
         }"""
     )
-    for share in np.linspace(0.1, 0.9, 20):
+    for share in np.linspace(0.1, 0.9, 5):
         point(canvas, share)
     assert canvas.page.evaluate("strokes") == 0
     canvas.page.emulate_media(color_scheme="dark")
@@ -311,8 +311,8 @@ def test_the_tooltip_never_leaves_the_canvas(show: Open, width: int) -> None:
     for index in range(4):
         upper(canvas, index).scroll_into_view_if_needed()
         root = canvas.page.locator(".nbt-canvas").bounding_box()
-        for share in (0, 0.5, 1):
-            for height in (40, 120, 240):
+        for share in (0, 1):
+            for height in (40, 240):
                 point(canvas, share, height, index)
                 box = canvas.page.locator(".nbt-tip").bounding_box()
                 assert root["x"] <= box["x"] and box["x"] + box["width"] <= root["x"] + root["width"]
@@ -559,19 +559,14 @@ def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
     assert canvas.sent("x") == ["samples"]
 
 
-def test_many_closed_charts_are_named_on_demand(show: Open) -> None:
+def test_many_closed_charts_take_three_lines_and_are_scrolled(show: Open) -> None:
     spec = Spec(0, 10)
-    for number in range(20):
+    for number in range(40):
         spec.folded(f"class_{number}")
     canvas = show(spec)
-    chips = canvas.page.locator(".nbt-folded button:visible")
-    assert chips.all_inner_texts() == [*(f"class_{number}" for number in range(6)), "14 more…"]
-    chips.last.click()
-    assert chips.all_inner_texts() == [f"class_{number}" for number in range(20)]
-    assert canvas.page.evaluate("document.activeElement.textContent") == "class_6"
-    spec.charts = spec.charts[:8]
-    canvas.push(spec)
-    assert chips.count() == 8
+    chips = canvas.page.locator(".nbt-folded")
+    assert chips.bounding_box()["height"] < 100 and chips.evaluate("box => box.scrollHeight > box.clientHeight")
+    assert chips.locator("button").all_inner_texts() == [f"class_{number}" for number in range(40)]
 
 
 def test_a_folded_chart_leaves_and_the_others_stay(show: Open) -> None:

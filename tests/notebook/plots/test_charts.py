@@ -43,18 +43,7 @@ def test_every_metric_has_a_chart_and_the_unusual_ones_are_closed_and_named() ->
 
 
 def test_times_speeds_and_memory_leave_the_open_charts_to_metrics() -> None:
-    costs = [
-        "time_s",
-        "data",
-        "batch_cost",
-        "iter_time",
-        "gpu_mem",
-        "ips",
-        "wps",
-        "ups",
-        "time_elapsed",
-        "max_memory_gb",
-    ]
+    costs = ("time_s", "data", "batch_cost", "iter_time", "gpu_mem", "ips", "wps", "ups", "elapsed", "max_memory_gb")
     names = [f"train/{name}" for name in (*costs, "loss", "learning_rate", "loss_cls", "cost", "timestep_embedding")]
     found = charts(View(repeated(**dict.fromkeys(names, 1.0)))).charts
     assert [chart.key for chart in found if chart.is_open] == ["loss", "learning_rate", "loss_cls", "cost"]
