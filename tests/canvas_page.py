@@ -12,7 +12,7 @@ import numpy as np
 import nbtools.notebook.plots
 from nbtools.metrics.columns import Series
 from nbtools.notebook.plots.canvas import packed
-from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Level, Mark, Trace, chart_of
+from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Mark, Trace, chart_of
 from nbtools.notebook.plots.decimation import decimate, number, smooth
 
 CANVAS = Path(nbtools.notebook.plots.__file__).with_name("canvas.js")
@@ -160,7 +160,7 @@ def run_of(num: int = 600_000, width: int = 900, left: float = 0, right: float |
         "Loss",
         spec.series("train/loss", steps, loss, smoothing=0.6),
         spec.series("eval/loss", at, evals, colour="evaluation", dots=True, width=1.4),
-        levels=[Level("unigram", "5.303", 5.303)],
+        spec.series("eval/unigram_loss", steps, np.full(num, 5.303), label="unigram", colour="muted", dash=(5, 3)),
         marks=marks,
     )
     accuracy = 0.3 * (1 - np.exp(-3 * at / num))

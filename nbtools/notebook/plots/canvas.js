@@ -151,10 +151,10 @@ class Chart {
   }
   /** Names and last values in the title's line; entries without room are left out from the end. */
   showLegend() {
-    const { owner, series, hasRuns } = this, { levels, marks } = this.spec;
-    const withText = (s) => ({ ...s, title: s.name ?? s.label, text: words(s.text ?? s.label, s.value) });
+    const { owner, series, hasRuns } = this, { marks } = this.spec;
+    const withText = (s) => ({ ...s, title: s.name, text: words(s.text, s.value) });
     const checkpoint = marks.length && !hasRuns ? [{ text: "checkpoint", colour: "text", isTriangle: true }] : [];
-    const entries = [...[...series, ...levels].map(withText), ...checkpoint];
+    const entries = [...series.map(withText), ...checkpoint];
     if (!isNew(this.legend, entries.map((e) => [e.text, owner.colour(e.colour), e.dash, e.dots, e.name]))) return;
     this.entries = entries.map((entry) => {
       const element = legendEntry(owner.colour(entry.colour), entry);
@@ -195,14 +195,13 @@ class Chart {
 
   /** Draw the curves and all that does not move with the pointer; return what it cost, in curves. */
   draw() {
-    const { base: ctx, owner, series, spec } = this, { levels, veil, badge } = spec, [toX, toY] = this.scales;
+    const { base: ctx, owner, series, spec } = this, { veil, badge } = spec, [toX, toY] = this.scales;
     const { run, chart, name } = owner.raised ?? {}; // the others of that chart, or of all charts, become faint
     const opacity = (s) => ((run && s.run !== run) || (chart === this.key && s.name !== name) ? 0.15 : 1);
     const style = (s, width, faint = 1) => ({ stroke: owner.colour(s.colour), width, opacity: faint * opacity(s) });
     ctx.clearRect(0, 0, this.width, this.height);
     ctx.save();
     ctx.clip(this.clip);
-    for (const s of levels) paint(ctx, this.across(toY(s.y)), { ...style(s, 1.4), dash: s.dash, opacity: 1 });
     const banded = series.filter((s) => s.is_smoothed && (series.length <= MANY || (run && s.run === run)));
     for (const s of banded) paint(ctx, this.path(s, s.low, s.high), style(s, 1, 0.38));
     // A line of one device pixel costs a sixth of a wider one.
@@ -368,7 +367,7 @@ class Tip {
     const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
     const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x));
     const header = [position, mean, chart.markAt({ x, y })].filter(Boolean).join(" · ");
-    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : [...rows, ...chart.spec.levels];
+    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : rows;
     setText(this.header, header);
     while (this.rows.length < lines.length) {
       const root = make("div", "", this.root), parts = ["i", "span", "b", "small"].map((tag) => make(tag, "", root));

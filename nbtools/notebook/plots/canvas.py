@@ -116,7 +116,6 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     return {
         **described,
         "series": [columns.add(trace) for trace in chart.series],
-        "levels": [asdict(level) for level in chart.levels if _known(level.y) is not None],
         "marks": [{**asdict(mark), "y": _known(mark.y)} for mark in chart.marks],
         "cuts": [{"x": x, "label": label} for x, label in chart.cuts],
         "badge": asdict(chart.badge) if chart.badge else None,

@@ -97,18 +97,6 @@ class Trace(Curve):
 
 
 @dataclass(frozen=True)
-class Level:
-    """A baseline: a horizontal line."""
-
-    label: str
-    value: str
-    y: float
-    colour: str = "muted"
-    dash: tuple[float, ...] = (5, 3)
-    width: float = 1.4
-
-
-@dataclass(frozen=True)
 class Mark:
     """A checkpoint: a triangle on the floor, and a ring on the curve if it was evaluated."""
 
@@ -143,7 +131,6 @@ class Chart:
     x_ticks: Ticks = ()
     y_ticks: Ticks = ()
     series: Sequence[Trace] = ()
-    levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     cuts: Sequence[tuple[float, str]] = ()
     """(position, label) of each resume and restart."""
@@ -272,12 +259,10 @@ def _chart(view: View, part: Part, axis: Axis, size: Size) -> Chart:
     is_system = group.startswith("system/")
     can_log = group not in ("learning_rate", "throughput") and not is_system
     is_log = can_log and view.log != (key in view.switched)
-    drawn = _legible(_curves(part, view, axis, size), legend_room(title, size[0]))
-    traces = [item for item in drawn if isinstance(item, Trace)]
+    traces = _legible(_curves(part, view, axis, size), legend_room(title, size[0]))
     if is_log:  # a dot, if only one point has a logarithm
         traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
-    levels = [item for item in drawn if isinstance(item, Level)]
-    shown: dict[str, Any] = {"series": traces, "levels": levels, "badge": _badge(names, axis)}
+    shown: dict[str, Any] = {"series": traces, "badge": _badge(names, axis)}
     shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
     shown |= _resumes(view, axis, is_labelled=key == "loss")
     chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
@@ -291,7 +276,7 @@ def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bo
     With `from_zero`, the y axis of values that are not negative begins at 0, unless it is logarithmic.
     """
     values = [values for trace in chart.series for values in (trace.low, trace.high)]
-    others = [level.y for level in chart.levels] + [mark.y for mark in chart.marks if mark.y is not None]
+    others = [mark.y for mark in chart.marks if mark.y is not None]
     low, high = _y_limits(np.concatenate([*values, np.array(others, float)]), chart.is_log, from_zero)
     num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
     y_ticks = (log_ticks if chart.is_log else ticks)(low, high, num_y)
@@ -358,14 +343,18 @@ def _last(series: Series | Sketch) -> str:
     return number(series.last).replace("nan", "NaN")
 
 
-def _curves(part: Part, view: View, axis: Axis, size: Size) -> list[Trace | Level]:
+def _curves(part: Part, view: View, axis: Axis, size: Size) -> list[Trace]:
     """Return the curves and baselines of a chart, in order of importance."""
-    drawn: list[Trace | Level] = []
+    drawn: list[Trace] = []
     names, group, curves = part.names, part.group, axis.runs[0]
     for index, (name, label) in enumerate(zip(names, labels_of(names, group), strict=True)):
         kind, series = kind_of(name), curves[name]
         if kind == "baseline":
-            drawn.append(Level(label, _last(series), series.last))
+            # A horizontal line, read at the positions of another curve.
+            x = next((one.x for one in drawn if len(one.x) > 1), np.array(axis.limits))
+            y, named = np.full(len(x), series.last), {"name": name, "label": label, "value": _last(series)}
+            look: dict[str, Any] = {**named, "colour": "muted", "dash": (5.0, 3.0), "width": 1.4}
+            drawn.append(Trace(x=x, low=y, high=y, mean=y, bold=y, **look))
             continue
         hue = sum(kind_of(earlier) == kind for earlier in names[:index])
         # Outside the scores panel the first hue belongs to training.
@@ -381,7 +370,7 @@ def _curves(part: Part, view: View, axis: Axis, size: Size) -> list[Trace | Leve
     return drawn
 
 
-def _legible(drawn: Sequence[Trace | Level], room: float) -> list[Trace | Level]:
+def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
     """Leave out values, last ones first, until the legend's line, of `room` pixels, holds all."""
     shown = list(drawn)
     for index in reversed(range(len(shown))):

@@ -32,7 +32,6 @@ from nbtools.notebook.plots.charts import (
     Badge,
     Chart,
     Charts,
-    Level,
     Size,
     Trace,
     charts_of,
@@ -250,8 +249,6 @@ class Panel:
         scaled: Any = log10 if chart.is_log else np.asarray
         for trace in chart.series:
             self._draw_trace(trace, scaled, limits)
-        for level in chart.levels:
-            self._add("line", limits, scaled(np.full(2, level.y)), **_style(level))
         self._draw_cuts(chart, limits[0])
         self._draw_marks(chart, scaled)
         if chart.badge:
@@ -324,8 +321,8 @@ class Panel:
     def _draw_legend(self, chart: Chart) -> None:
         """Draw a legend in the title's line, flush right; entries without room are left out from the end."""
         owner, y = self._owner, self.top + 17
-        items: list[Trace | Level] = [*chart.series, *chart.levels]
-        entries = [(f"{one.label} {one.value}".strip(), 22.0, _style(one)) for one in items if one.label or one.value]
+        labelled = [trace for trace in chart.series if trace.label or trace.value]
+        entries = [(f"{trace.label} {trace.value}".strip(), 22.0, _style(trace)) for trace in labelled]
         if chart.marks:
             look = {"colour": "text", "linestyle": "none", "marker": "^", "markersize": 5}
             entries.append(("checkpoint", 13.0, look))
@@ -349,10 +346,9 @@ class Panel:
             left += width
 
 
-def _style(item: Trace | Level) -> dict[str, Any]:
-    marker = "o" if isinstance(item, Trace) and item.dots else "none"
+def _style(item: Trace) -> dict[str, Any]:
     style = {"colour": item.colour, "linestyle": _dashed(item.dash), "linewidth": item.width}
-    return {**style, "marker": marker, "markersize": 4.5}
+    return {**style, "marker": "o" if item.dots else "none", "markersize": 4.5}
 
 
 def _dashed(dash: Sequence[float]) -> Any:
