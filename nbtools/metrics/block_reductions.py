@@ -26,7 +26,7 @@ class Reduction(NamedTuple):
     """Number of rows, with those that are not finite."""
 
 
-def reduced(columns: Reduction, cuts: Cuts) -> Reduction:
+def join_columns(columns: Reduction, cuts: Cuts) -> Reduction:
     """Join the columns between successive ascending `cuts`, which are indices."""
     low, high, mean, counts = (column[cuts[0] : cuts[-1]] for column in columns)
     with np.errstate(over="ignore"):

@@ -17,7 +17,7 @@ import orjson
 
 from nbtools.errors import NbtoolsError
 from nbtools.failures.restarts import read_restarts
-from nbtools.metrics.block_reductions import Cuts, Reduction, reduced
+from nbtools.metrics.block_reductions import Cuts, Reduction, join_columns
 from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.printed.run_patterns import curve_patterns
@@ -74,7 +74,7 @@ class Sketch:
 
     def reduced(self, cuts: Cuts) -> Reduction:
         """Reduce the columns between successive ascending `cuts`, which are indices."""
-        return reduced(Reduction(self.low, self.high, self.mean, self.counts), cuts)
+        return join_columns(Reduction(self.low, self.high, self.mean, self.counts), cuts)
 
     @classmethod
     def of(cls, series: Series, ends: Ends) -> Self:
@@ -140,12 +140,14 @@ def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
 
 
 def first_curves(run: Run) -> tuple[Curves, str] | None:
-    """Return the curves of a long run that are read in milliseconds, and a sentence on missing rows (empty: none).
+    """Return what `quick_curves` does of a long run; None if its rows are few, or have been read."""
+    return None if run.rows.is_read or num_bytes(run) <= SMALL_BYTES else quick_curves(run)
 
-    None if its rows are few, or have been read.
-    """
-    if run.rows.is_read or num_bytes(run) <= SMALL_BYTES:
-        return None
+
+def quick_curves(run: Run) -> tuple[Curves, str]:
+    """Return the curves of a run that are read in milliseconds, and a sentence on missing rows (empty: none)."""
+    if num_bytes(run) <= SMALL_BYTES:
+        return curves_of(run.history), ""
     if (found := cached(run)) is not None:
         return found, ""
     if (found := cached(run, may_lag=True)) is not None:

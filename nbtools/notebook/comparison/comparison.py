@@ -124,6 +124,7 @@ class ComparisonPanel(LiveView):
         self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code]).add_class(LIVE)
         self.widget = widgets.VBox([self._drawn, self._words])
         self.refresh()  # raises ConfigError for a wrong split
+        self._x.observe(lambda change: self._charts.choices.take({"x": change.new}), "value")
         for each in (self._x, self._split, self._log, self._smoothing):
             each.observe(self._changed, "value")
         answers_beside_cells(self.widget)
@@ -215,14 +216,10 @@ class ComparisonPanel(LiveView):
     def _hear(self) -> None:
         """Draw after a message of the page, whose canvas chooses the x axis itself."""
         self._x.layout.display = "none" if self._charts.choices.is_ready else ""
-        if self._charts.choices.x != self._x.value:
-            self._x.value = self._charts.choices.x  # its observer draws
-        elif not self._is_closed:
-            self._draw()
+        self._changed()
 
     def _changed(self, *_: object) -> None:
         with self._lock:
-            self._charts.choices.take({"x": self._x.value})
             if not self._is_closed:
                 self._draw()
 

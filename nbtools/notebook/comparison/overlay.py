@@ -8,7 +8,18 @@ from typing import Any, Final, cast
 import numpy as np
 
 from nbtools.errors import plural
-from nbtools.notebook.plots.charts import DASHES, Badge, Chart, Charts, Part, Size, Trace, arranged, chart_of, trace_of
+from nbtools.notebook.plots.charts import (
+    DASHES,
+    Badge,
+    Chart,
+    ChartPart,
+    Charts,
+    Size,
+    Trace,
+    arranged,
+    chart_of,
+    trace_of,
+)
 from nbtools.notebook.plots.decimation import break_of
 from nbtools.notebook.plots.metric_names import grouped, kind_of
 from nbtools.notebook.plots.view import Axis, Options, places
@@ -62,7 +73,7 @@ def overlay(
                 found.append(trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
         return found
 
-    def draw(part: Part, axis: Axis, size: Size) -> Chart:
+    def draw(part: ChartPart, axis: Axis, size: Size) -> Chart:
         (name,) = part.names
         can_log = not name.endswith(("learning_rate", "_per_s"))
         is_log = can_log and options.log != (part.key in options.switched)
@@ -101,17 +112,17 @@ def coarse_parts(
     return found
 
 
-def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[Part]:
+def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[ChartPart]:
     """Return the charts, the usual metrics first; each is of a metric and of the runs with one value of the split."""
     steps = {name: one[name].steps for one in curves for name in one}  # of any run: only their presence matters
     names = [name for _, names in grouped(cast(Any, steps)) for name in names if kind_of(name) != "baseline"]
     num_usual = max(_NUM_OPEN, len(set(split))) if options.split else _NUM_OPEN
-    found: list[Part] = []
+    found: list[ChartPart] = []
     for name in names:
         for value in dict.fromkeys(value for one, value in zip(curves, split, strict=True) if name in one):
             key = f"{name}\0{options.split.rpartition('.')[2]} {value}" if options.split else name
             is_open = options.opens(key, (name,), sum(part.is_open for part in found) < num_usual)
-            found.append(Part(key, key.replace("\0", " · "), (name,), is_open, value))
+            found.append(ChartPart(key, key.replace("\0", " · "), (name,), is_open, value))
     return found
 
 

@@ -173,7 +173,7 @@ def page_sizes(num_open: int, width: float) -> list[Size]:
     return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
 
 
-class Part(NamedTuple):
+class ChartPart(NamedTuple):
     """The metrics of one chart."""
 
     key: str
@@ -185,11 +185,11 @@ class Part(NamedTuple):
 
 
 def arranged(
-    parts: Sequence[Part],
+    parts: Sequence[ChartPart],
     runs: Sequence[Mapping[str, Series | Sketch]],
     options: Options,
     sizes: Callable[[int], Sequence[Size]],
-    draw: Callable[[Part, Axis, Size], Chart],
+    draw: Callable[[ChartPart, Axis, Size], Chart],
     resumes: Sequence[Sequence[int]],
     reaches: Iterable[int] = (),
 ) -> Charts:
@@ -244,17 +244,19 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
     return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), resumes, reaches)
 
 
-def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[Part]:
+def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[ChartPart]:
     title, parts = TITLES.get(group, group.removeprefix("system/")), divided(group, names)
     found = []
     for index, part in enumerate(parts, 1):
         key = f"{group}\0{index}" if index > 1 else group
         is_open = view.opens(key, (group, *part), is_default and index == 1)
-        found.append(Part(key, f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title, part, is_open, group))
+        found.append(
+            ChartPart(key, f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title, part, is_open, group)
+        )
     return found
 
 
-def _chart(view: View, part: Part, axis: Axis, size: Size) -> Chart:
+def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
     key, title, names, _, group = part
     is_system = group.startswith("system/")
     can_log = group not in ("learning_rate", "throughput") and not is_system
@@ -343,7 +345,7 @@ def _last(series: Series | Sketch) -> str:
     return number(series.last).replace("nan", "NaN")
 
 
-def _curves(part: Part, view: View, axis: Axis, size: Size) -> list[Trace]:
+def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
     """Return the curves and baselines of a chart, in order of importance."""
     drawn: list[Trace] = []
     names, group, curves = part.names, part.group, axis.runs[0]

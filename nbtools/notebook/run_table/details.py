@@ -9,7 +9,7 @@ from nbtools.errors import RunNotFoundError, shown
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.recipes import RECIPES
-from nbtools.run.curves import SMALL_BYTES, Curves, cached, glimpse, num_bytes, read_curves
+from nbtools.run.curves import SMALL_BYTES, Curves, num_bytes, quick_curves, read_curves
 from nbtools.run.listing import Rows, RunRow
 from nbtools.run.records import mapping_at
 
@@ -25,8 +25,7 @@ def details_of(rows: Rows, row: RunRow) -> Details:
     """
     with suppress(OSError, RunNotFoundError):
         run = rows.run(row.id)
-        is_read = row.is_final or num_bytes(run) <= SMALL_BYTES
-        curves = read_curves(run) if is_read else cached(run, may_lag=True) or glimpse(run)
+        curves = read_curves(run) if row.is_final else quick_curves(run)[0]
         name, config = _chosen(curves), run.config or {}
         preset, differs = _differs(str(config.get("recipe") or row.recipe), mapping_at(config, "config"))
         if name:

@@ -23,7 +23,7 @@ from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
-from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Page, Removal, Search, action
+from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search, action
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, view_bundle
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
@@ -47,7 +47,7 @@ class RunTable(LiveView):
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
         self._opened: Any = None
         self._search = Search(lambda: self._turn_to(0))
-        self._page = Page(self._on_tick, self._turn_to, self._look_again)
+        self._page = RowsPage(self._on_tick, self._turn_to, self._look_again)
         self._labels = LabelForm(self._save_labels)
         self._removal = Removal(runs.rows.runs, lambda: [row.id for row in self._chosen()], self._act, self._tell)
         self._buttons = {

@@ -1,4 +1,4 @@
-"""The parts of the table of runs: what is searched, one page of lines, the labels of a run, and the removal of runs."""
+"""The parts of the table of runs: filters, one page of lines, the labels of a run, and the removal of runs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -45,7 +45,7 @@ def _grows(text: widgets.Text) -> None:
 
 
 class Search:
-    """What is looked for, and the order; `changed` is called after a change of either."""
+    """The filters and the order of the rows; `changed` is called after a change of either."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.text = make_control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
@@ -67,7 +67,7 @@ class Search:
         return all(word in text for word in self.text.value.lower().split())
 
 
-class Page:
+class RowsPage:
     """Some lines of a list at a time; `turn` is called for another page, and `reload` for new runs."""
 
     def __init__(
