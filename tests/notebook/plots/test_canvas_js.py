@@ -64,6 +64,13 @@ def show(contexts: Callable[..., Any]) -> Iterator[Open]:
         canvas.page.close()
 
 
+def one(values: Any, title: str = "one", **chart: Any) -> Spec:
+    """A chart with one curve, whose values are at the steps 0, 1 and so on."""
+    spec = Spec(0, len(values) - 1)
+    spec.chart(title, spec.series("a", np.arange(len(values)), values), **chart)
+    return spec
+
+
 def upper(canvas: CanvasPage, index: int = 0) -> Any:
     return canvas.page.locator(".nbt-chart canvas[role=img]").nth(index)
 
@@ -137,21 +144,19 @@ def test_curves_are_where_the_values_say(show: Open) -> None:
 
 
 def test_a_gap_and_a_lone_point_are_drawn_as_such(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
     values = np.full(101, 1.0)
     values[40:60] = np.nan
     values[50] = 1.0
-    spec.chart("gap", spec.series("a", x, values))
-    at = has_colour(pixels(show(spec)), PALETTE["light"]["line"]).any(axis=0)
+    at = has_colour(pixels(show(one(values))), PALETTE["light"]["line"]).any(axis=0)
     column = lambda step: round(56 + step / 100 * (900 - 72))  # noqa: E731
     assert at[column(20)] and at[column(50)] and at[column(80)]
     assert not at[column(42) : column(49)].any() and not at[column(51) + 3 : column(58)].any()
 
 
 def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
-    chart = spec.chart("log", spec.series("a", x, np.where(x < 50, 0.0, 10.0 ** (x / 25))), is_log=True)
-    canvas = show(spec)
+    x = np.arange(101)
+    spec = one(np.where(x < 50, 0.0, 10.0 ** (x / 25)), "log", is_log=True)
+    canvas, (chart,) = show(spec), spec.charts
     at = has_colour(pixels(canvas), PALETTE["light"]["line"])
     assert not at[:, 60:400].any()
     low, high = chart.y
@@ -163,15 +168,13 @@ def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> Non
 
 
 def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
-    more = {
+    more: dict[str, Any] = {
         "marks": [Mark(50, 1.0, "best", "step-000050")],
         "cuts": [(25, "resumed at 25")],
         "veil": 25,
         "badge": Badge("diverged at step 90", 90),
     }
-    spec.chart("Loss", spec.series("a", x, np.full(101, 1.0)), **more)
-    canvas = show(spec)
+    canvas = show(one(np.full(101, 1.0), "Loss", **more))
     image, column = pixels(canvas), lambda step: round(56 + step / 100 * (900 - 72))
     assert has_colour(image, PALETTE["light"]["text"])[231 - 8 : 231, column(50)].any()
     assert has_colour(image, PALETTE["light"]["evaluation"])[:, column(50)].any()
@@ -248,27 +251,20 @@ def test_the_crosshair_reads_mean_and_range_of_a_column_in_all_charts(show: Open
 
 
 def test_the_crosshair_reads_exact_values_where_every_step_is_there(show: Open) -> None:
-    spec = Spec(0, 100)
-    spec.chart("exact", spec.series("train/loss", np.arange(101), 1 / 3 + np.arange(101), value="100.3"))
-    canvas = show(spec)
+    canvas = show(one(1 / 3 + np.arange(101), "exact"))
     point(canvas, 0.42)
-    assert canvas.data("tip") == "exact, step 42: train 42.3333"
+    assert canvas.data("tip") == "exact, step 42: a 42.3333"
 
 
 def test_a_chart_of_small_differences_of_large_values_is_drawn_and_read(show: Open) -> None:
-    spec, x = Spec(0, 100), np.arange(101)
-    spec.chart("far", spec.series("a", x, 1e9 + 10 * x, label="a"))
-    canvas = show(spec)
+    canvas = show(one(1e9 + 10 * np.arange(101)))
     rows = np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"]).any(axis=1))[0]
     columns = [np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"])[:, at])[0].mean() for at in (300, 500)]
     assert rows.max() - rows.min() > 150 and columns[0] - columns[1] > 30, "a slope, not the stairs of float32"
 
 
 def test_what_has_no_logarithm_is_named_and_drawn_to_the_floor(show: Open) -> None:
-    spec, x = Spec(0, 1e5), np.arange(100_000)
-    trace = spec.series("a", x, np.where(x % 2, 0.0, 100.0), label="a", colour="line")
-    spec.chart("zeros", trace, is_log=True, y=(0.0, 3.0))
-    canvas = show(spec)
+    canvas = show(one(np.where(np.arange(100_000) % 2, 0.0, 100.0), is_log=True, y=(0.0, 3.0)))
     point(canvas, 0.5)
     assert "a 50 [0, 100]" in canvas.data("tip")
     assert (pixels(canvas)[200:230, 100:800, 3] > 140).all()
@@ -330,9 +326,7 @@ def test_a_checkpoint_near_the_pointer_is_named(show: Open) -> None:
 
 
 def test_keys_move_the_crosshair_and_do_not_reach_the_notebook(show: Open) -> None:
-    spec = Spec(0, 100)
-    spec.chart("one", spec.series("a", np.arange(101), np.arange(101.0)))
-    canvas = show(spec)
+    canvas = show(one(np.arange(101)))
     canvas.page.evaluate("document.body.addEventListener('keydown', event => sent.push({key: event.key}))")
     upper(canvas).focus()
     for key, step in (
@@ -418,9 +412,7 @@ def test_shift_drag_moves_the_span_and_stays_within_the_run(show: Open) -> None:
 
 
 def test_plus_and_minus_zoom_at_the_crosshair(show: Open) -> None:
-    spec = Spec(0, 1000)
-    spec.chart("one", spec.series("a", np.arange(1001), np.arange(1001.0)))
-    canvas = show(spec)
+    canvas = show(one(np.arange(1001)))
     point(canvas, 0.25)
     upper(canvas).focus()
     canvas.page.keyboard.press("+")
