@@ -226,7 +226,7 @@ def places(curves: Curves, kind: X, resumed_at: Sequence[int]) -> dict[str, NDAr
 
 
 def _main_of(curves: Curves) -> str:
-    """Return the longest curve of the finest unit, if there are others than the system's one of them."""
+    """Return the name of the longest curve of the finest unit, one of the machine's only if there is no other."""
     return max(
         curves,
         key=lambda name: (not name.startswith("system/"), -UNITS.index(curves[name].unit), len(curves[name])),
