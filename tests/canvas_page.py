@@ -2,46 +2,22 @@
 
 import base64
 import json
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import nbtools.notebook.plots
-from nbtools.notebook.plots.canvas import PackedColumns
-from nbtools.notebook.plots.charts import Trace
-from nbtools.notebook.plots.decimation import decimate, log_ticks, number, smooth, ticks
+from nbtools.metrics.columns import Series
+from nbtools.notebook.plots.canvas import packed
+from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Mark, Trace, chart_of
+from nbtools.notebook.plots.decimation import decimate, number, smooth
 
 CANVAS = Path(nbtools.notebook.plots.__file__).with_name("canvas.js")
 ADDRESS = "http://canvas.test/"
 """Served by the page's own route: nothing listens there."""
-PALETTE = {
-    "light": {
-        "line": "#3f90da",
-        "evaluation": "#e76300",
-        "other0": "#832db6",
-        "other1": "#a96b59",
-        "other2": "#92a4a2",
-        "muted": "#6b7280",
-        "alarm": "#bd1f01",
-        "text": "#24292f",
-    },
-    "dark": {
-        "line": "#5aa5ea",
-        "evaluation": "#ffa90e",
-        "other0": "#b98be0",
-        "other1": "#c98f7d",
-        "other2": "#b9ac70",
-        "muted": "#9aa0a8",
-        "alarm": "#c8311a",
-        "text": "#e3e5e8",
-    },
-}
-for _theme, _light in (("light", 46), ("dark", 66)):
-    PALETTE[_theme] |= {f"run{index}": f"hsl({index * 137.5 % 360:.0f} 65% {_light}%)" for index in range(20)}
-
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="canvas.css">
 <body style="margin:0; background:BACKGROUND"><div id="el"></div>
 <script type="module">
@@ -72,85 +48,37 @@ window.start = palette => {
 
 
 class Spec:
-    """What a kernel sends: charts, and the bytes of their series."""
+    """Charts as a kernel sends them; `x` are further entries of the description of the axis."""
 
     def __init__(self, left: float, right: float, width: int = 900, **x: Any) -> None:
-        limits = [float(left), float(right)]
-        self.x = {"kind": "step", "label": "step", "unit": "count", "limits": limits, "full": limits}
-        self.x |= {"is_zoomed": False, **x}
+        self.limits = float(left), float(right)
+        self.x = {"full": self.limits, "is_zoomed": False, **x}
         self.columns = (width // 2 if width >= 640 else width) - 72
-        self.charts: list[dict[str, Any]] = []
-        self.traces: list[list[Trace]] = []
-        self._columns = PackedColumns()
-
-    @property
-    def data(self) -> bytes:
-        return self._columns.content
+        self.charts: list[Chart] = []
 
     def series(self, name: str, x: Sequence[float] | Any, y: Any, *, smoothing: float = 0.0, **more: Any) -> Trace:
         """Reduce a curve to columns."""
         x, y = np.asarray(x), np.asarray(y, dtype=float)
-        left, right = self.x["limits"]
-        curve = decimate(x, y, left, right, self.columns)
-        inside = max(1, int(((x >= left) & (x <= right)).sum()))
+        curve = decimate(Series(x, y, x, x), x, self.limits, self.columns)
         looks = {"label": name.partition("/")[0], "value": number(float(y[-1])), "colour": "line", **more}
-        return Trace(
-            **looks,
-            name=name,
-            x=curve.x,
-            low=curve.low,
-            high=curve.high,
-            mean=curve.mean,
-            bold=smooth(curve.mean, smoothing),
-            is_smoothed=smoothing > 0,
-            is_exact=curve.is_exact,
-            per_column=inside / max(1, len(curve.x)),
-        )
+        return Trace(**vars(curve), **looks, name=name, bold=smooth(curve.mean, smoothing), is_smoothed=smoothing > 0)
 
-    def chart(self, title: str, *series: Trace, **more: Any) -> dict[str, Any]:
-        """Append an open chart; its y limits are those of the series."""
-        is_log = more.get("is_log", False)
-        values = [column for trace in series for column in (trace.low, trace.high)]
-        self.traces.append(list(series))
-        shown = np.concatenate([*values, np.array([level["y"] for level in more.get("levels", [])])])
-        with np.errstate(all="ignore"):
-            shown = np.log10(shown) if is_log else shown
-        shown = shown[np.isfinite(shown)]
-        low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
-        margin = 0.06 * (high - low) or 0.5
-        low, high = low - margin, high + margin
-        y_ticks = (log_ticks if is_log else ticks)(low, high, 6)
-        x_ticks = ticks(*self.x["limits"], max(4, self.columns // 75), whole=True)
-        self.charts.append(
-            {
-                "key": title,
-                "title": title,
-                "open": True,
-                "names": len(series),
-                "is_log": is_log,
-                "can_log": True,
-                "y": [low, high],
-                "x_ticks": x_ticks,
-                "y_ticks": y_ticks,
-                "series": [self._columns.add(trace, is_log) for trace in series],
-                "levels": [],
-                "marks": [],
-                "cuts": [],
-                "veil": None,
-                "badge": None,
-                **more,
-            }
-        )
+    def chart(self, title: str, *series: Trace, y: tuple[float, float] | None = None, **more: Any) -> Chart:
+        """Append an open chart; its y limits are those of the series, unless `y` has others."""
+        chart = Chart(title, title, [trace.name for trace in series], can_log=True, series=series, **more)
+        chart = chart_of(chart, self.limits, "step", (self.columns, 190))
+        self.charts.append(replace(chart, y=y or chart.y))
         return self.charts[-1]
 
     def folded(self, title: str, names: int = 1) -> None:
         """Append a closed chart."""
-        self.charts.append({"key": title, "title": title, "open": False, "names": names, "series": []})
+        self.charts.append(Chart(title, title, [title] * names))
 
-    def spec(self, **more: Any) -> dict[str, Any]:
-        """Return the description of all charts."""
-        described = {"alt": "curves of second", "message": "", "smoothing": 0.6, "columns": 2, "filter": ""}
-        return {"x": self.x, **described, "charts": self.charts, **more}
+    def packed(self, **more: Any) -> tuple[dict[str, Any], bytes]:
+        """Return the description of all charts, and the bytes of their series."""
+        spec, data = packed(Charts("step", self.limits, charts=self.charts))
+        spec["x"] |= self.x
+        return {**spec, "alt": "curves of second", "filter": "", **more}, data
 
 
 class CanvasPage:
@@ -179,17 +107,17 @@ class CanvasPage:
 
     def push(self, spec: Spec, **more: Any) -> None:
         """Send a spec as the kernel does, and wait until it is drawn."""
-        described = json.loads(json.dumps(spec.spec(**more)))
-        version = self.page.evaluate("([spec, data]) => push(spec, data)", [described, self.encoded(spec)])
-        if any(chart["open"] for chart in spec.charts):
+        version = self.page.evaluate("([spec, data]) => push(spec, data)", self.encoded(spec, **more))
+        if any(chart.is_open for chart in spec.charts):
             self.page.wait_for_function(
                 "version => document.getElementById('el').dataset.version == version", arg=version
             )
 
     @staticmethod
-    def encoded(spec: Spec) -> str:
-        """The bytes of a spec as text."""
-        return base64.b64encode(spec.data).decode()
+    def encoded(spec: Spec, **more: Any) -> list[Any]:
+        """Return a spec as the page takes it."""
+        described, data = spec.packed(**more)
+        return [json.loads(json.dumps(described)), base64.b64encode(data).decode()]
 
     def start(self, spec: Spec, **more: Any) -> "CanvasPage":
         """Show a first spec."""
@@ -225,23 +153,21 @@ def run_of(num: int = 600_000, width: int = 900, left: float = 0, right: float |
     at = np.linspace(num / 10, num, 10).round()
     evals = 7.5 * (0.3 + 0.7 * np.exp(-5 * at / num))
     marks = [
-        {"x": float(x), "y": float(y), "kind": "checkpoint", "label": f"step-{int(x):06d}"}
+        Mark(float(x), float(y), "best" if x == at[-1] else "checkpoint", f"step-{int(x):06d}")
         for x, y in zip(at[1::2], evals[1::2], strict=True)
     ]
-    marks[-1]["kind"] = "best"
     spec.chart(
         "Loss",
         spec.series("train/loss", steps, loss, smoothing=0.6),
         spec.series("eval/loss", at, evals, colour="evaluation", dots=True, width=1.4),
-        levels=[{"label": "unigram", "value": "5.303", "y": 5.303, "colour": "muted", "dash": [5, 3]}],
+        spec.series("eval/unigram_loss", steps, np.full(num, 5.303), label="unigram", colour="muted", dash=(5, 3)),
         marks=marks,
     )
     accuracy = 0.3 * (1 - np.exp(-3 * at / num))
     spec.chart("Scores", spec.series("eval/accuracy", at, accuracy, colour="evaluation", dots=True, width=1.4))
     rate = np.minimum(steps / (num / 10), (num - steps) / (0.9 * num)) * 0.003
     spec.chart("Learning rate", spec.series("train/lr", steps, rate))
-    rng = np.random.default_rng(1)
-    speed = 33e3 * (1 - 0.3 * (rng.random(num) ** 9)) * (1 + math.log1p(num) * 0)
+    speed = 33e3 * (1 - 0.3 * (np.random.default_rng(1).random(num) ** 9))
     spec.chart("Throughput", spec.series("train/tokens_per_s", steps, speed, smoothing=0.6, label="tokens/s"))
     for title, names in (("grad_norm", 3), ("weight_decay", 1), ("memory", 2)):
         spec.folded(title, names)

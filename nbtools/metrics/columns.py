@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from nbtools.metrics.block_reductions import Blocks
+from nbtools.metrics.block_reductions import Blocks, Cuts, Reduction
 from nbtools.rundir.json_files import MAX_STEP
 
 RESERVED: Final = frozenset({"step", "time", "samples", "attempt", "dropped"})
@@ -58,6 +58,10 @@ class Series:
     def last(self) -> float:
         """Value of the last row."""
         return float(self.values[-1])
+
+    def reduced(self, cuts: Cuts) -> Reduction:
+        """Reduce the values between successive ascending `cuts`, which are indices."""
+        return self.blocks.reduced(self.values, cuts)
 
 
 class MetricTable:

@@ -17,6 +17,7 @@ import orjson
 
 from nbtools.errors import NbtoolsError
 from nbtools.failures.restarts import read_restarts
+from nbtools.metrics.block_reductions import Cuts, Reduction, join_columns
 from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.printed.run_patterns import curve_patterns
@@ -71,22 +72,20 @@ class Sketch:
         """Value of the last row."""
         return self.ends.last
 
+    def reduced(self, cuts: Cuts) -> Reduction:
+        """Reduce the columns between successive ascending `cuts`, which are indices."""
+        return join_columns(Reduction(self.low, self.high, self.mean, self.counts), cuts)
+
     @classmethod
     def of(cls, series: Series, ends: Ends) -> Self:
         """Reduce a series with at least one value."""
         finite, n = np.isfinite(series.values), len(series)
         after = n - int(np.argmax(finite[::-1])) if finite.any() else 0
         diverged_at = None if finite[-1] else int(series.steps[after])
-        first = np.linspace(0, n, min(n, NUM_COLUMNS) + 1).astype(np.int64)
-        first, middle, counts = first[:-1], (first[:-1] + first[1:] - 1) // 2, np.diff(first).astype(float)
-        low = np.minimum.reduceat(np.where(finite, series.values, np.inf), first)
-        high = np.maximum.reduceat(np.where(finite, series.values, -np.inf), first)
-        used = np.add.reduceat(finite.astype(float), first)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            mean = np.add.reduceat(np.where(finite, series.values, 0.0), first) / used
-        low[used == 0] = high[used == 0] = np.nan
+        cuts = np.linspace(0, n, min(n, NUM_COLUMNS) + 1).astype(np.int64)
+        middle = (cuts[:-1] + cuts[1:] - 1) // 2
         steps = series.steps[middle].astype(float)
-        columns = steps, series.times[middle], series.samples[middle], low, high, mean, counts
+        columns = steps, series.times[middle], series.samples[middle], *series.reduced(cuts)
         return cls(*columns, ends, diverged_at, unit=series.unit)
 
 
@@ -141,12 +140,14 @@ def cached(run: Run, *, may_lag: bool = False) -> Curves | None:
 
 
 def first_curves(run: Run) -> tuple[Curves, str] | None:
-    """Return the curves of a long run that are read in milliseconds, and a sentence on missing rows (empty: none).
+    """Return what `quick_curves` does of a long run; None if its rows are few, or have been read."""
+    return None if run.rows.is_read or num_bytes(run) <= SMALL_BYTES else quick_curves(run)
 
-    None if its rows are few, or have been read.
-    """
-    if run.rows.is_read or num_bytes(run) <= SMALL_BYTES:
-        return None
+
+def quick_curves(run: Run) -> tuple[Curves, str]:
+    """Return the curves of a run that are read in milliseconds, and a sentence on missing rows (empty: none)."""
+    if num_bytes(run) <= SMALL_BYTES:
+        return curves_of(run.history), ""
     if (found := cached(run)) is not None:
         return found, ""
     if (found := cached(run, may_lag=True)) is not None:

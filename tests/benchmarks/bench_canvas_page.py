@@ -126,7 +126,8 @@ def uplot(folder: Path) -> str | None:
 
 def columns(spec: Spec) -> list[dict[str, Any]]:
     """The bold lines of a spec as plain lists."""
-    return [{"x": traces[0].x.tolist(), "ys": [trace.bold.tolist() for trace in traces]} for traces in spec.traces]
+    every = [chart.series for chart in spec.charts]
+    return [{"x": traces[0].x.tolist(), "ys": [trace.bold.tolist() for trace in traces]} for traces in every]
 
 
 def busy(session: Any) -> float:

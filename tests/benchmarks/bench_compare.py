@@ -40,10 +40,11 @@ def make_runs(root: Path, num_rows: int, num_runs: int) -> None:
 def compare_all() -> None:
     """Compare in this process; print the first picture's wall and CPU time, then the rest's, and memory."""
     from nbtools.notebook.comparison.comparison import compare
+    from nbtools.notebook.plots.charts import Charts
     from nbtools.notebook.plots.figure import RunFigure
 
     figure = RunFigure(250)  # a kernel has drawn something before: matplotlib's first picture costs 0.3 s
-    figure.lay_out(1)
+    figure.draw(Charts())
     figure.png()
     wall, cpu = time.perf_counter(), time.process_time()
     panel = compare("lr_*")

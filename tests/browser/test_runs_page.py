@@ -55,7 +55,7 @@ def made(lab: Any) -> Any:
 
 
 @pytest.mark.promise("runs-table")
-def test_the_table_of_runs_sorts_filters_labels_opens_and_deletes(
+def test_the_table_of_runs_sorts_labels_opens_deletes_and_is_stored(
     lab: Any, notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
 ) -> None:
     path = lab.write_notebook("runs.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
@@ -105,24 +105,14 @@ def test_the_table_of_runs_sorts_filters_labels_opens_and_deletes(
     table.get_by_text("Removed 1 item").wait_for()
     assert not labelled[0].path.exists()
     assert notebook.mistakes == []
+    assert not table.locator(".nbtools-runs-stored").is_visible()
+
+    notebook.restart_kernel()
+    eventually(table.locator(".nbtools-runs-stored").is_visible, "the stored table takes the place of the widgets")
+    assert not table.get_by_role("button", name="Open").is_visible()
+    assert table.locator(".nbtools-runs-stored b").all_inner_texts()[0] == "a_wide"
+    notebook.shoot("runs-stored", table)
 
 
 def lines(table: Any) -> list[str]:
     return [line for line in table.locator(".nbtools-live b:visible").all_inner_texts() if line]
-
-
-@pytest.mark.promise("runs-table")
-def test_a_stored_table_shows_without_a_kernel(
-    lab: Any, notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
-) -> None:
-    path = lab.write_notebook("stored_runs.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
-    notebook.open(path)
-    notebook.run_cell(0)
-    table = notebook.output(0)
-    eventually(lambda: table.locator("svg polyline:visible").count() == 12, "the curves fill in behind")
-    assert not table.locator(".nbtools-runs-stored").is_visible()
-    notebook.restart_kernel()
-    eventually(table.locator(".nbtools-runs-stored").is_visible, "the stored table takes the place of the widgets")
-    assert not table.get_by_role("button", name="Open").is_visible()
-    assert table.locator(".nbtools-runs-stored b").all_inner_texts()[:2] == ["a_wide", "a_lr_low"]
-    notebook.shoot("runs-stored", table)

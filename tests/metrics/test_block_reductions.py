@@ -21,15 +21,19 @@ def values_of(kind: str, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["finite", "gaps", "diverged"])
 @pytest.mark.parametrize("count", [5_000, 64 * 200, 64 * 200 + 1, 99_999])
-def test_columns_from_blocks_are_those_from_all_values(kind: str, count: int) -> None:
-    values, x = values_of(kind, count), np.arange(count) * 3
-    for left, right in ((0, 3 * count - 3), (0.21 * count, 2.2 * count), (3 * ROWS, 3 * ROWS * 40)):
-        for columns in (7, 20):
-            plain, fast = decimate(x, values, left, right, columns), decimate(x, values, left, right, columns, Blocks())
-            assert not fast.is_exact and np.array_equal(plain.x, fast.x)
-            assert np.array_equal(plain.low, fast.low, equal_nan=True)
-            assert np.array_equal(plain.high, fast.high, equal_nan=True)
-            np.testing.assert_allclose(plain.mean, fast.mean, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("num_columns", [7, 20, 300, 4_000])
+def test_columns_are_reduced_as_each_alone(kind: str, count: int, num_columns: int) -> None:
+    values = values_of(kind, count)
+    for first, last in ((0, count), (count // 5 + 1, count // 5 + 4_001)):
+        cuts = np.linspace(first, min(last, count), min(num_columns, last - first) + 1).astype(int)
+        if (np.diff(cuts) == 0).any():
+            cuts = np.unique(cuts)
+        found = Blocks().reduced(values, cuts)
+        assert np.array_equal(found.counts, np.diff(cuts))
+        for low, high, mean, start, stop in zip(*found[:3], cuts[:-1], cuts[1:], strict=True):
+            finite = values[start:stop][np.isfinite(values[start:stop])]
+            expected = (finite.min(), finite.max(), finite.mean()) if len(finite) else [np.nan] * 3
+            np.testing.assert_allclose((low, high, mean), expected, rtol=1e-9, atol=1e-12)
 
 
 def line(step: int, value: float, attempt: int = 1) -> str:
@@ -52,13 +56,13 @@ def test_a_history_that_grew_draws_to_the_bit_as_one_that_was_read_at_once(kind:
             grown.extend("".join(f"{each}\n" for each in lines[grown.num_rows :]).encode())
             series, whole = grown["train/loss"], read(lines)["train/loss"]
             assert series.blocks.is_finite(series.values) == np.isfinite(whole.values).all()
-            one, other = (decimate(s.steps, s.values, 0, step + 1, 12, s.blocks) for s in (series, whole))
+            one, other = (decimate(s, s.steps, (0, step + 1), 12) for s in (series, whole))
             for column in ("x", "low", "high", "mean"):
                 assert np.array_equal(getattr(one, column), getattr(other, column), equal_nan=True)
     lines += [line(step, 99.0, attempt=2) for step in range(4_000, 9_500)]  # an attempt replaces what is known
     grown.extend("".join(f"{each}\n" for each in lines[9_000:]).encode())
     series, whole = grown["train/loss"], read(lines)["train/loss"]
-    one, other = (decimate(s.steps, s.values, 0, 9_500, 12, s.blocks) for s in (series, whole))
+    one, other = (decimate(s, s.steps, (0, 9_500), 12) for s in (series, whole))
     assert np.array_equal(one.mean, other.mean, equal_nan=True) and one.high[-1] == one.low[-1] == 99.0
 
 

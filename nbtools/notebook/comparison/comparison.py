@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import Options, coarse_parts, overlay, run_legend
+from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import LIVE, PICTURE, note
 from nbtools.notebook.kernel import answers_beside_cells
@@ -19,7 +19,7 @@ from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.figure import WIDTH, RunFigure, png_path
 from nbtools.notebook.plots.live import LiveCharts
-from nbtools.notebook.plots.view import KINDS, X
+from nbtools.notebook.plots.view import KINDS, Options, X
 from nbtools.notebook.theme import THEME
 from nbtools.notebook.widgets import Output, close_tree, view_bundle
 from nbtools.run.compare import Comparison, compare_runs
@@ -62,8 +62,8 @@ def compare(
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
-    found = compare_runs(*runs)
-    return ComparisonPanel(found, Options(x, log, smoothing, split, metrics=tuple(metrics)), dark=dark)
+    options = Options(x=x, log=log, smoothing=smoothing, split=split, metrics=tuple(metrics))
+    return ComparisonPanel(compare_runs(*runs), options, dark=dark)
 
 
 def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = False, **options: Any) -> Comparison:
@@ -124,6 +124,7 @@ class ComparisonPanel(LiveView):
         self._drawn = widgets.VBox([self._charts.image, self._charts.box, row, self._note, self._code]).add_class(LIVE)
         self.widget = widgets.VBox([self._drawn, self._words])
         self.refresh()  # raises ConfigError for a wrong split
+        self._x.observe(lambda change: self._charts.choices.take({"x": change.new}), "value")
         for each in (self._x, self._split, self._log, self._smoothing):
             each.observe(self._changed, "value")
         answers_beside_cells(self.widget)
@@ -162,16 +163,16 @@ class ComparisonPanel(LiveView):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for run in self.comparison.runs:
             run.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), check=False)
-        while True:
+        while not self._is_closed:
             with self._lock:
                 self._reader.look()
-                if self._is_closed or not self._reader.num_unread or not self._reader.is_reading:
+                if not self._reader.is_reading or not self._reader.num_unread:
                     self._compare_again()
-                    if not self._is_closed:
-                        self._draw_all()
+                    self._draw_all()
                     self._store()
-                    return self
+                    break
             time.sleep(_READING_S)
+        return self
 
     def close(self) -> None:
         """End the thread and remove the widgets; the runs continue."""
@@ -215,14 +216,10 @@ class ComparisonPanel(LiveView):
     def _hear(self) -> None:
         """Draw after a message of the page, whose canvas chooses the x axis itself."""
         self._x.layout.display = "none" if self._charts.choices.is_ready else ""
-        if self._charts.choices.x != self._x.value:
-            self._x.value = self._charts.choices.x  # its observer draws
-        elif not self._is_closed:
-            self._draw()
+        self._changed()
 
     def _changed(self, *_: object) -> None:
         with self._lock:
-            self._charts.choices.take({"x": self._x.value})
             if not self._is_closed:
                 self._draw()
 
@@ -248,7 +245,7 @@ class ComparisonPanel(LiveView):
             width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
             if parts := coarse_parts(self.comparison, curves, charts, width):
                 charts = overlay(self.comparison, self._reader.closer(parts), options, sizes)
-            self._charts.show(charts, f"curves of {_title(self.comparison)}", options.smoothing)
+            self._charts.show(charts, f"curves of {_title(self.comparison)}")
         if not choices.is_ready:
             self._draw_picture(reading)
         self._note.value = note(reading)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbtools.errors import NbtoolsError
-from nbtools.run.curves import SMALL_BYTES, Curves, cached, curve_files, curves_of, glimpse, num_bytes, part_of, refined
+from nbtools.run.curves import Curves, cached, curve_files, part_of, quick_curves, refined
 from nbtools.run.run import Run
 
 _EVERY_S = 60.0
@@ -54,18 +54,12 @@ class CurveReader:
         changed, waiting = False, list[Run]()
         for index, run in enumerate(self.runs):
             files = curve_files(run)
-            if files == self._seen[index] and self._current[index]:
+            if files == self._seen[index] and (self._current[index] or cached(run) is None):
+                waiting += [] if self._current[index] else [run]
                 continue
-            if num_bytes(run) <= SMALL_BYTES:
-                self.curves[index], self._current[index] = curves_of(run.history), True
-            elif (found := cached(run)) is not None:
-                self.curves[index], self._current[index] = found, True
-            else:
-                waiting.append(run)
-                self._current[index] = False
-                if files == self._seen[index]:
-                    continue
-                self.curves[index] = cached(run, may_lag=True) or self.curves[index] or glimpse(run)
+            self.curves[index], missing = quick_curves(run)
+            self._current[index] = not missing
+            waiting += [run] if missing else []
             self._seen[index] = files
             changed = True
         self._read(waiting)

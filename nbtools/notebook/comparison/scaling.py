@@ -11,7 +11,7 @@ from nbtools.launcher.preflight import check_launch
 from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.machine.devices import devices, num_cores
 from nbtools.notebook.comparison.comparison import ComparisonPanel
-from nbtools.notebook.comparison.overlay import Options
+from nbtools.notebook.plots.view import Options
 from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run
 

@@ -1,7 +1,6 @@
 """The scaling card of a comparison: throughput and parallel efficiency of runs with different numbers of processes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,42 +9,40 @@ from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.plots.decimation import number
 from nbtools.run.curves import Curves
 
-
-@dataclass(frozen=True)
-class Scaling:
-    """Throughput of a run, and its parallel efficiency."""
-
-    nproc: int
-    rate: float | None
-    """Throughput of all processes in `unit`; None if the run has not recorded enough rows."""
-    unit: str
-    efficiency: float | None
-    """Rate per process against that of the run with the fewest processes."""
-    data_wait: float | None
-    """Share of the time in which the slowest process waits for data."""
-    peer_wait: float | None
-    """Share of the time in which a process waits for the last one, mean of all; None for a single process."""
+_HEAD = ["run", "processes", "throughput", "efficiency", "waiting for data", "for other processes"]
+_WAITS = "data_wait", "peer_wait"
 
 
-def scaling_of(nproc: Sequence[int | None], curves: Sequence[Curves]) -> list[Scaling | None]:
-    """Return the scaling of runs, None for one whose processes are not recorded; empty unless the numbers differ."""
-    if len({count for count in nproc if count}) < 2:
-        return []
-    has_samples = all(
-        _pace(one, "samples") is not None for one, count in zip(curves, nproc, strict=True) if count and one
-    )
+def scaling_rows(
+    names: Sequence[str], nproc: Sequence[int | None], curves: Sequence[Curves]
+) -> tuple[list[list[str]], str]:
+    """Return the rows of the card as HTML, the heading first, and a note; no rows unless two runs can be compared.
+
+    Throughput is that of all processes; efficiency, the throughput per process against that of the fewest processes.
+
+    Args:
+        names: HTML of each run's name.
+        nproc: processes of each run; None if not recorded.
+        curves: the metrics of each run.
+    """
+    known = [(count, index) for index, count in enumerate(nproc) if count]
+    if len({count for count, _ in known}) < 2:
+        return [], ""
+    has_samples = all(_pace(curves[index], "samples") is not None for _, index in known if curves[index])
     unit = "samples" if has_samples else "steps"
-    rates = [_pace(one, unit) if count else None for one, count in zip(curves, nproc, strict=True)]
-    known = [(count, rate / count) for count, rate in zip(nproc, rates, strict=True) if count and rate]
-    smallest = min(known, default=(0, 0.0))[1]
-    found: list[Scaling | None] = []
-    for one, count, rate in zip(curves, nproc, rates, strict=True):
-        if count is None:
-            found.append(None)
-            continue
-        efficiency = rate / count / smallest if rate and smallest else None
-        found.append(Scaling(count, rate, f"{unit}/s", efficiency, _mean(one, "data_wait"), _mean(one, "peer_wait")))
-    return found
+    rates = {index: _pace(curves[index], unit) for _, index in known}
+    _, least = min(((count, rate / count) for count, index in known if (rate := rates[index])), default=(0, 0.0))
+    rows = [_HEAD]
+    for count, index in known:
+        rate, own = rates[index], curves[index]
+        efficiency = rate / count / least if rate else None
+        # The slowest process's wait for data, and the mean wait of all for the last one.
+        waits = ["not recorded" if (wait := _mean(own, name)) is None else f"{wait:.0%}" for name in _WAITS]
+        waits[1] = "–" if count == 1 else waits[1]
+        told = f"{number(rate)} {unit}/s" if rate else "not yet known"
+        rows.append([names[index], str(count), told, _bar(efficiency, index), *waits])
+    fewest = plural(min(count for count, _ in known), "process")
+    return rows, f"efficiency: throughput per process against the run on {fewest}; 100% is linear scaling"
 
 
 def _pace(curves: Curves, unit: str) -> float | None:
@@ -65,33 +62,6 @@ def _mean(curves: Curves, ending: str) -> float | None:
         if name.endswith(ending) and known.any():
             return float(np.average(sketch.mean[known], weights=sketch.counts[known]))
     return None
-
-
-def scaling_rows(
-    names: Sequence[str], nproc: Sequence[int | None], curves: Sequence[Curves]
-) -> tuple[list[list[str]], str]:
-    """Return the rows of the card as HTML, the heading first, and a note; no rows unless two runs can be compared.
-
-    Args:
-        names: HTML of each run's name.
-        nproc: processes of each run; None if not recorded.
-        curves: the metrics of each run.
-    """
-    found = scaling_of(nproc, curves)
-    rows = [["run", "processes", "throughput", "efficiency", "waiting for data", "for other processes"]]
-    for index, (cell, one) in enumerate(zip(names, found, strict=False)):
-        if one is None:
-            continue
-        rate = "not yet known" if one.rate is None else f"{number(one.rate)} {one.unit}"
-        waits = ["not recorded" if wait is None else f"{wait:.0%}" for wait in (one.data_wait, one.peer_wait)]
-        waits[1] = "–" if one.nproc == 1 else waits[1]
-        rows.append([cell, str(one.nproc), rate, _bar(one.efficiency, index), *waits])
-    if len(rows) < 3:
-        return [], ""
-    least = min(one.nproc for one in found if one)
-    return rows, (
-        f"efficiency: throughput per process against the run on {plural(least, 'process')}; 100% is linear scaling"
-    )
 
 
 def _bar(share: float | None, index: int) -> str:

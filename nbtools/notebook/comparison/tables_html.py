@@ -8,7 +8,7 @@ from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.comparison.scaling_card import scaling_rows
-from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, diff
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, diff, table_html
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
@@ -24,7 +24,7 @@ _COLOURS = "".join(
     for page, colours in (("", PALETTE["light"]), (f"{DARK} ", PALETTE["dark"]))
     for index in range(20)
 )
-_CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap"
+_CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:{BORDER}"
 
 
 def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
@@ -63,19 +63,10 @@ def _run_cells(comparison: Comparison) -> list[str]:
 
 def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
     """Return a table of escaped cells; the first row and the first column are headings."""
-    head = "".join(f"<th scope='col' style='{_CELL};font-weight:600'>{cell}</th>" for cell in rows[0])
-    body = "".join(
-        f"<tr style='border-top:{BORDER}'><th scope='row' style='{_CELL};font-weight:400'>{row[0]}</th>"
-        + "".join(f"<td style='{_CELL};{MONO}'>{cell}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows[1:]
-    )
+    body = [[cells[0], *(f"<span style='{MONO}'>{cell}</span>" for cell in cells[1:])] for cells in rows[1:]]
+    table = table_html(body, rows[0], cell=_CELL)
     below = f"<div style='{MUTED}'>{note}</div>" if note else ""
-    return (
-        f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>"
-        f"<table style='border-collapse:collapse;table-layout:auto;width:auto;{FONT}{TEXT}margin:0'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{below}"
-    )
+    return f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>{table}</div>{below}"
 
 
 def _differences(comparison: Comparison) -> str:

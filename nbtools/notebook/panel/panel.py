@@ -344,7 +344,7 @@ class LivePlot(LiveView):
         """Draw the charts in the page."""
         charts = charts_of(self._view(), self._charts.sizes)
         self._full = charts.full
-        self._charts.show(charts, f"curves of {self.run.id}", self._widgets.smoothing.value)
+        self._charts.show(charts, f"curves of {self.run.id}")
 
     def _render(self) -> None:
         picture, charts = picture_of(self._view(), dark=self._widgets.dark.value, titled=False)

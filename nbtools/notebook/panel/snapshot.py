@@ -138,10 +138,9 @@ def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[
     for name, series in history.items():
         if (broken := break_of(series)) is None:
             continue
-        found, step, values = broken[0], f"{broken[1]:,}", plural(broken[0].count, "value")
-        some = f"{name}: {values} not finite, first at step {step}"
-        said.append(f"{name} is not finite since step {step}" if found.is_end else some)
-        stay += said[-1:] if found.is_end else []
+        some = f"{name}: {plural(broken.count, 'value')} not finite, first at step {broken.step:,}"
+        said.append(f"{name} is not finite since step {broken.step:,}" if broken.is_end else some)
+        stay += said[-1:] if broken.is_end else []
     hidden = len(said) - _NUM_BREAKS
     return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said, stay
 

@@ -32,15 +32,6 @@ export function formatNumber(value, digits = 4) {
   return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
 }
 
-/** A value given as a position on the y axis, in no more digits than the steps between positions leave. */
-export function formatPosition(position, step, isLog) {
-  if (position === -Infinity) return "≤ 0"; // no logarithm
-  const value = isLog ? 10 ** position : position, spacing = isLog ? value * (10 ** step - 1) : step;
-  if (!value || Math.abs(value) < spacing) return value ? "≈ 0" : "0";
-  const digits = Math.floor(Math.log10(Math.abs(value))) - Math.ceil(Math.log10(spacing)) + 1;
-  return formatNumber(value, Math.min(4, Math.max(1, digits)));
-}
-
 /** A position on the x axis in words: a count, seconds since the start, or the clock of a kernel `ahead` of UTC. */
 export function formatX(x, { unit, ahead }) {
   if (unit === "clock") return new Date(1000 * (x + ahead)).toLocaleString("en-GB", { ...CLOCK, timeZone: "UTC" });
@@ -65,12 +56,10 @@ export function nearest(xs, x) {
 /** The charts of a spec, each series with its columns; `data` may begin anywhere in its buffer, so it is copied. */
 export function unpack(spec, { buffer, byteOffset, byteLength }) {
   const bytes = buffer.slice(byteOffset, byteOffset + byteLength);
-  // `mean` has values; low, high and bold give positions on the y axis: exponents of 10 if it is logarithmic.
-  const columns = ({ at, n, from, step, is_wide: isWide, ...series }) => {
-    const column = (k, Type) => new Type(bytes, at[k], n), mean = column(3, isWide ? Float64Array : Float32Array);
-    const position = (code) => (code === 65535 ? NaN : code === 0 ? -Infinity : from + (code - 1) * step);
-    const [low, high, bold] = [1, 2, 4].map((k) => column(k, Uint16Array)).map((codes) => (i) => position(codes[i]));
-    return { ...series, n, step, x: column(0, Float64Array), low, high, mean, bold };
+  const columns = ({ at, n, is_wide: isWide, ...series }) => {
+    const [x, ...values] = at, Values = isWide ? Float64Array : Float32Array;
+    const [low, high, mean, bold] = values.map((place) => new Values(bytes, place, n));
+    return { ...series, n, x: new Float64Array(bytes, x, n), low, high, mean, bold };
   };
   return spec.charts.map((chart) => ({ ...chart, series: (chart.series ?? []).map(columns) }));
 }
@@ -162,10 +151,10 @@ class Chart {
   }
   /** Names and last values in the title's line; entries without room are left out from the end. */
   showLegend() {
-    const { owner, series, hasRuns } = this, { levels, marks } = this.spec;
-    const withText = (s) => ({ ...s, title: s.name ?? s.label, text: words(s.text ?? s.label, s.value) });
+    const { owner, series, hasRuns } = this, { marks } = this.spec;
+    const withText = (s) => ({ ...s, title: s.name, text: words(s.text, s.value) });
     const checkpoint = marks.length && !hasRuns ? [{ text: "checkpoint", colour: "text", isTriangle: true }] : [];
-    const entries = [...[...series, ...levels].map(withText), ...checkpoint];
+    const entries = [...series.map(withText), ...checkpoint];
     if (!isNew(this.legend, entries.map((e) => [e.text, owner.colour(e.colour), e.dash, e.dots, e.name]))) return;
     this.entries = entries.map((entry) => {
       const element = legendEntry(owner.colour(entry.colour), entry);
@@ -188,7 +177,7 @@ class Chart {
     }
   }
 
-  /** Functions from values to pixels; what has no logarithm becomes NaN. */
+  /** Functions to pixels: from x, from a value (NaN if it has no logarithm), from a position on the y axis. */
   get scales() {
     const { left, right, top, bottom } = this.plot, [from, to] = this.owner.limits, [low, high] = this.spec.y;
     const xScale = (right - left) / (to - from), yScale = (bottom - top) / (high - low);
@@ -206,14 +195,13 @@ class Chart {
 
   /** Draw the curves and all that does not move with the pointer; return what it cost, in curves. */
   draw() {
-    const { base: ctx, owner, series, spec } = this, { levels, veil, badge } = spec, [toX, toY] = this.scales;
+    const { base: ctx, owner, series, spec } = this, { veil, badge } = spec, [toX, toY] = this.scales;
     const { run, chart, name } = owner.raised ?? {}; // the others of that chart, or of all charts, become faint
     const opacity = (s) => ((run && s.run !== run) || (chart === this.key && s.name !== name) ? 0.15 : 1);
     const style = (s, width, faint = 1) => ({ stroke: owner.colour(s.colour), width, opacity: faint * opacity(s) });
     ctx.clearRect(0, 0, this.width, this.height);
     ctx.save();
     ctx.clip(this.clip);
-    for (const s of levels) paint(ctx, this.across(toY(s.y)), { ...style(s, 1.4), dash: s.dash, opacity: 1 });
     const banded = series.filter((s) => s.is_smoothed && (series.length <= MANY || (run && s.run === run)));
     for (const s of banded) paint(ctx, this.path(s, s.low, s.high), style(s, 1, 0.38));
     // A line of one device pixel costs a sixth of a wider one.
@@ -240,10 +228,10 @@ class Chart {
 
   /** A line through the lowest and the highest value of each column within the limits, the nearer first, with gaps. */
   path({ x, n }, low, high) {
-    const path = new Path2D(), [toX, , toY] = this.scales, floor = this.plot.bottom + 4;
+    const path = new Path2D(), [toX, toY] = this.scales, floor = this.plot.bottom + 4;
     const [start, stop] = this.owner.limits.map((limit) => nearest(x, limit)); // and a neighbour on each side
     for (let i = Math.max(0, start - 1), last = NaN; i < Math.min(n, stop + 2); i++) {
-      const at = toX(x[i]), top = toY(high(i)), isGap = !Number.isFinite(top), least = toY(low(i));
+      const at = toX(x[i]), top = toY(high[i]), isGap = !Number.isFinite(top), least = toY(low[i]);
       const bottom = isGap || Number.isFinite(least) ? least : floor; // no logarithm
       const first = Math.abs(last - top) < Math.abs(last - bottom) ? top : bottom, second = top + bottom - first;
       if (Number.isNaN(last)) path.moveTo(at, first); // what is not finite is ignored
@@ -256,9 +244,9 @@ class Chart {
 
   /** Points of a sparse curve, and any point between two gaps, where a line draws nothing. */
   dots({ n, x, bold, dots }) {
-    const path = new Path2D(), [toX, , toY] = this.scales, isShown = (i) => i >= 0 && i < n && Number.isFinite(bold(i));
+    const path = new Path2D(), [toX, toY] = this.scales, isShown = (i) => Number.isFinite(toY(bold[i] ?? NaN));
     const isDot = (i) => (dots || (!isShown(i - 1) && !isShown(i + 1))) && isShown(i);
-    for (let i = 0; i < n; i++) if (isDot(i)) path.addPath(disc(toX(x[i]), toY(bold(i)), 2.4));
+    for (let i = 0; i < n; i++) if (isDot(i)) path.addPath(disc(toX(x[i]), toY(bold[i]), 2.4));
     return path;
   }
   drawAxes(ctx) {
@@ -308,16 +296,15 @@ class Chart {
 
   /** The value of each curve at x; `where` names the point of a sparse curve that lies elsewhere. */
   read(x, shown) {
-    const [toX, toY] = this.scales, { x: axis } = this.owner.spec, { is_log: isLog } = this.spec;
+    const [toX, toY] = this.scales, { x: axis } = this.owner.spec;
     return shown.flatMap((series) => {
       const i = nearest(series.x, x), at = toX(series.x[i]);
       if (i < 0 || !this.isInside(at)) return [];
-      const mean = series.mean[i], low = series.low(i), high = series.high(i);
-      const number = (position) => formatPosition(position, series.step, isLog);
+      const mean = series.mean[i], low = series.low[i], high = series.high[i];
       return {
         ...{ series, x: at, y: toY(mean), mean, colour: series.colour, label: series.text },
         value: formatNumber(mean, series.is_exact ? 6 : 4),
-        range: !series.is_exact && low < high ? `[${number(low)}, ${number(high)}]` : "",
+        range: !series.is_exact && low < high ? `[${formatNumber(low)}, ${formatNumber(high)}]` : "",
         where: Math.abs(at - toX(x)) > 1.5 ? `at ${formatX(series.x[i], axis)}` : "",
       };
     });
@@ -376,11 +363,11 @@ class Tip {
 
   /** Write the rows and put the tooltip beside the crosshair, within the canvas; return what it says. */
   show(owner, { chart, x, y }, { rows, hot }) {
-    const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => (series.is_exact ? 1 : series.per_column))));
+    const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => series.per_column)));
     const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
     const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x));
     const header = [position, mean, chart.markAt({ x, y })].filter(Boolean).join(" · ");
-    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : [...rows, ...chart.spec.levels];
+    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : rows;
     setText(this.header, header);
     while (this.rows.length < lines.length) {
       const root = make("div", "", this.root), parts = ["i", "span", "b", "small"].map((tag) => make(tag, "", root));
@@ -537,11 +524,9 @@ class Canvas {
   showFolded(charts) {
     const { folded } = this, name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
     if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
-    const add = (textContent, onclick, more) => button(folded, { textContent, onclick, dir: "auto", ...more });
-    const showAll = () => (folded.classList.add("nbt-all"), folded.children[6].focus());
-    folded.replaceChildren();
-    for (const chart of charts) add(name(chart), () => this.send({ open: chart.key, is_open: true }));
-    if (charts.length > 8) add(`${charts.length - 6} more…`, showAll, { className: "nbt-more" });
+    const open = ({ key }) => () => this.send({ open: key, is_open: true });
+    const chips = charts.map((chart) => button(null, { textContent: name(chart), onclick: open(chart), dir: "auto" }));
+    folded.replaceChildren(...chips);
   }
 
   resize() {

@@ -10,19 +10,19 @@ import anywidget
 import numpy as np
 import traitlets
 
-from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace, num_columns
+from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace
 from nbtools.notebook.plots.decimation import Floats
 
-DEFAULT_WIDTH = 900
-"""Width in CSS pixels until the page has sent its own."""
 _HERE = Path(__file__).parent
 _FIELDS = (
     *("name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"),
 )
 """Fields of a `Trace` that are sent besides its columns."""
 _UNITS = {"time": "clock", "relative": "seconds"}
-_GAP = 65535
-_NUM_STEPS = _GAP - 2
+_NUM_STEPS = 1 << 12
+"""Steps of float32 between the ends of a curve that are finer than a pixel."""
+_SMALLEST, _LARGEST = 1e-37, 1e38
+"""Within the range of float32."""
 
 
 class Canvas(anywidget.AnyWidget):
@@ -41,14 +41,13 @@ class Canvas(anywidget.AnyWidget):
         super().__init__()
         self.on_msg(lambda _, content, buffers: receive(content) if isinstance(content, dict) else None)
 
-    def show(self, charts: Charts, *, alt: str, smoothing: float = 0.0, filter: str = "", width: float = 0.0) -> None:
-        """Send charts to the page, in one message; `width` is that of the page, 0 if it is not known."""
+    def show(self, charts: Charts, *, alt: str, filter: str = "") -> None:
+        """Send charts to the page, in one message."""
         spec, data = packed(charts)
-        columns = num_columns(len(charts.shown), width or DEFAULT_WIDTH)
         if not (charts.shown or charts.message):
             spec["message"] = NONE_OPEN + (f": the filter is {filter}" if filter else "")
         with self.hold_sync():
-            self.spec = {**spec, "alt": alt, "smoothing": smoothing, "columns": columns, "filter": filter}
+            self.spec = {**spec, "alt": alt, "filter": filter}
             self.data = data
             self.version += 1
 
@@ -65,13 +64,10 @@ def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
 
 
 class PackedColumns:
-    """PackedColumns of curves as bytes, one after the other, each at a multiple of 8; equal ones are there once.
+    """Columns of curves as bytes, one after the other, each at a multiple of 8; equal ones are there once.
 
-    `x` is float64. What is drawn (low, high, bold) is uint16: 1 to 65534 are equal steps of the curve's own range on
-    the y axis (exponents of 10 on a logarithmic one), finer than a pixel of any zoom, since a zoom sends new columns;
-    0 has no logarithm, 65535 is a gap. The mean is a value, for reading: float32, or float64 (`is_wide`) where float32
-    is coarser than those steps or overflows. So the value of an exact curve is shown as it was recorded, to 6 digits,
-    and the ends of a column's range only to the digits that a step leaves, at most 4.
+    `x` is float64. Low, high, mean and bold are float32, or float64 (`is_wide`) where float32 would show as stairs or
+    overflow. A zoom sends new columns.
     """
 
     def __init__(self) -> None:
@@ -83,19 +79,14 @@ class PackedColumns:
     def content(self) -> bytes:
         return b"".join(self._parts)
 
-    def add(self, trace: Trace, is_log: bool) -> dict[str, Any]:
+    def add(self, trace: Trace) -> dict[str, Any]:
         """Add the columns of a curve; returns its description, which has their offsets as `at`."""
-        low, high, bold = (_positions(column, is_log) for column in (trace.low, trace.high, trace.bold))
-        known = np.concatenate((low, high, bold))
-        known = known[np.isfinite(known)]
-        start, end = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-        step = (end - start) / _NUM_STEPS
-        is_wide = _is_wide(trace.mean)
-        columns = (trace.x, _codes(low, start, step), _codes(high, start, step), trace.mean, _codes(bold, start, step))
-        kinds = ("<f8", "<u2", "<u2", "<f8" if is_wide else "<f4", "<u2")
-        at = [self._place(np.ascontiguousarray(*each).tobytes()) for each in zip(columns, kinds, strict=True)]
+        columns = trace.low, trace.high, trace.mean, trace.bold
+        is_wide = _is_wide(np.concatenate(columns))
+        at = [self._place(trace.x.astype("<f8").tobytes())]
+        at += [self._place(column.astype("<f8" if is_wide else "<f4").tobytes()) for column in columns]
         described = {name: getattr(trace, name) for name in _FIELDS}
-        return {**described, "n": len(trace.x), "at": at, "from": start, "step": step, "is_wide": is_wide}
+        return {**described, "n": len(trace.x), "at": at, "is_wide": is_wide}
 
     def _place(self, content: bytes) -> int:
         """Return the offset of a column, which is added unless it is there."""
@@ -106,27 +97,15 @@ class PackedColumns:
         return self._places[content]
 
 
-def _positions(values: Floats, is_log: bool) -> Floats:
-    """Return the positions of values on the y axis: NaN is a gap, -inf has no logarithm."""
-    if not is_log:
-        return np.where(np.isfinite(values), np.clip(values, -1e300, 1e300), np.nan)
-    with np.errstate(divide="ignore"):
-        return np.where(np.isfinite(values), np.log10(np.maximum(values, 0.0)), np.nan)
-
-
-def _codes(positions: Floats, start: float, step: float) -> Floats:
-    codes = np.rint((positions - start) / (step or 1.0)) + 1
-    return np.where(np.isnan(positions), _GAP, np.maximum(codes, 0.0))
-
-
 def _is_wide(values: Floats) -> bool:
     """Whether float32 lacks the precision or the range for the values."""
     known = values[np.isfinite(values)]
-    if not len(known):
+    sizes = np.abs(known[known != 0])
+    if not len(sizes):
         return False
-    with np.errstate(over="ignore"):
-        error = float(np.abs(known.astype(np.float32) - known).max())
-        return error == np.inf or 0.0 < float(np.ptp(known)) / _NUM_STEPS < error
+    if sizes.min() < _SMALLEST or sizes.max() > _LARGEST:
+        return True
+    return bool(0 < np.ptp(known) < _NUM_STEPS * np.spacing(np.float32(sizes.max())))
 
 
 def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
@@ -136,8 +115,7 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described |= {name: getattr(chart, name) for name in ("is_log", "can_log", "y", "x_ticks", "y_ticks", "veil")}
     return {
         **described,
-        "series": [columns.add(trace, chart.is_log) for trace in chart.series],
-        "levels": [asdict(level) for level in chart.levels if _known(level.y) is not None],
+        "series": [columns.add(trace) for trace in chart.series],
         "marks": [{**asdict(mark), "y": _known(mark.y)} for mark in chart.marks],
         "cuts": [{"x": x, "label": label} for x, label in chart.cuts],
         "badge": asdict(chart.badge) if chart.badge else None,

@@ -3,7 +3,7 @@
 Sizes are in CSS pixels, colours are roles in `PALETTE`, dashes are in widths of their line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from nbtools.metrics.columns import Series
 from nbtools.notebook.plots.decimation import (
-    Break,
     Curve,
     Floats,
     break_of,
-    columns_of,
     decimate,
     is_lone,
     log_ticks,
@@ -33,10 +31,9 @@ from nbtools.notebook.plots.metric_names import (
     labels_of,
     legend_room,
     legend_width,
-    matches,
     system_groups,
 )
-from nbtools.notebook.plots.view import KINDS, Axis, Limits, View, X, x_ticks
+from nbtools.notebook.plots.view import KINDS, Axis, Limits, Options, View, X, x_ticks
 from nbtools.run.curves import Sketch
 
 Ticks = Sequence[tuple[float, str]]
@@ -96,20 +93,7 @@ class Trace(Curve):
     is_smoothed: bool = False
     """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
     run: str = ""
-    break_: tuple[Break, float, int] | None = None
-    """The first value that is not finite, its position and its step."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """A baseline: a horizontal line."""
-
-    label: str
-    value: str
-    y: float
-    colour: str = "muted"
-    dash: tuple[float, ...] = (5, 3)
-    width: float = 1.4
+    opacity: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +131,6 @@ class Chart:
     x_ticks: Ticks = ()
     y_ticks: Ticks = ()
     series: Sequence[Trace] = ()
-    levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     cuts: Sequence[tuple[float, str]] = ()
     """(position, label) of each resume and restart."""
@@ -183,19 +166,55 @@ class Charts:
         return [chart for chart in self.charts if chart.is_open]
 
 
-# --- layout -------------------------------------------------------------------------------------
-
-
-def num_columns(num_open: int, width: float) -> int:
-    """Return the number of charts in a row of a page of this width."""
-    return 2 if num_open > 1 and width >= _TWO_COLUMNS_FROM else 1
-
-
 def page_sizes(num_open: int, width: float) -> list[Size]:
     """Return the sizes of the plot areas on a page; canvas.js has the same rule."""
-    chart = int(width / num_columns(num_open, width))
+    chart = int(width / (2 if num_open > 1 and width >= _TWO_COLUMNS_FROM else 1))
     height = min(255, max(180, round(0.55 * chart)))
     return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
+
+
+class ChartPart(NamedTuple):
+    """The metrics of one chart."""
+
+    key: str
+    title: str
+    names: Sequence[str]
+    is_open: bool
+    group: str = ""
+    """The group of metrics of a run; the value of the field by which compared runs are split."""
+
+
+def arranged(
+    parts: Sequence[ChartPart],
+    runs: Sequence[Mapping[str, Series | Sketch]],
+    options: Options,
+    sizes: Callable[[int], Sequence[Size]],
+    draw: Callable[[ChartPart, Axis, Size], Chart],
+    resumes: Sequence[Sequence[int]],
+    reaches: Iterable[int] = (),
+) -> Charts:
+    """Draw the open ones of some charts on one x axis, which is that of their metrics.
+
+    Args:
+        parts: all charts, at least one.
+        runs: the curves of each run.
+        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+        draw: returns an open chart.
+        resumes: see `Axis`, and so `reaches`.
+    """
+    shown = [part for part in parts if part.is_open]
+    areas = {part.key: size for part, size in zip(shown, sizes(len(shown)), strict=False)}
+    names = {name for part in parts if part.key in areas or not areas for name in part.names}
+    charts = []
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
+        axis = Axis([{name: run[name] for name in run if name in names} for run in runs], options, resumes, reaches)
+        for part in parts:
+            drawn = [name for name in part.names if part.key in areas and any(name in run for run in axis.runs)]
+            is_drawn = part.names[0] in drawn
+            closed = Chart(part.key, part.title, part.names)
+            charts.append(draw(part._replace(names=drawn), axis, areas[part.key]) if is_drawn else closed)
+    shared: dict[str, Any] = {"kinds": axis.kinds, "unit": axis.unit, "note": axis.note}
+    return Charts(axis.kind, axis.limits, axis.full, axis.is_zoomed, charts, **shared)
 
 
 # --- a run's charts -----------------------------------------------------------------------------
@@ -215,69 +234,42 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
     first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
     first = [group for group in first if not is_cost(group)] or first
     groups += system_groups(view.system)
-    is_usual = {group: group in TITLES or group in first for group, _ in groups}
-    parts = [part for group, names in groups for part in _parts(group, names)]
-    is_open = {part.key: _is_open(view, part, is_usual.get(part.key, False)) for part in parts}
-    areas = sizes(sum(is_open.values()))
-    shown = dict(zip((key for key in is_open if is_open[key]), areas, strict=False))
-    every = [name for part in parts if part.key in shown for name in part.names]
-    with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
-        axis = Axis(view, every or [name for _, names in groups for name in names])
-        parts = [
-            part._replace(names=[name for name in part.names if name in axis.series] or part.names) for part in parts
-        ]
-        shown = {part.key: shown[part.key] for part in parts if part.key in shown and part.names[0] in axis.series}
-        charts = [
-            _chart(part, view, axis, shown[part.key]) if part.key in shown else Chart(part.key, part.title, part.names)
-            for part in parts
-        ]
-    limits = axis.left, axis.right
-    shared: dict[str, Any] = {"kinds": axis.kinds, "unit": axis.unit, "note": axis.note}
-    return Charts(axis.kind, limits, axis.full, axis.is_zoomed, charts, **shared)
+    parts = [part for group, names in groups for part in _parts(view, group, names, group in TITLES or group in first)]
+    # Taken once: the history may grow in another thread while this picture is made.
+    curves = {
+        name: (view.system if name in view.system else view.history)[name] for part in parts for name in part.names
+    }
+    resumes = [[] if view.resumed_at is None else [view.resumed_at]]
+    reaches = [step for step, _ in view.checkpoints]
+    return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), resumes, reaches)
 
 
-class _Part(NamedTuple):
-    """The metrics of one chart."""
-
-    key: str
-    title: str
-    group: str
-    names: Sequence[str]
-
-
-def _parts(group: str, names: Sequence[str]) -> list[_Part]:
+def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[ChartPart]:
     title, parts = TITLES.get(group, group.removeprefix("system/")), divided(group, names)
-    if len(parts) == 1:
-        return [_Part(group, title, group, names)]
-    return [
-        _Part(f"{group}\0{number}" if number > 1 else group, f"{title}, {number} of {len(parts)}", group, part)
-        for number, part in enumerate(parts, 1)
-    ]
+    found = []
+    for index, part in enumerate(parts, 1):
+        key = f"{group}\0{index}" if index > 1 else group
+        is_open = view.opens(key, (group, *part), is_default and index == 1)
+        found.append(
+            ChartPart(key, f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title, part, is_open, group)
+        )
+    return found
 
 
-def _is_open(view: View, part: _Part, is_default: bool) -> bool:
-    texts = part.group, *part.names
-    matched = any(matches(text, view.metrics) for text in texts) if view.metrics else is_default
-    return view.opened.get(part.key, matched)
-
-
-def _chart(part: _Part, view: View, axis: Axis, size: Size) -> Chart:
-    key, title, group, names = part
+def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
+    key, title, names, _, group = part
     is_system = group.startswith("system/")
     can_log = group not in ("learning_rate", "throughput") and not is_system
     is_log = can_log and view.log != (key in view.switched)
-    drawn = _curves(group, names, view, axis, size)
-    drawn = _legible(drawn, legend_room(title, size[0]))
-    traces = [item for item in drawn if isinstance(item, Trace)]
+    traces = _legible(_curves(part, view, axis, size), legend_room(title, size[0]))
     if is_log:  # a dot, if only one point has a logarithm
         traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
-    levels = [item for item in drawn if isinstance(item, Level)]
-    shown: dict[str, Any] = {"series": traces, "levels": levels, "badge": _badge(traces)}
+    shown: dict[str, Any] = {"series": traces, "badge": _badge(names, axis)}
     shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
     shown |= _resumes(view, axis, is_labelled=key == "loss")
     chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
     from_zero = group in ("return", "learning_rate", "throughput", "grad_norm") or is_system
-    return chart_of(chart, (axis.left, axis.right), axis.kind, size, from_zero=from_zero)
+    return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
 
 
 def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:
@@ -286,7 +278,7 @@ def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bo
     With `from_zero`, the y axis of values that are not negative begins at 0, unless it is logarithmic.
     """
     values = [values for trace in chart.series for values in (trace.low, trace.high)]
-    others = [level.y for level in chart.levels] + [mark.y for mark in chart.marks if mark.y is not None]
+    others = [mark.y for mark in chart.marks if mark.y is not None]
     low, high = _y_limits(np.concatenate([*values, np.array(others, float)]), chart.is_log, from_zero)
     num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
     y_ticks = (log_ticks if chart.is_log else ticks)(low, high, num_y)
@@ -313,8 +305,7 @@ def _y_limits(shown: Floats, is_log: bool, from_zero: bool) -> Limits:
 def trace_of(
     series: Series | Sketch,
     x: NDArray[Any],
-    limits: Limits,
-    full: Limits,
+    axis: Axis,
     columns: int,
     *,
     smoothing: float = 0.0,
@@ -324,46 +315,48 @@ def trace_of(
     """Reduce a metric to the pixel columns of a chart.
 
     Args:
-        x: the position of each value on the x axis, ascending.
-        full: limits that show all points: their columns are smoothed, so that a part has the same bold line.
+        x: the position of each value on the axis, ascending.
         smoothing: weight of earlier values in the bold line; 0 for a line through all extremes.
         is_dotted: draw the points of a short series.
-        looks: further fields of `Trace`; `value` is the last value where it is not given.
+        looks: further fields of `Trace`.
     """
-
-    def reduced(span: Limits) -> Curve:
-        if isinstance(series, Sketch):
-            return columns_of(series, x, span, columns)
-        return decimate(x, series.values, *span, columns, series.blocks)
-
-    curve = reduced(limits)
+    curve = decimate(series, x, axis.limits, columns)
     bold = curve.mean
     if smoothing > 0:
-        whole = curve if limits == full else reduced(full)
+        # The columns of all points are smoothed, so that a part has the same bold line.
+        whole = decimate(series, x, axis.full, columns) if axis.is_zoomed else curve
         num_points = int(np.isfinite(whole.mean).sum())
         bold = smooth(whole.mean, smoothing * min(1.0, num_points / _FULLY_SMOOTHED))
         if whole is not curve:
             there = np.isfinite(bold)
             bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean
             bold = np.where(np.isnan(curve.mean), np.nan, bold)
-    found = break_of(series)
-    value = number(series.last).replace("nan", "NaN")
     return Trace(
-        **{**vars(curve), "per_column": round(curve.per_column, 1), "value": value, **looks},
+        **vars(curve),
+        **looks,
+        value=_last(series),
         bold=bold,
         dots=(is_dotted and len(curve.x) <= 80) or is_lone(curve.x, bold),
         is_smoothed=smoothing > 0,
-        break_=(found[0], float(x[found[0].index]), found[1]) if found else None,
     )
 
 
-def _curves(group: str, names: Sequence[str], view: View, axis: Axis, size: Size) -> list[Trace | Level]:
-    """Return the curves and baselines of a group, in order of importance."""
-    drawn: list[Trace | Level] = []
+def _last(series: Series | Sketch) -> str:
+    return number(series.last).replace("nan", "NaN")
+
+
+def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
+    """Return the curves and baselines of a chart, in order of importance."""
+    drawn: list[Trace] = []
+    names, group, curves = part.names, part.group, axis.runs[0]
     for index, (name, label) in enumerate(zip(names, labels_of(names, group), strict=True)):
-        kind, series = kind_of(name), axis.series[name]
+        kind, series = kind_of(name), curves[name]
         if kind == "baseline":
-            drawn.append(Level(label, number(series.last).replace("nan", "NaN"), series.last))
+            # A horizontal line, read at the positions of another curve.
+            x = next((one.x for one in drawn if len(one.x) > 1), np.array(axis.limits))
+            y, named = np.full(len(x), series.last), {"name": name, "label": label, "value": _last(series)}
+            look: dict[str, Any] = {**named, "colour": "muted", "dash": (5.0, 3.0), "width": 1.4}
+            drawn.append(Trace(x=x, low=y, high=y, mean=y, bold=y, **look))
             continue
         hue = sum(kind_of(earlier) == kind for earlier in names[:index])
         # Outside the scores panel the first hue belongs to training.
@@ -375,12 +368,11 @@ def _curves(group: str, names: Sequence[str], view: View, axis: Axis, size: Size
         looks: dict[str, Any] = {"name": name, "label": label, "width": 1.9 if kind == "train" else 1.4}
         looks |= {"smoothing": view.smoothing if is_smoothed else 0.0, "is_dotted": kind == "eval"}
         looks |= {"colour": colours[hue % len(colours)], "dash": DASHES[(hue + hue // len(colours)) % len(DASHES)]}
-        limits = axis.left, axis.right
-        drawn.append(trace_of(series, axis.positions[name], limits, axis.full, round(size[0]), **looks))
+        drawn.append(trace_of(series, axis.positions[0][name], axis, round(size[0]), **looks))
     return drawn
 
 
-def _legible(drawn: Sequence[Trace | Level], room: float) -> list[Trace | Level]:
+def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
     """Leave out values, last ones first, until the legend's line, of `room` pixels, holds all."""
     shown = list(drawn)
     for index in reversed(range(len(shown))):
@@ -395,7 +387,7 @@ def _marks(view: View, axis: Axis) -> list[Mark]:
         Mark(axis.of_step(step), loss, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
         for step, loss in view.checkpoints
     ]
-    return [mark for mark in marks if axis.left <= mark.x <= axis.right]
+    return [mark for mark in marks if axis.limits[0] <= mark.x <= axis.limits[1]]
 
 
 def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
@@ -404,18 +396,20 @@ def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
     about = "about " if view.is_resume_estimated else ""
     text = f"resumed at {about}{view.resumed_at:,}" if is_labelled and view.resumed_at is not None else ""
     cuts = [*([(at, text)] if at is not None else []), *((axis.of_step(step), "") for step in view.restarted_at)]
-    veil = min(at, axis.right) if at is not None and at > axis.left else None
-    return {"cuts": [(x, label) for x, label in cuts if axis.left < x < axis.right], "veil": veil}
+    left, right = axis.limits
+    veil = min(at, right) if at is not None and at > left else None
+    return {"cuts": [(x, label) for x, label in cuts if left < x < right], "veil": veil}
 
 
-def _badge(traces: Sequence[Trace]) -> Badge | None:
+def _badge(names: Sequence[str], axis: Axis) -> Badge | None:
     """Return the badge of the curve that diverged first, else of the first value that is not finite."""
-    broken = [trace.break_ for trace in traces if trace.break_]
-    if not broken:
+    found = [(one, name) for name in names if kind_of(name) != "baseline" and (one := break_of(axis.runs[0][name]))]
+    if not found:
         return None
-    found, x, step = min(broken, key=lambda each: (not each[0].is_end, each[2]))
-    text = f"diverged at step {step:,}" if found.is_end else f"{found.count:,} not finite, first at step {step:,}"
-    return Badge(text, x)
+    first, name = min(found, key=lambda each: (not each[0].is_end, each[0].step))
+    at = f"step {first.step:,}"
+    text = f"diverged at {at}" if first.is_end else f"{first.count:,} not finite, first at {at}"
+    return Badge(text, float(axis.positions[0][name][first.index]))
 
 
 def log10(values: Floats) -> Floats:

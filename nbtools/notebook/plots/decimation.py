@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from nbtools.metrics.block_reductions import ROWS, Blocks
 from nbtools.metrics.columns import Series
 from nbtools.run.curves import Sketch
 
@@ -27,81 +26,44 @@ class Curve:
     low: Floats
     high: Floats
     mean: Floats
-    is_exact: bool
-    """Every point is kept: `low`, `high` and `mean` are the values."""
     per_column: float = 1.0
     """Mean number of points in a column."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether every point is kept: `low`, `high` and `mean` are the values."""
+        return self.per_column <= 1
+
     def path(self) -> tuple[Floats, Floats]:
-        """Return the points of the line: each column goes from its lowest to its highest value."""
+        """Return the points of the line through the lowest and the highest value of each column, the nearer first."""
         if self.is_exact:
             return self.x, self.mean
-        return np.repeat(self.x, 2), np.stack((self.low, self.high), axis=1).ravel()
+        ends = np.stack((self.low, self.high), axis=1)
+        falls = np.diff(self.mean, prepend=np.nan) < 0
+        ends[falls] = ends[falls, ::-1]
+        return np.repeat(self.x, 2), ends.ravel()
 
 
-def decimate(
-    x: NDArray[Any], y: Floats, left: float, right: float, num_columns: int, blocks: Blocks | None = None
-) -> Curve:
-    """Reduce the points between `left` and `right` to the minimum, maximum and mean of each pixel column.
+def decimate(series: Series | Sketch, x: NDArray[Any], limits: tuple[float, float], num_columns: int) -> Curve:
+    """Reduce the points within `limits` to the minimum, maximum and mean of each pixel column.
 
     Every extreme is kept, because all points of a column count, not a sample. A column without a finite value becomes
-    NaN, which draws as a gap. Positions `x` ascend; values `y` may be NaN and infinite. With their `blocks`, many are
-    reduced in little time.
+    NaN, which draws as a gap. The positions `x` of the points ascend; up to two points per column are kept as they are.
     """
-    return _reduced(x, (y, y, y), None, (left, right), num_columns, blocks)
-
-
-def columns_of(sketch: Sketch, x: NDArray[Any], limits: tuple[float, float], num_columns: int) -> Curve:
-    """Reduce a sketch to pixel columns; no extreme is lost.
-
-    Args:
-        x: position of each of the sketch's columns, ascending.
-        num_columns: number of pixel columns; up to twice as many of the sketch's columns are kept as they are.
-    """
-    return _reduced(x, (sketch.low, sketch.high, sketch.mean), sketch.counts, limits, num_columns)
-
-
-def _reduced(
-    x: NDArray[Any],
-    values: tuple[Floats, Floats, Floats],
-    counts: Floats | None,
-    limits: tuple[float, float],
-    num_columns: int,
-    blocks: Blocks | None = None,
-) -> Curve:
-    """Reduce low, high and mean of rows, or of columns with `counts` rows each, to pixel columns."""
     edges: NDArray[Any] = np.linspace(*limits, num_columns + 1)
     centres = (edges[:-1] + edges[1:]) / 2
     if np.issubdtype(x.dtype, np.integer):
         edges = np.ceil(edges).astype(x.dtype)  # the same columns without a float copy of all steps
     start, stop = int(np.searchsorted(x, edges[0], "left")), int(np.searchsorted(x, edges[-1], "right"))
     if stop - start <= 2 * num_columns:
-        inside = slice(max(start - 1, 0), stop + 1)  # one neighbour on each side, so that lines reach the edge
-        low, high, mean = (np.where(np.isfinite(column[inside]), column[inside], np.nan) for column in values)
-        within = np.ones(1) if counts is None else counts[inside]
-        per_column = float(within.mean()) if len(within) else 1.0
-        return Curve(x[inside].astype(float), low, high, mean, bool((within <= 1).all()), per_column)
-    first = start + np.searchsorted(x[start:stop], edges[:-1], "left")
-    num_parts = np.diff(first, append=stop)
-    used = num_parts > 0
-    first, num_parts = first[used], num_parts[used]
-    if blocks is not None and num_parts.min() >= 2 * ROWS:
-        low, high, total, weights = blocks.between(values[0], np.append(first, stop))
-        low[weights == 0] = high[weights == 0] = np.nan
+        start, stop = max(start - 1, 0), min(stop + 1, len(x))  # a neighbour on each side: lines reach the edge
+        cuts, places = np.arange(start, stop + 1), x[start:stop].astype(float)
     else:
-        finite = [np.isfinite(column[start:stop]) for column in values]
-        low, high, mean = (
-            np.where(is_known, column[start:stop], np.nan) for is_known, column in zip(finite, values, strict=True)
-        )
-        low, high = np.fmin.reduceat(low, first - start), np.fmax.reduceat(high, first - start)
-        rows = np.where(finite[2], 1.0 if counts is None else counts[start:stop], 0.0)
-        weights = np.add.reduceat(rows, first - start)
-        with np.errstate(over="ignore"):
-            total = np.add.reduceat(np.where(finite[2], mean * rows, 0.0), first - start)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / weights
-    num_rows = float(stop - start if counts is None else counts[start:stop].sum())
-    return Curve(centres[used], low, high, mean, False, num_rows / len(first))
+        cuts = np.append(start + np.searchsorted(x[start:stop], edges[:-1], "left"), stop)
+        is_used = np.diff(cuts) > 0
+        cuts, places = np.append(cuts[:-1][is_used], stop), centres[is_used]
+    low, high, mean, counts = series.reduced(cuts)
+    return Curve(places, low, high, mean, float(counts.mean()))
 
 
 def all_finite(values: Floats) -> bool:
@@ -133,32 +95,25 @@ class Break:
     """The start of the non-finite values of a series."""
 
     index: int
+    step: int
     is_end: bool
     """The series is not finite from `index` to its end."""
     count: int
 
 
-def break_of(series: Series | Sketch) -> tuple[Break, int] | None:
-    """Return the break of a series and its step; a `Sketch` contains only a break that lasts to its end."""
+def break_of(series: Series | Sketch) -> Break | None:
+    """Return the start of the non-finite end, else the first non-finite value; of a `Sketch` only the former."""
     if isinstance(series, Sketch):
         if (step := series.diverged_at) is None:
             return None
         index = min(int(np.searchsorted(series.steps, step)), len(series) - 1)
-        return Break(index, True, int(series.counts[index:].sum())), step
-    if series.blocks.is_finite(series.values) or (found := find_break(series.values)) is None:
+        return Break(index, step, True, int(series.counts[index:].sum()))
+    if series.blocks.is_finite(series.values):
         return None
-    return found, int(series.steps[found.index])
-
-
-def find_break(values: Floats) -> Break | None:
-    """Return the start of the non-finite tail, else the first non-finite value, else None."""
-    if all_finite(values):
-        return None
-    finite = np.isfinite(values)
-    count = len(values) - int(np.count_nonzero(finite))
-    if finite[-1]:
-        return Break(int(np.argmin(finite)), False, count)
-    return Break(len(values) - int(np.argmax(finite[::-1])) if finite.any() else 0, True, count)
+    finite = np.isfinite(series.values)
+    is_end = not finite[-1]
+    index = int(np.argmin(finite)) if not is_end else len(finite) - int(np.argmax(finite[::-1])) if finite.any() else 0
+    return Break(index, int(series.steps[index]), is_end, int(np.count_nonzero(~finite)))
 
 
 # --- ticks --------------------------------------------------------------------------------------

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import PathPatch, Rectangle
-from matplotlib.path import Path as Outline
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox, Transform, blended_transform_factory
 from PIL import Image, ImageColor  # matplotlib's own PNG writer
@@ -31,16 +29,15 @@ from nbtools.notebook.plots.charts import (
     LIGHT,
     MARGIN,
     NONE_OPEN,
+    Badge,
     Chart,
     Charts,
-    Level,
     Size,
-    Ticks,
     Trace,
     charts_of,
     log10,
 )
-from nbtools.notebook.plots.decimation import Floats, is_lone
+from nbtools.notebook.plots.decimation import is_lone
 from nbtools.notebook.plots.view import Limits, View, view_of
 from nbtools.run.run import Run
 
@@ -126,7 +123,8 @@ class RunFigure:
     def draw(self, charts: Charts, title: str = "", subtitle: str = "") -> None:
         """Draw the open charts, at most four of them, in the place of what was drawn before."""
         shown = charts.shown[:_NUM_PANELS]
-        panels = self.lay_out(max(1, len(shown)))
+        self.figure.clear()
+        self.panels = [Panel(self, *place) for place in self._places(max(1, len(shown)))]
         if self._is_titled:
             self.text(16, self.height - 17, 12, plain(title, 60), va="center", weight="bold")
             self.text(WIDTH - 16, self.height - 17, 11, plain(subtitle, 90), "muted", ha="right", va="center")
@@ -136,16 +134,22 @@ class RunFigure:
             self.line([x, x + 24], [y, y], colour, linewidth=2, linestyle=_dashed(dash))
             self.text(x + 31, y, 11, plain(label, 46), va="center")
         others = [chart for chart in charts.charts if chart not in shown and not chart.key.startswith("system/")]
-        is_narrow = panels[-1].width < WIDTH / 2
-        named = plain(_named(others, 110 if is_narrow else 76), 124 if is_narrow else 86)
-        self.text(WIDTH - 16, 6, 9.5, named, "muted", ha="right")
+        named = ", ".join(
+            f"{chart.title} ({', '.join(chart.names)})" if len(chart.names) > 1 else chart.title for chart in others
+        )
+        is_narrow = self.panels[-1].width < WIDTH / 2
+        if others:
+            text = f"{plural(len(others), 'more chart')}: {named}"
+            self.text(WIDTH - 16, 6, 9.5, plain(text, 124 if is_narrow else 86), "muted", ha="right")
         x_label = "; ".join(filter(None, (charts.x_label, charts.note)))
-        for panel, chart in zip(panels, shown, strict=False):
+        for panel, chart in zip(self.panels, shown, strict=False):
             # The line on the others needs the place of the last label.
-            has_room = not (others and is_narrow and panel is panels[-1])
+            has_room = not (others and is_narrow and panel is self.panels[-1])
             panel.draw(chart, charts.limits, x_label if has_room else "")
         if not shown:
-            panels[0].say(charts.message or NONE_OPEN)
+            message, (panel,) = charts.message or NONE_OPEN, self.panels
+            middle = (panel.left + panel.right) / 2, (panel.bottom + panel.top) / 2
+            self.text(*middle, 12, message, "muted", ha="center", va="center")
 
     def sizes(self, num_charts: int) -> list[Size]:
         """Return the sizes of the plot areas; of more charts than four, those of the first."""
@@ -162,12 +166,6 @@ class RunFigure:
             width = WIDTH / min(2, num_panels - 2 * row)
             places.append((column * width, _FOOTER + (num_rows - 1 - row) * height, width, height))
         return places
-
-    def lay_out(self, num_panels: int) -> "list[Panel]":
-        """Clear the figure and make empty panels, in two columns."""
-        self.figure.clear()
-        self.panels = [Panel(self, *place) for place in self._places(num_panels)]
-        return self.panels
 
     def png(self) -> bytes:
         """Encode what is drawn; a picture of noise gets fewer pixels, to stay at most 100 kB."""
@@ -226,83 +224,69 @@ class Panel:
         self.width, self.height = self.right - self.left, self.top - self.bottom
         self.place = Affine2D()
         """Transforms values of both axes."""
-        self.drawn: dict[str, list[Any]] = defaultdict(list)
-        """Artists by kind: line, raw (a thin line through all extremes), band (their area), cut, mark, ring, break."""
+        # Values of one axis; the other coordinate is in CSS pixels.
+        self._x_place = blended_transform_factory(self.place, _CSS)
+        self._y_place = blended_transform_factory(_CSS, self.place)
+        self.drawn: dict[str, list[Line2D]] = defaultdict(list)
+        """Lines by kind: line, raw (a thin line through all extremes), cut, mark, ring, break."""
         self.title = owner.text(left + 16, self.top + 17, 12.5, "", va="center", weight="bold")
         self._clip = Bbox(np.array([[self.left, self.bottom - 2], [self.right + 2, self.top + 2]]) * SCALE)
         owner.line([self.left, self.right], [self.bottom] * 2, "axis", zorder=1, linewidth=1)
 
-    def say(self, message: str) -> None:
-        """Show a message in the middle."""
-        x, y = (self.left + self.right) / 2, (self.bottom + self.top) / 2
-        self._owner.text(x, y, 12, message, "muted", ha="center", va="center")
-
-    def draw_axes(self, title: str, x: Limits, y: Limits, x_ticks: Ticks, y_ticks: Ticks, x_label: str) -> None:
-        """Draw title, ticks and grid; only the last row of panels names the x axis."""
-        owner = self._owner
-        self.place.translate(-x[0], -y[0]).scale(self.width / (x[1] - x[0]), self.height / (y[1] - y[0]))
+    def draw(self, chart: Chart, limits: Limits, x_label: str) -> None:
+        """Draw a chart; only the last row of panels names the x axis."""
+        owner, (low, high) = self._owner, chart.y
+        self.place.translate(-limits[0], -low).scale(self.width / (limits[1] - limits[0]), self.height / (high - low))
         self.place.translate(self.left, self.bottom).scale(SCALE)
-        y_place = blended_transform_factory(_CSS, self.place)
-        rows = [[(self.left, value), (self.right, value)] for value, _ in y_ticks]
-        owner.figure.add_artist(
-            LineCollection(rows, colors=owner.theme["grid"], linewidths=1, transform=y_place, zorder=0)
-        )
-        self.title.set_text(title)
-        for value, label in x_ticks:
+        self.title.set_text(plain(chart.title, 34))
+        for value, label in chart.x_ticks:
             owner.text(value, self.bottom - 6, 10.5, label, "muted", self._x_place, ha="center", va="top")
-        for value, label in y_ticks:
-            owner.text(self.left - 7, value, 10.5, label, "muted", y_place, ha="right", va="center")
+        for value, label in chart.y_ticks:
+            owner.line([self.left, self.right], [value] * 2, "grid", self._y_place, linewidth=1, zorder=0)
+            owner.text(self.left - 7, value, 10.5, label, "muted", self._y_place, ha="right", va="center")
         if self._is_last_row:
             owner.text((self.left + self.right) / 2, self.bottom - 34, 10.5, x_label, "muted", ha="center")
-
-    @property
-    def _x_place(self) -> Transform:
-        """Transforms a value of the x axis; the other coordinate is in CSS pixels."""
-        return blended_transform_factory(self.place, _CSS)
-
-    def draw(self, chart: Chart, limits: Limits, x_label: str) -> None:
-        """Draw a chart."""
-        self.draw_axes(plain(chart.title, 34), limits, chart.y, chart.x_ticks, chart.y_ticks, x_label)
         scaled: Any = log10 if chart.is_log else np.asarray
-        items: list[Trace | Level] = [*chart.series, *chart.levels]
-        for item in items:
-            if isinstance(item, Level):
-                self.add("line", limits, scaled(np.full(2, item.y)), **_style(item))
-            else:
-                self._draw_trace(item, scaled, limits, chart.y)
+        for trace in chart.series:
+            self._draw_trace(trace, scaled, limits)
         self._draw_cuts(chart, limits[0])
-        self._draw_marks(chart, scaled, limits)
-        if not self._owner.runs:
-            entries = [(f"{item.label} {item.value}".strip(), _style(item)) for item in items]
-            checkpoint = ("checkpoint", {"colour": "text", "linestyle": "none", "marker": "^"})
-            self.draw_legend([*entries, *([checkpoint] if chart.marks else [])])
+        self._draw_marks(chart, scaled)
+        if chart.badge:
+            self._draw_badge(chart.badge, limits)
+        if not owner.runs:
+            self._draw_legend(chart)
 
-    def add(self, kind: str, x: Any, y: Any, **style: Any) -> None:
+    def _add(self, kind: str, x: Any, y: Any, **style: Any) -> None:
         """Add a line between values."""
         style = {"place": self.place, "zorder": 3, "clip_box": self._clip, **style}
         self.drawn[kind].append(self._owner.line(x, y, **style))
 
-    def _draw_trace(self, item: Trace, scaled: Any, limits: Limits, y_limits: Limits) -> None:
-        low, high = scaled(item.low), scaled(item.high)
-        if not (item.is_smoothed or item.is_exact or item.dots) and self._is_high(item, low, high, y_limits):
-            # Drawn ten times as fast as the zigzag between the extremes.
-            style: dict[str, Any] = {"color": self._owner.theme[item.colour], "linewidth": item.width, "zorder": 3}
-            style |= {"transform": self.place, "joinstyle": "round", "clip_box": self._clip, "path_effects": []}
-            self.drawn["band"].append(self._owner.figure.add_artist(PathPatch(_outline(item.x, low, high), **style)))
-            return
-        thin = item.path()
-        x, y = (item.x, scaled(item.bold)) if item.is_smoothed else (thin[0], scaled(thin[1]))
-        if item.is_smoothed and len(self._owner.runs) <= _MOST_RAW:
-            self.add("raw", thin[0], scaled(thin[1]), colour=item.colour, zorder=2, linewidth=1, alpha=0.38)
+    def _add_upright(self, kind: str, x: float, top: float, colour: str, **style: Any) -> None:
+        """Add a vertical line from the floor to `top`."""
+        look: dict[str, Any] = {"place": self._x_place, "clip_box": None, "zorder": 6, **style}
+        self._add(kind, [x, x], [self.bottom, top], colour=colour, **look)
+
+    def _add_signs(self, kind: str, xs: Sequence[float], y: float, colour: str, **style: Any) -> None:
+        """Add signs at one height, each with an edge in the colour of the background."""
+        look = {
+            "markeredgecolor": self._owner.theme["background"],
+            "markeredgewidth": 0.8,
+            "linestyle": "none",
+            **style,
+        }
+        self._add(kind, xs, [y] * len(xs), colour=colour, place=self._x_place, clip_box=None, zorder=8, **look)
+
+    def _draw_trace(self, item: Trace, scaled: Any, limits: Limits) -> None:
+        x, y = item.path()
+        y = scaled(y)
+        if item.is_smoothed:
+            if len(self._owner.runs) <= _MOST_RAW:
+                self._add("raw", x, y, colour=item.colour, zorder=2, linewidth=1, alpha=0.38)
+            x, y = item.x, scaled(item.bold)
         is_dot = is_lone(x, y)
         is_inside = is_dot and limits[0] <= x[np.isfinite(y)][0] <= limits[1]  # a dot at the edge is whole
-        self.add("line", x, y, **{**_style(item), "markersize": 5 if is_dot else 4.5}, clip_on=not is_inside)
-
-    def _is_high(self, item: Trace, low: Floats, high: Floats, y: Limits) -> bool:
-        """Whether the area between the extremes is higher than dashes are long, which cannot be seen in it then."""
-        span = y[1] - y[0]
-        heights = self.height * (high / span - low / span)  # the differences themselves may overflow
-        return float(np.nansum(heights)) > len(low) * sum(item.dash) * item.width
+        style = {**_style(item), "alpha": item.opacity, "zorder": 3 if item.opacity == 1 else 2}
+        self._add("line", x, y, **{**style, "markersize": 5 if is_dot else 4.5}, clip_on=not is_inside)
 
     def _draw_cuts(self, chart: Chart, left: float) -> None:
         """Dim the parent's part of the curves, and draw a thin line at the resume and at each restart."""
@@ -313,87 +297,62 @@ class Panel:
             owner.figure.add_artist(veil)
         beside = self._x_place + Affine2D().translate(5 * SCALE, 0)
         for x, label in chart.cuts:
-            style: dict[str, Any] = {"zorder": 6, "linewidth": 1, "linestyle": (0, (2, 2)), "clip_box": None}
-            self.add("cut", [x, x], [self.bottom, self.top], colour="muted", place=self._x_place, **style)
+            self._add_upright("cut", x, self.top, "muted", linewidth=1, linestyle=(0, (2, 2)))
             owner.text(x, self.top - 2, 10, label, "muted", beside, va="top", zorder=7)
 
-    def _draw_marks(self, chart: Chart, scaled: Any, limits: Limits) -> None:
-        """Mark the checkpoints and their evaluations, and the position where values become non-finite."""
-        owner, badge = self._owner, chart.badge
-        edge = {"markeredgecolor": owner.theme["background"], "markeredgewidth": 0.8, "linestyle": "none"}
-        on_floor: dict[str, Any] = {"place": self._x_place, "clip_box": None}
+    def _draw_marks(self, chart: Chart, scaled: Any) -> None:
+        """Mark the checkpoints on the floor, and their evaluations."""
         if chart.marks:
-            floor = [self.bottom + 4] * len(chart.marks)
-            look: dict[str, Any] = {"colour": "text", "marker": "^", "markersize": 7, "zorder": 7, **edge}
-            self.add("mark", [mark.x for mark in chart.marks], floor, **look, **on_floor)
+            self._add_signs("mark", [mark.x for mark in chart.marks], self.bottom + 4, "text", marker="^", markersize=7)
         if rings := [mark for mark in chart.marks if mark.y is not None]:
-            look = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.3, "zorder": 4}
-            look |= {"linestyle": "none", "colour": "evaluation", "clip_box": None}
-            self.add("ring", [mark.x for mark in rings], scaled(np.array([mark.y for mark in rings], float)), **look)
-        if badge and limits[0] <= badge.x <= limits[1]:
-            look = {"zorder": 6, "linewidth": 1.2, "linestyle": (0, (1, 2))}
-            owner.line([badge.x] * 2, [self.bottom, self.top - 32], "alarm", self._x_place, **look)
-            look = {"colour": "alarm", "marker": "X", "markersize": 8, "zorder": 8, **edge}
-            self.add("break", [badge.x], [self.top - 32], **look, **on_floor)
-        if badge:
-            style: dict[str, Any] = {"ha": "right", "va": "top", "weight": "bold", "zorder": 9}
-            text = owner.text(self.right - 6, self.top - 6, 10.5, badge.text, "#ffffff", **style)
-            text.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": owner.theme["alarm"], "linewidth": 0})
+            look: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.3}
+            look |= {"linestyle": "none", "colour": "evaluation", "clip_box": None, "zorder": 4}
+            self._add("ring", [mark.x for mark in rings], scaled(np.array([mark.y for mark in rings], float)), **look)
 
-    def draw_legend(self, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    def _draw_badge(self, badge: Badge, limits: Limits) -> None:
+        """Mark the position where values become non-finite."""
+        if limits[0] <= badge.x <= limits[1]:
+            self._add_upright("alarm", badge.x, self.top - 32, "alarm", linewidth=1.2, linestyle=(0, (1, 2)))
+            self._add_signs("break", [badge.x], self.top - 32, "alarm", marker="X", markersize=8)
+        style: dict[str, Any] = {"ha": "right", "va": "top", "weight": "bold", "zorder": 9}
+        text = self._owner.text(self.right - 6, self.top - 6, 10.5, badge.text, "#ffffff", **style)
+        text.set_bbox({"boxstyle": "round,pad=0.35", "facecolor": self._owner.theme["alarm"], "linewidth": 0})
+
+    def _draw_legend(self, chart: Chart) -> None:
         """Draw a legend in the title's line, flush right; entries without room are left out from the end."""
         owner, y = self._owner, self.top + 17
-        placed: list[tuple[Text, dict[str, Any], float, float]] = []
+        labelled = [trace for trace in chart.series if trace.label or trace.value]
+        entries = [(f"{trace.label} {trace.value}".strip(), 22.0, _style(trace)) for trace in labelled]
+        if chart.marks:
+            look = {"colour": "text", "linestyle": "none", "marker": "^", "markersize": 5}
+            entries.append(("checkpoint", 13.0, look))
         renderer = owner.canvas.get_renderer()  # type: ignore[no-untyped-call]
         room = self.right - self.title.get_window_extent(renderer).x1 / SCALE - 16
-        for label, style in entries[:_NUM_ENTRIES]:
+        placed: list[tuple[Text, float, dict[str, Any], float]] = []
+        for label, swatch, style in entries[:_NUM_ENTRIES]:
             text = owner.text(0, y, 11, plain(label, 36), va="center")
-            swatch = 0.0 if len(entries) == 1 else 13.0 if style["linestyle"] == "none" else 22.0
-            width = text.get_window_extent(renderer).width / SCALE
-            room -= swatch + width + (13 if placed else 0)
-            if room < 0:
+            swatch *= len(entries) > 1
+            width = swatch + text.get_window_extent(renderer).width / SCALE + 13
+            if (room := room - width) < -13:
                 text.remove()
                 break
-            placed.append((text, style, swatch, width))
-        right = self.right
-        for text, style, swatch, width in reversed(placed):
-            text.set_x(right - width)
-            left = right - width - swatch
-            xs = [] if not swatch else [left, left + 16] if swatch > 16 else [left + 4]
-            owner.line(xs, [y] * len(xs), **{"linewidth": 1.8, "markersize": 5, **style})
-            right = left - 13
+            placed.append((text, swatch, style, width))
+        left = self.right + 13 - sum(width for *_, width in placed)
+        for text, swatch, style, width in placed:
+            text.set_x(left + swatch)
+            if swatch:
+                xs = [left, left + 16] if swatch > 16 else [left + 4]
+                owner.line(xs, [y] * len(xs), **style)
+            left += width
 
 
-def _style(item: Trace | Level) -> dict[str, Any]:
-    marker = "o" if isinstance(item, Trace) and item.dots else "none"
+def _style(item: Trace) -> dict[str, Any]:
     style = {"colour": item.colour, "linestyle": _dashed(item.dash), "linewidth": item.width}
-    return {**style, "marker": marker, "markersize": 4.5}
+    return {**style, "marker": "o" if item.dots else "none", "markersize": 4.5}
 
 
 def _dashed(dash: Sequence[float]) -> Any:
     return (0, dash) if dash else "-"
-
-
-def _outline(x: Floats, low: Floats, high: Floats) -> Outline:
-    """Return the closed outline of the area between two curves, in parts where there are gaps."""
-    known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
-    parts = [part for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(part)]
-    rounds = [np.concatenate((part, part[::-1], part[:1])) for part in parts]
-    ends = [np.concatenate((low[part], high[part[::-1]], low[part[:1]])) for part in parts]
-    areas = [Outline(np.stack((x[at], y), axis=1), closed=True) for at, y in zip(rounds, ends, strict=True)]
-    return Outline.make_compound_path(*areas) if areas else Outline(np.empty((0, 2)))
-
-
-def _named(charts: Sequence[Chart], room: int) -> str:
-    """Return the titles of charts that a picture leaves out, and their metrics, in about `room` characters."""
-    text, num_named = f"{plural(len(charts), 'more chart')}: " if charts else "", 0
-    for chart in charts:
-        names = f" ({', '.join(chart.names)})" if len(chart.names) > 1 else ""
-        words = f"{', ' if num_named else ''}{chart.title}{names}"
-        if num_named and len(text) + len(words) > room:
-            return f"{text} and {len(charts) - num_named} more"
-        text, num_named = text + words, num_named + 1
-    return text
 
 
 @lru_cache(maxsize=1)

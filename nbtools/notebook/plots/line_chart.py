@@ -1,10 +1,13 @@
-"""Draws curves over another axis than steps, such as the return of each episode, into one panel of a figure."""
+"""Draws curves over another axis than steps, such as the return of each episode, as a picture with one chart."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from nbtools.notebook.plots.charts import OTHERS
+from nbtools.errors import plural
+from nbtools.notebook.plots.charts import OTHERS, Chart, Charts, Trace, chart_of
 from nbtools.notebook.plots.decimation import Floats, is_lone, ticks
 from nbtools.notebook.plots.figure import RunFigure, plain
 from nbtools.rundir.media import MediaItem
@@ -13,6 +16,7 @@ HEIGHT = 250
 """Height of the picture in CSS pixels; the width is that of the panel's picture."""
 _NUM_EARLIER = 6
 _LARGEST = 1e300
+_COLOURS = ("line", "evaluation", *OTHERS)
 
 
 def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> bytes:
@@ -20,47 +24,40 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
 
     The older a showing, the fainter are its curves.
     """
-    figure = RunFigure(HEIGHT, dark=dark, titled=False)
-    (panel,) = figure.lay_out(1)
-    curves = _curves(item)
-    behind = [_curves(showing) for showing in earlier[-_NUM_EARLIER:]]
-    if not curves:
-        panel.say("no values yet")
+    figure, (now, hidden) = RunFigure(HEIGHT, dark=dark, titled=False), _traces(item)
+    if not now:
+        figure.draw(Charts(message="no values yet"))
         return figure.png()
-    every = [curve for showing in (curves, *behind) for curve in showing]
-    x, y = _limits([x for _, x, _ in every]), _limits([y for _, _, y in every])
-    panel.draw_axes(plain(item.y_label, 40), x, y, ticks(*x, 9), ticks(*y, 5), plain(item.x_label, 60))
-    colours = ("line", "evaluation", *OTHERS)
-    colour_of = dict(zip((name for name, _, _ in curves), colours, strict=False))
-    for age, showing in enumerate(reversed(behind)):
-        for name, xs, ys in showing:
-            if name in colour_of:
-                look = {"colour": colour_of[name], "linewidth": 1.2, "alpha": 0.4 * 0.7**age}
-                panel.add("raw", xs, ys, zorder=2, clip_box=None, **look)
-    for (_, xs, ys), colour in zip(curves, colours, strict=False):
-        panel.add("line", xs, ys, colour=colour, linewidth=1.8, marker="o" if is_lone(xs, ys) else "none")
-    entries = [(plain(name, 24), {"colour": colour, "linestyle": "-"}) for name, colour in colour_of.items()]
-    if (hidden := len(curves) - len(colours)) > 0:
-        entries.append((f"and {hidden} more", {"colour": "muted", "linestyle": "none"}))
-    panel.draw_legend(entries)
+    colours = {trace.name: trace.colour for trace in now}
+    behind = []
+    for age, showing in enumerate(reversed(earlier[-_NUM_EARLIER:])):
+        for one in _traces(showing)[0]:
+            if colour := colours.get(one.name):
+                behind.append(replace(one, label="", width=1.2, opacity=0.4 * 0.7**age, colour=colour))
+    every = np.concatenate([trace.x for trace in (*now, *behind)])
+    every = every[np.abs(every) < _LARGEST]
+    low, high = float(every.min()), float(every.max())
+    margin = 0.04 * (high - low) or max(abs(high), 1.0) * 0.5
+    limits = low - margin, high + margin
+    (size,) = figure.sizes(1)
+    chart = chart_of(Chart("", item.y_label, series=[*behind, *now]), limits, "step", size)
+    chart = replace(chart, x_ticks=ticks(*limits, 9))
+    note = f"{plural(hidden, 'more curve')} not drawn" if hidden else ""
+    figure.draw(Charts(limits=limits, charts=[chart], unit=plain(item.x_label, 60), note=note))
     return figure.png()
 
 
-def _curves(item: MediaItem) -> list[tuple[str, Floats, Floats]]:
-    """Return name, x and y of each curve with both coordinates; non-finite values are gaps."""
-    curves = []
+def _traces(item: MediaItem) -> tuple[list[Trace], int]:
+    """Return the first five curves with values, whose non-finite values are gaps, and the number of the others."""
+    curves: list[tuple[str, Floats, Floats]] = []
     for name, values in (item.lines or {}).items():
         number = min(len(item.x), len(values))
         x, y = np.asarray(item.x[:number], float), np.asarray(values[:number], float)
         y = np.where((np.abs(x) < _LARGEST) & (np.abs(y) < _LARGEST), y, np.nan)
         if np.isfinite(y).any():
             curves.append((name, x, y))
-    return curves
-
-
-def _limits(columns: Sequence[Floats]) -> tuple[float, float]:
-    every = np.concatenate(columns)
-    every = every[np.abs(every) < _LARGEST]
-    low, high = float(every.min()), float(every.max())
-    margin = 0.04 * (high - low) or max(abs(high), 1.0) * 0.5
-    return low - margin, high + margin
+    traces = []
+    for (name, x, y), colour in zip(curves, _COLOURS, strict=False):
+        look: dict[str, Any] = {"name": name, "label": name, "value": "", "colour": colour, "width": 1.8}
+        traces.append(Trace(x=x, low=y, high=y, mean=y, bold=y, dots=is_lone(x, y), **look))
+    return traces, len(curves) - len(traces)

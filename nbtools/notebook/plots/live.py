@@ -43,9 +43,9 @@ class LiveCharts:
         """Return the sizes of the plot areas of this number of open charts in the canvas."""
         return page_sizes(num_open, self.choices.width or WIDTH)
 
-    def show(self, charts: Charts, alt: str, smoothing: float = 0.0) -> None:
+    def show(self, charts: Charts, alt: str) -> None:
         """Send charts to the canvas."""
-        self.canvas.show(charts, alt=alt, smoothing=smoothing, filter=self.choices.filter, width=self.choices.width)
+        self.canvas.show(charts, alt=alt, filter=self.choices.filter)
 
     def show_picture(self, png: bytes) -> None:
         """Show a picture, unless the canvas is shown."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from nbtools.failures.restarts import read_restarts, step_of
 from nbtools.metrics.columns import UNITS, Series, Unit
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
+from nbtools.notebook.plots.metric_names import matches
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
 from nbtools.run.records import mapping_at
@@ -21,15 +22,41 @@ X = Literal["step", "samples", "time", "relative"]
 """Unit of the x axis: `time` is the clock's, `relative` the time since the first row without the pause of a resume."""
 KINDS: tuple[X, ...] = ("step", "samples", "time", "relative")
 Limits = tuple[float, float]
+Curves = Mapping[str, Series | Sketch]
+"""The curves of a run, by metric."""
 _MAX_FILTER = 200
 _NUM_NAMED = 3
 
 
-@dataclass(frozen=True)
-class View:
-    """The data and options of one picture."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The choices for a picture of one run or of several."""
 
-    history: Mapping[str, Series | Sketch]
+    x: X = "step"
+    log: bool = False
+    smoothing: float = 0.6
+    split: str = ""
+    """Name of a field of compared runs: each of its values has a chart of its own."""
+    span: Limits | None = None
+    """Limits of the x axis in its unit; None for all."""
+    metrics: Sequence[str] = ()
+    """Shell patterns; charts with a matching metric are open. Without patterns, the default charts are."""
+    opened: Mapping[str, bool] = field(default_factory=dict)
+    """Charts that the user opened or closed, by key."""
+    switched: frozenset[str] = frozenset()
+    """Keys of charts whose y axis is linear if `log`, else logarithmic."""
+
+    def opens(self, key: str, texts: Iterable[str], is_default: bool) -> bool:
+        """Whether a chart is open; `texts` are its metrics and what else a pattern may match."""
+        matched = any(matches(text, self.metrics) for text in texts) if self.metrics else is_default
+        return self.opened.get(key, matched)
+
+
+@dataclass(frozen=True)
+class View(Options):
+    """The data and options of one picture of a run."""
+
+    history: Curves
     title: str = ""
     subtitle: str = ""
     checkpoints: Sequence[tuple[int, float | None]] = ()
@@ -40,24 +67,13 @@ class View:
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
     has_ended: bool = False
-    x: X = "step"
-    log: bool = False
-    smoothing: float = 0.6
-    span: Limits | None = None
-    """Limits of the x axis in its unit; None for all."""
-    metrics: Sequence[str] = ()
-    """Shell patterns; charts with a matching metric are open. Without patterns, the default charts are."""
-    opened: Mapping[str, bool] = field(default_factory=dict)
-    """Charts that the user opened or closed: group -> whether it is open."""
-    switched: frozenset[str] = frozenset()
-    """Groups whose y axis is linear if `log`, else logarithmic."""
     system: Mapping[str, Series] = field(default_factory=dict)
     """System metrics of the run by name, such as `system/CPU`."""
     reading: str = ""
     """Text shown instead of charts while rows are being read."""
 
 
-def view_of(run: Run, history: Mapping[str, Series | Sketch] | None = None, **options: Any) -> View:
+def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
     """Read the view of a run, with its parent's rows and checkpoints; with `history`, its rows are not read."""
     history = run.history if history is None else history
     shift, parent = run.rows.shift, run.parent
@@ -110,7 +126,7 @@ class Choices:
         return bool(self.hidden) and all(self.hidden.values())
 
     def options(self, metrics: Sequence[str] = ()) -> dict[str, Any]:
-        """Return fields of `View`; `metrics` are the patterns without a filter."""
+        """Return fields of `Options`; `metrics` are the patterns without a filter."""
         patterns = self.filter.replace(",", " ").split() or metrics
         options = {"x": self.x, "span": self.span, "metrics": tuple(patterns), "switched": self.switched}
         return {**options, "opened": dict(self.opened)}
@@ -141,58 +157,81 @@ class Choices:
 
 
 class Axis:
-    """The x axis that all charts share, and the positions of each metric's points on it.
+    """The x axis that all charts share, and the positions of the points of each curve on it.
 
-    `names` are metrics that determine it, and have positions on it.
+    Args:
+        runs: the curves of each run, which determine the axis.
+        options: the kind of the axis, and the part that is shown.
+        resumes: for each run, the steps at which it was resumed; `relative` leaves out the pauses before them.
+        reaches: steps of the first run that the axis shows too.
     """
 
-    def __init__(self, view: View, names: Sequence[str]) -> None:
-        # Taken once: the history may grow in another thread while this picture is made.
-        every = {name: (view.system if name in view.system else view.history)[name] for name in names}
-        has = places_of_all(every)
-        self.unit, self.note, left_out = common_unit(every, has)
-        self.series = every = {name: series for name, series in every.items() if name not in left_out}
-        rank = {name: (name not in view.system, -UNITS.index(one.unit), len(one)) for name, one in every.items()}
-        main = max(every, key=lambda name: rank[name])
+    def __init__(
+        self, runs: Sequence[Curves], options: Options, resumes: Sequence[Sequence[int]], reaches: Iterable[int] = ()
+    ) -> None:
+        every = {
+            f"{name} of {n}" if len(runs) > 1 else name: one
+            for n, run in enumerate(runs, 1)
+            for name, one in run.items()
+        }
+        has = {kind: _has_places(kind, every.values()) for kind in ("samples", "time")}
+        units = [unit for unit in UNITS if any(one.unit == unit for one in every.values())]
+        self.unit: Unit = units[0]
+        self.note = _note(every, units, has["time"])
+        """Sentence on curves of different units, which have only time in common, or on rows without a counter."""
+        # Without times, only the curves of the first unit are drawn, by their steps.
+        drawn = units if has["time"] else units[:1]
+        self.runs = [{name: one for name, one in run.items() if one.unit in drawn} for run in runs]
+        has["step"] = not has["time"] or (len(units) == 1 and self.unit != "row")
         self.kinds: Sequence[X] = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
-        self.kind: X = view.x if view.x in self.kinds else "step" if has["step"] else "relative"
-        start = min(float(series.times[0]) for series in every.values()) if self.kind == "relative" else 0.0
-        self.positions = {name: self._place(series, start) for name, series in every.items()}
-        if self.kind == "relative" and view.resumed_at is not None:
-            self._close_pause(every, main, view.resumed_at)
-        self.positions = {name: np.maximum.accumulate(x) for name, x in self.positions.items()}  # a clock was set back
-        self._steps, self._main = every[main].steps, self.positions[main]
-        left = min(float(x[0]) for x in self.positions.values())
-        right = max(float(x[-1]) for x in self.positions.values())
-        if view.checkpoints:  # a stop saves between two rows
-            right = max(right, self.of_step(max(step for step, _ in view.checkpoints)))
-        self.full = left, right = full_limits(left, right)
-        self.is_zoomed = view.span is not None
-        self.left, self.right = view.span or self.full
-        self.right = max(self.right, self.left + 1e-6 * (right - left))
-
-    def _place(self, series: Series | Sketch, start: float) -> NDArray[Any]:
-        if self.kind == "step":
-            return series.steps
-        return series.samples if self.kind == "samples" else series.times - start
-
-    def _close_pause(self, every: Mapping[str, Series | Sketch], main: str, resumed_at: int) -> None:
-        """Leave out the pause between the last row before a resume and the first after it."""
-        index = int(np.searchsorted(every[main].steps, resumed_at, "right"))
-        if pause := pause_at(every[main].times, index):
-            last = every[main].times[index - 1]
-            for name, one in every.items():
-                is_after = one.steps > resumed_at if one.unit == every[main].unit else one.times > last
-                self.positions[name] = self.positions[name] - np.where(is_after, pause, 0.0)
+        self.kind: X = options.x if options.x in self.kinds else "step" if has["step"] else "relative"
+        self.positions = [places(run, self.kind, at) for run, at in zip(self.runs, resumes, strict=True)]
+        self._main = _main_of(self.runs[0])
+        left = min(float(x[0]) for run in self.positions for x in run.values())
+        right = max(float(x[-1]) for run in self.positions for x in run.values())
+        right = max([right, *map(self.of_step, reaches)])  # a stop saves between two rows
+        if 0 < left < 0.15 * right:
+            left = 0.0
+        self.full: Limits = (left, right) if right > left else (left - 1.0, left + 1.0)
+        self.is_zoomed = options.span is not None
+        left, right = options.span or self.full
+        self.limits: Limits = left, max(right, left + 1e-6 * (self.full[1] - self.full[0]))
 
     def of_step(self, step: int) -> float:
-        """Return the position of a step, extrapolated at the average pace after the last row."""
+        """Return the position of a step of the first run, extrapolated at the average pace after the last row."""
         if self.kind == "step":
             return float(step)
-        steps, places, rate = self._steps, self._main, 0.0
+        steps, x, rate = self.runs[0][self._main].steps, self.positions[0][self._main], 0.0
         if step > steps[-1] > steps[0]:
-            rate = float(places[-1] - places[0]) / float(steps[-1] - steps[0])
-        return float(np.interp(step, steps, places)) + rate * max(0.0, float(step - steps[-1]))
+            rate = float(x[-1] - x[0]) / float(steps[-1] - steps[0])
+        return float(np.interp(step, steps, x)) + rate * max(0.0, float(step - steps[-1]))
+
+
+def places(curves: Curves, kind: X, resumed_at: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Return the positions of the points of each curve of a run; `relative` leaves out the pauses before resumes."""
+    if kind in ("step", "samples"):
+        found = {name: one.steps if kind == "step" else one.samples for name, one in curves.items()}
+    else:
+        start = min((one.times[0] for one in curves.values()), default=0.0) if kind == "relative" else 0.0
+        found = {name: one.times - start for name, one in curves.items()}
+    if kind == "relative" and curves:
+        main = curves[_main_of(curves)]
+        for step in resumed_at:
+            index = int(np.searchsorted(main.steps, step, "right"))
+            if pause := _pause_at(main.times, index):
+                for name, one in curves.items():
+                    is_after = one.steps > step if one.unit == main.unit else one.times > main.times[index - 1]
+                    found[name] = found[name] - np.where(is_after, pause, 0.0)
+    return {name: np.maximum.accumulate(x) for name, x in found.items()}  # a clock was set back
+
+
+def _main_of(curves: Curves) -> str:
+    """Return the name of the longest curve of the finest unit, one of the machine's only if there is no other."""
+    return max(
+        curves,
+        key=lambda name: (not name.startswith("system/"), -UNITS.index(curves[name].unit), len(curves[name])),
+        default="",
+    )
 
 
 def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[float, str]]:
@@ -204,48 +243,26 @@ def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[
     return ticks(left, right, num_max, whole=True)
 
 
-def full_limits(left: float, right: float) -> Limits:
-    """Return the limits of an axis for positions between these; it begins at 0 if they begin near it."""
-    left = 0.0 if 0 < left < 0.15 * right else left
-    return (left, right) if right > left else (left - 1.0, left + 1.0)
+def _note(every: Curves, units: Sequence[Unit], has_time: bool) -> str:
+    if len(units) == 1:
+        return "Rows have no counter: they are drawn by order" if units == ["row"] else ""
+    counted = []
+    for unit in units:
+        names = [name for name, one in every.items() if one.unit == unit]
+        counted.append(f"{', '.join(names[:_NUM_NAMED])}{' …' * (len(names) > _NUM_NAMED)}: {unit}s")
+    if has_time:
+        return f"Curves of different units have only time in common ({'; '.join(counted)})"
+    return f"Curves of different units need times to be drawn together ({'; '.join(counted)}): only {units[0]}s are"
 
 
-def places_of_all(every: Mapping[str, Series | Sketch]) -> dict[str, bool]:
-    """Return for each kind of axis whether all curves have positions on it; those of different units have no step."""
-    has = {kind: has_places(kind, every.values()) for kind in ("samples", "time")}
-    units = {one.unit for one in every.values()}
-    return has | {"step": len(units) < 2 and (units != {"row"} or not has["time"])}
-
-
-def common_unit(every: Mapping[str, Series | Sketch], has: dict[str, bool]) -> tuple[Unit, str, set[str]]:
-    """Return the unit of an axis of steps, a sentence where curves have others, and those that cannot be drawn.
-
-    Curves of several units are drawn by time; without times only those of the first unit are, by their steps, which
-    changes `has`.
-    """
-    names: dict[Unit, list[str]] = {unit: [n for n, one in every.items() if one.unit == unit] for unit in UNITS}
-    first, *others = [unit for unit in UNITS if names[unit]]
-    if not others:
-        return first, "Rows have no counter: they are drawn by order" * (first == "row"), set()
-    several = {unit: ", ".join(names[unit][:_NUM_NAMED]) + " …" * (len(names[unit]) > _NUM_NAMED) for unit in UNITS}
-    counted = "; ".join(f"{several[unit]}: {unit}s" for unit in (first, *others))
-    if has["time"]:
-        return first, f"Curves of different units have only time in common ({counted})", set()
-    has["step"] = True
-    left_out = {name for unit in others for name in names[unit]}
-    return first, f"Curves of different units need times to be drawn together ({counted}): only {first}s are", left_out
-
-
-def has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
+def _has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
     """Whether all points of all curves have a position on an axis of this kind."""
-    if kind == "step":
-        return True
     columns = (series.samples if kind == "samples" else series.times for series in every)
     found = {(column.__array_interface__["data"][0], len(column)): column for column in columns}  # often the same one
     return all(np.isfinite(column[-1]) and all_finite(column) for column in found.values())
 
 
-def pause_at(times: NDArray[Any], index: int) -> float:
+def _pause_at(times: NDArray[Any], index: int) -> float:
     """Return by how much the time before a row is longer than the usual one before it; 0 for no row."""
     if not 0 < index < len(times):
         return 0.0

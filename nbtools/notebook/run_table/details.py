@@ -3,15 +3,19 @@
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from nbtools.errors import RunNotFoundError, shown
 from nbtools.metrics.direction import direction_of
-from nbtools.notebook.run_table.row_html import Details, sparkline_points
+from nbtools.notebook.run_table.row_html import Details
 from nbtools.recipes import RECIPES
-from nbtools.run.curves import SMALL_BYTES, Curves, cached, glimpse, num_bytes, read_curves
+from nbtools.run.curves import SMALL_BYTES, Curves, num_bytes, quick_curves, read_curves
 from nbtools.run.listing import Rows, RunRow
 from nbtools.run.records import mapping_at
 
 _NUM_FIELDS = 4
+_NUM_POINTS = 42
+"""Number of points in a sparkline."""
 
 
 def details_of(rows: Rows, row: RunRow) -> Details:
@@ -21,13 +25,14 @@ def details_of(rows: Rows, row: RunRow) -> Details:
     """
     with suppress(OSError, RunNotFoundError):
         run = rows.run(row.id)
-        is_read = row.is_final or num_bytes(run) <= SMALL_BYTES
-        curves = read_curves(run) if is_read else cached(run, may_lag=True) or glimpse(run)
+        curves = read_curves(run) if row.is_final else quick_curves(run)[0]
         name, config = _chosen(curves), run.config or {}
         preset, differs = _differs(str(config.get("recipe") or row.recipe), mapping_at(config, "config"))
         if name:
             found = curves[name]
-            return Details(name, found.ends.best, found.ends.last, sparkline_points(found.mean), preset, differs)
+            cuts = np.linspace(0, len(found), min(_NUM_POINTS, len(found)) + 1).astype(int)
+            points = [float(mean) for mean in found.reduced(cuts).mean if np.isfinite(mean)]
+            return Details(name, found.ends.best, found.ends.last, points, preset, differs)
         return Details(preset=preset, differs=differs)
     return Details()
 

@@ -4,9 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import FONT, MUTED, STATES, TEXT, sparkline
 from nbtools.notebook.plots.decimation import duration
@@ -14,8 +11,6 @@ from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.run.listing import RunRow
 from nbtools.run.records import local_time
 
-_NUM_POINTS = 42
-"""Number of points in a sparkline."""
 _COLUMNS = "minmax(0,5fr) 96px 84px 58px 58px 62px 54px 66px minmax(0,5fr)"
 _TITLES = ("Run", "State", "", "Best", "Last", "Steps", "Took", "{age}", "Recipe, and what differs")
 _RIGHT = frozenset({3, 4, 5, 6, 7})
@@ -117,10 +112,3 @@ def _value(value: float | None) -> str:
 
 def _age(seconds: float) -> str:
     return duration(max(0.0, seconds) if seconds < 3600 else seconds // 60 * 60)
-
-
-def sparkline_points(values: npt.NDArray[np.float64]) -> list[float]:
-    """Return a curve as the means of its finite values in at most 42 equal parts."""
-    values = values[np.isfinite(values)]
-    parts = np.array_split(values, min(_NUM_POINTS, len(values))) if len(values) else []
-    return [float(part.mean()) for part in parts]

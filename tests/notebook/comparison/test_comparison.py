@@ -20,12 +20,13 @@ from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
-from nbtools.notebook.comparison.overlay import Options, overlay, role, run_legend
-from nbtools.notebook.comparison.scaling_card import scaling_of
+from nbtools.notebook.comparison.overlay import overlay, role, run_legend
+from nbtools.notebook.comparison.scaling_card import scaling_rows
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
-from nbtools.notebook.plots.decimation import columns_of
+from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
+from nbtools.notebook.plots.view import Options
 from nbtools.project import Project
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
@@ -144,7 +145,7 @@ def test_a_reduced_curve_keeps_every_extreme_and_the_mean() -> None:
     lines = (f'{{"step":{step},"loss":{value}}}\n' for step, value in enumerate(values.tolist()))
     history.extend("".join(lines).encode())
     sketch = curves_of(history)["loss"]
-    curve = columns_of(sketch, sketch.steps, (0, 99_999), 300)
+    curve = decimate(sketch, sketch.steps, (0, 99_999), 300)
     assert len(curve.x) == 300 and not curve.is_exact and curve.per_column == pytest.approx(100_000 / 300)
     assert curve.high.max() == 50.0 and curve.low.min() == values.min()
     assert abs(curve.mean.mean() - values.mean()) < 1e-3
@@ -216,14 +217,7 @@ def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
 
 def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
     runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25, "train/peer_wait": 0.125})]
-    found = compare_runs(runs)
-    curves = [curves_of(run.history) for run in runs]
-    one, two = scaling_of(found.nproc, curves)
-    assert one is not None and two is not None
-    assert (one.rate, one.unit, one.efficiency, one.data_wait) == (8.0, "samples/s", 1.0, None)
-    assert one.peer_wait is None
-    assert (two.rate, two.efficiency, two.data_wait, two.peer_wait) == (16.0, 1.0, 0.25, 0.125)
-    words = plain_text(tables_html(found, curves))
+    words = plain_text(tables_html(compare_runs(runs), [curves_of(run.history) for run in runs]))
     assert "Scaling run processes throughput efficiency waiting for data for other processes" in words
     assert "one 1 8 samples/s 100% not recorded –" in words and "two 2 16 samples/s 100% 25% 12%" in words
 
@@ -234,10 +228,9 @@ def test_without_samples_scaling_counts_steps() -> None:
         history.extend("".join(f'{{"step":{n},"time":{n * seconds},"loss":1}}\n' for n in range(1, 9)).encode())
         return curves_of(history)
 
-    one, two = scaling_of([1, 4], [rows(1.0), rows(0.5)])
-    assert one is not None and two is not None
-    assert (two.unit, two.rate, two.efficiency) == ("steps/s", 2.0, 0.5)
-    assert scaling_of([2, 2], [rows(1.0), rows(0.5)]) == []
+    (_, _, (_, _, rate, efficiency, *_)), _ = scaling_rows("ab", [1, 4], [rows(1.0), rows(0.5)])
+    assert rate == "2 steps/s" and plain_text(efficiency) == "50%"
+    assert scaling_rows("ab", [2, 2], [rows(1.0), rows(0.5)]) == ([], "")
 
 
 # --- the panel --------------------------------------------------------------------------------------

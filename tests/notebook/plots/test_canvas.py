@@ -6,98 +6,90 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from curves import charts, history
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
-from nbtools.notebook.plots.charts import Charts, Trace, charts_of, page_sizes
+from nbtools.notebook.plots.charts import Trace
+from nbtools.notebook.plots.decimation import Curve
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Choices, View
 
 
-def history(num_rows: int, first: int = 1, every: int = 1, **extra: Any) -> History:
-    made, random = History(), np.random.default_rng(0)
+def noisy(num_rows: int, first: int = 1, **extra: Any) -> History:
+    """A history with noise, a schedule, evaluations and a baseline."""
+    random, rows = np.random.default_rng(0), []
     for i in range(num_rows):
-        row = {"step": first + every * i, "time": 1e9 + i, "samples": 32 * i, "train/loss": 5 + random.normal() / 9}
+        row = {"step": first + i, "time": 1e9 + i, "samples": 32 * i, "train/loss": 5 + random.normal() / 9}
         row |= {"train/learning_rate": 1e-3, "train/grad_norm": 1 + random.random(), "train/tokens_per_s": 9.0, **extra}
-        if i % 20 == 0:
-            row |= {"eval/loss": 6 - i / num_rows, "eval/unigram_loss": 7.0}
-        made.extend(json.dumps(row).encode() + b"\n")
-    return made
-
-
-def charts(view: View, width: float = 900) -> Charts:
-    return charts_of(view, lambda num_open: page_sizes(num_open, width))
+        rows.append(row | ({"eval/loss": 6 - i / num_rows, "eval/unigram_loss": 7.0} if i % 20 == 0 else {}))
+    return history(rows)
 
 
 def unpacked(spec: dict[str, Any], data: bytes) -> dict[str, dict[str, Any]]:
-    """The columns of each curve, read as canvas.js does: low, high and bold are positions on the y axis."""
+    """The columns of each curve, read as canvas.js does."""
     found = {}
-    for chart in spec["charts"]:
-        for series in chart.get("series", ()):
-            kinds = ("<f8", "<u2", "<u2", "<f8" if series["is_wide"] else "<f4", "<u2")
-            columns = [np.frombuffer(data, kind, series["n"], at) for kind, at in zip(kinds, series["at"], strict=True)]
-            for index in (1, 2, 4):
-                codes = columns[index].astype(float)
-                columns[index] = np.where(codes == 65535, np.nan, series["from"] + (codes - 1) * series["step"])
-                columns[index][codes == 0] = -np.inf
-            found[series["name"]] = dict(zip(("x", "low", "high", "mean", "bold"), columns, strict=True))
+    for series in (series for chart in spec["charts"] for series in chart.get("series", ())):
+        kinds = ("<f8", *["<f8" if series["is_wide"] else "<f4"] * 4)
+        columns = (np.frombuffer(data, kind, series["n"], at) for kind, at in zip(kinds, series["at"], strict=True))
+        found[series["name"]] = dict(zip(("x", "low", "high", "mean", "bold"), columns, strict=True))
     return found
 
 
 def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
-    made = charts(View(history(3000)))
+    made = charts(View(noisy(3000)))
     spec, data = packed(made)
     json.dumps(spec, allow_nan=False)
     found = unpacked(spec, data)
     traces = {trace.name: trace for chart in made.shown for trace in chart.series}
-    assert (
-        found.keys()
-        == traces.keys()
-        == {"train/loss", "eval/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s"}
-    )
+    names = {"train/loss", "eval/loss", "eval/unigram_loss", "train/learning_rate"}
+    assert found.keys() == traces.keys() == names | {"train/grad_norm", "train/tokens_per_s"}
     described = {series["name"]: series for chart in spec["charts"] for series in chart.get("series", ())}
     for name, trace in traces.items():
         for column, values in found[name].items():
-            allowed = {"rtol": 1e-6} if column in ("x", "mean") else {"rtol": 0, "atol": 0.51 * described[name]["step"]}
-            np.testing.assert_allclose(values, getattr(trace, column), **allowed)
+            np.testing.assert_allclose(values, getattr(trace, column), rtol=1e-6)
     offsets = [at for series in described.values() for at in series["at"]]
     assert not any(at % 8 for at in offsets)
 
 
-@pytest.mark.parametrize("values", [[1e-8, 1e3], [1e9, 1e9 + 1e-3], [-1e308, 1e308], [7.0, 7.0], [-1.0, 0.0]])
-@pytest.mark.parametrize("is_log", [False, True])
-def test_positions_are_right_to_a_step_of_any_range(values: list[float], is_log: bool) -> None:
+@pytest.mark.parametrize(
+    ("values", "is_wide"),
+    [
+        ([1e-8, 1e3], False),
+        ([7.0, 7.0], False),
+        ([-1.0, 0.0], False),
+        ([1e9, 1e9 + 1e-3], True),
+        ([-1e308, 1e308], True),
+        ([1e-50, 1e-40], True),
+    ],
+)
+def test_values_of_any_range_arrive(values: list[float], is_wide: bool) -> None:
     columns, y = PackedColumns(), np.array([*values, np.nan])
-    looks = {"name": "a", "label": "a", "value": "", "colour": "line"}
-    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, is_exact=False, **looks)
-    series = columns.add(trace, is_log)
+    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, name="a", label="a", value="", colour="line")
+    series = columns.add(trace)
+    assert series["is_wide"] is is_wide
     found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
-    with np.errstate(all="ignore"):
-        expected = np.where(y > 0, np.log10(y), -np.inf) if is_log else np.clip(y, -1e300, 1e300)
-    expected[2] = np.nan
-    for name in ("low", "high", "bold"):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=0.51 * series["step"])
-    np.testing.assert_allclose(found["mean"], y, rtol=1e-7)
+    for name in ("low", "high", "mean", "bold"):
+        np.testing.assert_allclose(found[name], y, rtol=0 if is_wide else 1e-7)
     json.dumps(series, allow_nan=False)
 
 
 def test_equal_columns_are_sent_once() -> None:
-    few = packed(charts(View(history(50), smoothing=0.0)))
+    few = packed(charts(View(noisy(50), smoothing=0.0)))
     for series in (series for chart in few[0]["charts"] for series in chart["series"]):
-        assert len(set(series["at"])) == 3, "an exact line has one column of values, and one of positions"
-    spec, _ = packed(charts(View(history(3000))))
+        assert len(set(series["at"])) == 2, "an exact line has one column of values"
+    spec, _ = packed(charts(View(noisy(3000))))
     places = [series["at"][0] for chart in spec["charts"] for series in chart["series"] if not series["is_exact"]]
     assert len(places) == 4 and len(set(places)) == 1, "the x of all columns of one axis"
 
 
 def test_steps_beyond_the_precision_of_float32_stay_apart() -> None:
-    (trace, *_) = unpacked(*packed(charts(View(history(60, first=2**40 + 1))))).values()
+    (trace, *_) = unpacked(*packed(charts(View(noisy(60, first=2**40 + 1))))).values()
     assert np.diff(trace["x"]).tolist() == [1.0] * 59
 
 
 def test_values_that_are_not_finite_are_gaps_and_the_description_stays_json() -> None:
-    made = history(10)
+    made = noisy(10)
     made.extend(
         b'{"step": 11, "time": 2e9, "train/loss": "NaN", "eval/unigram_loss": "NaN", "train/grad_norm": 1e300}\n'
     )
@@ -106,12 +98,12 @@ def test_values_that_are_not_finite_are_gaps_and_the_description_stays_json() ->
     found, (loss, *_) = unpacked(spec, data), spec["charts"]
     assert np.isnan(found["train/loss"]["mean"][-1])
     assert [mark["y"] for mark in loss["marks"]] == [None, 5.0]
-    assert loss["levels"] == [] and loss["badge"]["text"] == "diverged at step 11"
+    assert loss["badge"]["text"] == "diverged at step 11"
 
 
 def test_a_closed_chart_sends_its_name_alone() -> None:
     names = {f"extra/{i}": 1.0 for i in range(37)}
-    many, few = history(2000, **names), history(2000)
+    many, few = noisy(2000, **names), noisy(2000)
     spec, data = packed(charts(View(many)))
     assert len(data) == len(packed(charts(View(few)))[1])
     closed = [chart for chart in spec["charts"] if not chart["open"]]
@@ -123,14 +115,14 @@ def test_a_closed_chart_sends_its_name_alone() -> None:
 @pytest.mark.parametrize("log", [False, True])
 def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bool, smoothing: float) -> None:
     marks = {"checkpoints": [(1000, 5.2), (2000, None)], "resumed_at": 500, "restarted_at": [1500]}
-    view = View(history(3000), log=log, smoothing=smoothing, **marks)
+    view = View(noisy(3000), log=log, smoothing=smoothing, **marks)
     figure = RunFigure(titled=False)
     drawn = figure.update(view)
     spec, data = packed(charts(view))
     columns = unpacked(spec, data)
     opened = [chart for chart in spec["charts"] if chart["open"]]
     assert len(opened) == len(figure.panels) == 4
-    kinds: set[bool] = set()
+    kinds: set[tuple[bool, bool]] = set()
     for panel, chart, picture in zip(figure.panels, opened, drawn.shown, strict=True):
         assert panel.title.get_text() == chart["title"]
         low, high = chart["y"]
@@ -138,34 +130,30 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
         assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
             (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
         ]
-        lines, bands = iter(panel.drawn["line"]), {to_hex(band.get_facecolor()): band for band in panel.drawn["band"]}
+        lines, raw = iter(panel.drawn["line"]), iter(panel.drawn["raw"])
         for series in chart["series"]:
-            has_line, column = series["is_smoothed"] or series["is_exact"], columns[series["name"]]
-            there = [column["bold"]] if has_line else [column["low"], column["high"][::-1]]
-            if (band := bands.get(figure.theme[series["colour"]])) is None:
-                line = next(lines)
-                points = np.column_stack(line.get_data())
-                assert line.get_color() == figure.theme[series["colour"]]
-            else:
-                points = band.get_path().vertices[: 2 * len(column["x"])]
-                assert not has_line and to_hex(band.get_facecolor()) == to_hex(band.get_edgecolor())
-            if band is None and not has_line:  # a zigzag, whose points have another order
-                continue
-            kinds.add(has_line)
-            drawn_y = panel.place.transform(points)[:, 1] / 2
-            expected = panel.bottom + (np.concatenate(there) - low) / (high - low) * panel.height
-            assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
+            column = columns[series["name"]]
+            curve = Curve(*(column[name] for name in ("x", "low", "high", "mean")), series["per_column"])
+            line, shown = next(lines), [(next(raw), curve.path()[1])] if series["is_smoothed"] else []
+            assert line.get_color() == figure.theme[series["colour"]]
+            shown.append((line, column["bold"] if series["is_smoothed"] else curve.path()[1]))
+            kinds.add((series["is_smoothed"], curve.is_exact))
+            for artist, values in shown:
+                drawn_y = panel.place.transform(np.column_stack(artist.get_data()))[:, 1] / 2
+                there = np.log10(values) if chart["is_log"] else values
+                expected = panel.bottom + (there - low) / (high - low) * panel.height
+                assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
         assert [mark["x"] for mark in chart["marks"]] == [x for line in panel.drawn["mark"] for x in line.get_xdata()]
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
-    assert kinds == ({True} if smoothing else {True, False}), "areas were compared too"
+    assert kinds >= {(smoothing > 0, False), (False, True)}, "lines of few points, and through all extremes"
 
 
 def test_the_canvas_sends_one_consistent_state() -> None:
     sent: list[dict[str, Any]] = []
     canvas = Canvas(lambda message: None)
     canvas.send_state = lambda key=None: sent.append({name: getattr(canvas, name) for name in key})
-    canvas.show(charts(View(history(30))), alt="curves of x")
+    canvas.show(charts(View(noisy(30))), alt="curves of x")
     assert len(sent) == 1 and sent[0].keys() == {"spec", "data", "version"}
     assert sent[0]["spec"]["alt"] == "curves of x"
 
@@ -174,7 +162,7 @@ def test_an_axis_of_the_clock_tells_the_zone_of_the_kernel(monkeypatch: pytest.M
     monkeypatch.setenv("TZ", "IST-5:30")
     time.tzset()
     try:
-        told = [packed(charts(View(history(50), x=x)))[0]["x"]["ahead"] for x in ("time", "step")]
+        told = [packed(charts(View(noisy(50), x=x)))[0]["x"]["ahead"] for x in ("time", "step")]
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -182,17 +170,13 @@ def test_an_axis_of_the_clock_tells_the_zone_of_the_kernel(monkeypatch: pytest.M
 
 
 def test_a_page_without_an_open_chart_says_so_and_names_the_filter() -> None:
-    canvas, loss = Canvas(lambda message: None), history(30)
+    canvas, loss = Canvas(lambda message: None), noisy(30)
     canvas.show(charts(View(loss, metrics=("nothing*",))), alt="", filter="nothing*")
     assert canvas.spec["message"] == "No chart is open: the filter is nothing*"
     canvas.show(charts(View(loss, metrics=("grad*",))), alt="", filter="grad*")
     assert canvas.spec["message"] == ""
-    canvas.show(charts(View(loss, opened=dict.fromkeys(canvas_keys(canvas), False))), alt="")
+    canvas.show(charts(View(loss, opened={chart["key"]: False for chart in canvas.spec["charts"]})), alt="")
     assert canvas.spec["message"] == "No chart is open"
-
-
-def canvas_keys(canvas: Canvas) -> list[str]:
-    return [chart["key"] for chart in canvas.spec["charts"]]
 
 
 # --- messages ---
@@ -222,29 +206,22 @@ def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
     assert choices.options(("loss",))["metrics"] == ("loss",)
 
 
-WRONG = [
-    {"zoom": [1]},
-    {"zoom": 3},
-    {"zoom": ["a", None]},
-    {"zoom": [float("nan"), 3]},
-    {"zoom": [5, 5]},
-    {"x": "furlongs"},
-    {"x": []},
-    {"width": -3},
-    {"width": "wide"},
-    {"width": 1e9},
-    {"filter": None},
-    {"log": ["loss"]},
-    {"open": 7, "is_open": True},
-    {"ready": 1},
-    {},
-]
+WRONG = {
+    "zoom": [[1], 3, ["a", None], [float("nan"), 3], [5, 5]],
+    "x": ["furlongs", []],
+    "width": [-3, "wide", 1e9],
+    "filter": [None],
+    "log": [["loss"]],
+    "open": [7],
+    "ready": [1],
+    "unknown": [1],
+}
 
 
-@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.parametrize("message", [{key: value} for key, values in WRONG.items() for value in values])
 def test_a_message_that_says_nothing_known_changes_nothing(message: dict[str, Any]) -> None:
     choices = Choices()
-    choices.take(message)
+    choices.take({**message, "is_open": True})
     assert choices == Choices()
 
 

@@ -2,12 +2,12 @@
 
 import base64
 import io
-import json
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import nbtools.notebook.panel
+from nbtools.notebook.plots.charts import Badge, Mark
 
 from canvas_page import ADDRESS, CANVAS, PALETTE, CanvasPage, Spec, loss_curve, run_of
 
@@ -26,25 +27,48 @@ FORBIDDEN = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "
 Open = Callable[..., CanvasPage]
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Return a context of a zone, with or without a touch screen; pages of several tests share it."""
+    opened: dict[tuple[str, bool], Any] = {}
+
+    def context(zone: str, touch: bool) -> Any:
+        if (zone, touch) not in opened:
+            opened[zone, touch] = browser.new_context(timezone_id=zone, has_touch=touch)
+            opened[zone, touch].set_default_timeout(20_000)
+        return opened[zone, touch]
+
+    yield context
+    for each in opened.values():
+        each.close()
+
+
 @pytest.fixture
-def show(browser: Any) -> Iterator[Open]:
+def show(contexts: Callable[..., Any]) -> Iterator[Open]:
     """Open a page that shows a spec; at the end nothing went wrong in it and nothing was fetched."""
-    opened: list[tuple[Any, CanvasPage]] = []
+    opened: list[CanvasPage] = []
 
     def start(
         spec: Spec, width: int = 900, scheme: str = "light", zone: str = "UTC", touch: bool = False, **more: Any
     ) -> CanvasPage:
-        size = {"width": width, "height": 900}
-        context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id=zone, has_touch=touch)
-        context.set_default_timeout(20_000)
-        opened.append((context, CanvasPage(context.new_page())))
-        return opened[-1][1].start(spec, **more)
+        page = contexts(zone, touch).new_page()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        opened.append(CanvasPage(page))
+        return opened[-1].start(spec, **more)
 
     yield start
-    for context, canvas in opened:
+    for canvas in opened:
         assert canvas.mistakes == []
         assert {url for url in canvas.requests if not url.startswith(ADDRESS)} == set()
-        context.close()
+        canvas.page.close()
+
+
+def one(values: Any, title: str = "one", **chart: Any) -> Spec:
+    """A chart with one curve, whose values are at the steps 0, 1 and so on."""
+    spec = Spec(0, len(values) - 1)
+    spec.chart(title, spec.series("a", np.arange(len(values)), values), **chart)
+    return spec
 
 
 def upper(canvas: CanvasPage, index: int = 0) -> Any:
@@ -110,7 +134,7 @@ def test_curves_are_where_the_values_say(show: Open) -> None:
     canvas = show(spec)
     box = upper(canvas).bounding_box()
     assert (box["width"], box["height"]) == (900, 255)  # one chart has the whole width
-    image, low, high = pixels(canvas), *chart["y"]
+    image, (low, high) = pixels(canvas), chart.y
     for name, value_of in (("line", lambda step: 2.0 * step), ("evaluation", lambda step: 200 - 2.0 * step)):
         at = has_colour(image, PALETTE["light"][name])
         for step in (10, 40, 90):
@@ -120,24 +144,22 @@ def test_curves_are_where_the_values_say(show: Open) -> None:
 
 
 def test_a_gap_and_a_lone_point_are_drawn_as_such(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
     values = np.full(101, 1.0)
     values[40:60] = np.nan
     values[50] = 1.0
-    spec.chart("gap", spec.series("a", x, values))
-    at = has_colour(pixels(show(spec)), PALETTE["light"]["line"]).any(axis=0)
+    at = has_colour(pixels(show(one(values))), PALETTE["light"]["line"]).any(axis=0)
     column = lambda step: round(56 + step / 100 * (900 - 72))  # noqa: E731
     assert at[column(20)] and at[column(50)] and at[column(80)]
     assert not at[column(42) : column(49)].any() and not at[column(51) + 3 : column(58)].any()
 
 
 def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
-    chart = spec.chart("log", spec.series("a", x, np.where(x < 50, 0.0, 10.0 ** (x / 25))), is_log=True)
-    canvas = show(spec)
+    x = np.arange(101)
+    spec = one(np.where(x < 50, 0.0, 10.0 ** (x / 25)), "log", is_log=True)
+    canvas, (chart,) = show(spec), spec.charts
     at = has_colour(pixels(canvas), PALETTE["light"]["line"])
     assert not at[:, 60:400].any()
-    low, high = chart["y"]
+    low, high = chart.y
     column, expected = round(56 + 0.75 * (900 - 72)), 255 - 24 - (3 - low) / (high - low) * (255 - 58)
     assert abs(np.nonzero(at[:, column])[0].mean() - expected) <= 1.5
     assert canvas.page.locator(".nbt-tools [aria-pressed=true]").text_content() == "log"
@@ -146,15 +168,13 @@ def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> Non
 
 
 def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
-    spec, x = Spec(0, 100, 900), np.arange(101)
-    more = {
-        "marks": [{"x": 50, "y": 1.0, "kind": "best", "label": "step-000050"}],
-        "cuts": [{"x": 25, "label": "resumed at 25"}],
+    more: dict[str, Any] = {
+        "marks": [Mark(50, 1.0, "best", "step-000050")],
+        "cuts": [(25, "resumed at 25")],
         "veil": 25,
-        "badge": {"text": "diverged at step 90", "x": 90},
+        "badge": Badge("diverged at step 90", 90),
     }
-    spec.chart("Loss", spec.series("a", x, np.full(101, 1.0)), **more)
-    canvas = show(spec)
+    canvas = show(one(np.full(101, 1.0), "Loss", **more))
     image, column = pixels(canvas), lambda step: round(56 + step / 100 * (900 - 72))
     assert has_colour(image, PALETTE["light"]["text"])[231 - 8 : 231, column(50)].any()
     assert has_colour(image, PALETTE["light"]["evaluation"])[:, column(50)].any()
@@ -231,43 +251,22 @@ def test_the_crosshair_reads_mean_and_range_of_a_column_in_all_charts(show: Open
 
 
 def test_the_crosshair_reads_exact_values_where_every_step_is_there(show: Open) -> None:
-    spec = Spec(0, 100)
-    spec.chart("exact", spec.series("train/loss", np.arange(101), 1 / 3 + np.arange(101), value="100.3"))
-    canvas = show(spec)
+    canvas = show(one(1 / 3 + np.arange(101), "exact"))
     point(canvas, 0.42)
-    assert canvas.data("tip") == "exact, step 42: train 42.3333"
-
-
-@pytest.mark.parametrize("is_log", [False, True])
-def test_a_range_is_read_in_the_digits_that_its_steps_leave(show: Open, is_log: bool) -> None:
-    x, high, low = np.arange(100_000), 1000.0, 1e-8
-    y = np.where(x % 2, high, low)
-    spec = Spec(0, 1e5)
-    spec.chart("wide", spec.series("a", x, y, label="a"), is_log=is_log)
-    canvas = show(spec)
-    point(canvas, 0.5)
-    assert "a 500 [1e-8, 1000]" in canvas.data("tip") if is_log else "a 500 [≈ 0, 1000]" in canvas.data("tip")
+    assert canvas.data("tip") == "exact, step 42: a 42.3333"
 
 
 def test_a_chart_of_small_differences_of_large_values_is_drawn_and_read(show: Open) -> None:
-    spec, x = Spec(0, 100), np.arange(101)
-    trace = spec.series("a", x, 1e9 + x / 100, label="a")
-    described = spec.chart("far", trace)["series"][0]
-    assert described["is_wide"] and described["at"][3] + 8 * 101 <= len(spec.data)
-    canvas = show(spec)
+    canvas = show(one(1e9 + 10 * np.arange(101)))
     rows = np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"]).any(axis=1))[0]
     columns = [np.nonzero(has_colour(pixels(canvas), PALETTE["light"]["line"])[:, at])[0].mean() for at in (300, 500)]
     assert rows.max() - rows.min() > 150 and columns[0] - columns[1] > 30, "a slope, not the stairs of float32"
 
 
 def test_what_has_no_logarithm_is_named_and_drawn_to_the_floor(show: Open) -> None:
-    spec, x = Spec(0, 1e5), np.arange(100_000)
-    trace = spec.series("a", x, np.where(x % 2, 0.0, 100.0), label="a", colour="line")
-    chart = spec.chart("zeros", trace, is_log=True)
-    chart["y"] = [0.0, 3.0]
-    canvas = show(spec)
+    canvas = show(one(np.where(np.arange(100_000) % 2, 0.0, 100.0), is_log=True, y=(0.0, 3.0)))
     point(canvas, 0.5)
-    assert "[≤ 0, 100]" in canvas.data("tip")
+    assert re.search(r": a \S+ \[0, 100\]", canvas.data("tip"))
     assert (pixels(canvas)[200:230, 100:800, 3] > 140).all()
 
 
@@ -276,8 +275,7 @@ def test_many_curves_are_as_wide_as_few(show: Open) -> None:
     for count in (1, 12):
         spec, x = Spec(0, 100), np.arange(101)
         curves = [spec.series(f"a{k}", x, np.full(101, 10.0 * k), colour="line", width=3) for k in range(count)]
-        chart = spec.chart("flat", *curves)
-        chart["y"] = [-5.0, 115.0]
+        spec.chart("flat", *curves, y=(-5.0, 115.0))
         image = pixels(show(spec))[..., 3].astype(float)
         row = round(231 - 5 / 120 * 197)
         shown.append(image[row - 4 : row + 5, 300].sum() / 255)
@@ -295,7 +293,7 @@ def test_a_moving_pointer_draws_no_curve(show: Open) -> None:
           }
         }"""
     )
-    for share in np.linspace(0.1, 0.9, 20):
+    for share in np.linspace(0.1, 0.9, 5):
         point(canvas, share)
     assert canvas.page.evaluate("strokes") == 0
     canvas.page.emulate_media(color_scheme="dark")
@@ -309,8 +307,8 @@ def test_the_tooltip_never_leaves_the_canvas(show: Open, width: int) -> None:
     for index in range(4):
         upper(canvas, index).scroll_into_view_if_needed()
         root = canvas.page.locator(".nbt-canvas").bounding_box()
-        for share in (0, 0.5, 1):
-            for height in (40, 120, 240):
+        for share in (0, 1):
+            for height in (40, 240):
                 point(canvas, share, height, index)
                 box = canvas.page.locator(".nbt-tip").bounding_box()
                 assert root["x"] <= box["x"] and box["x"] + box["width"] <= root["x"] + root["width"]
@@ -328,9 +326,7 @@ def test_a_checkpoint_near_the_pointer_is_named(show: Open) -> None:
 
 
 def test_keys_move_the_crosshair_and_do_not_reach_the_notebook(show: Open) -> None:
-    spec = Spec(0, 100)
-    spec.chart("one", spec.series("a", np.arange(101), np.arange(101.0)))
-    canvas = show(spec)
+    canvas = show(one(np.arange(101)))
     canvas.page.evaluate("document.body.addEventListener('keydown', event => sent.push({key: event.key}))")
     upper(canvas).focus()
     for key, step in (
@@ -416,9 +412,7 @@ def test_shift_drag_moves_the_span_and_stays_within_the_run(show: Open) -> None:
 
 
 def test_plus_and_minus_zoom_at_the_crosshair(show: Open) -> None:
-    spec = Spec(0, 1000)
-    spec.chart("one", spec.series("a", np.arange(1001), np.arange(1001.0)))
-    canvas = show(spec)
+    canvas = show(one(np.arange(1001)))
     point(canvas, 0.25)
     upper(canvas).focus()
     canvas.page.keyboard.press("+")
@@ -557,26 +551,21 @@ def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
     assert canvas.sent("x") == ["samples"]
 
 
-def test_many_closed_charts_are_named_on_demand(show: Open) -> None:
+def test_many_closed_charts_take_three_lines_and_are_scrolled(show: Open) -> None:
     spec = Spec(0, 10)
-    for number in range(20):
+    for number in range(40):
         spec.folded(f"class_{number}")
     canvas = show(spec)
-    chips = canvas.page.locator(".nbt-folded button:visible")
-    assert chips.all_inner_texts() == [*(f"class_{number}" for number in range(6)), "14 more…"]
-    chips.last.click()
-    assert chips.all_inner_texts() == [f"class_{number}" for number in range(20)]
-    assert canvas.page.evaluate("document.activeElement.textContent") == "class_6"
-    spec.charts = spec.charts[:8]
-    canvas.push(spec)
-    assert chips.count() == 8
+    chips = canvas.page.locator(".nbt-folded")
+    assert chips.bounding_box()["height"] < 100 and chips.evaluate("box => box.scrollHeight > box.clientHeight")
+    assert chips.locator("button").all_inner_texts() == [f"class_{number}" for number in range(40)]
 
 
 def test_a_folded_chart_leaves_and_the_others_stay(show: Open) -> None:
     canvas = show(run_of(1000))
     upper(canvas, 2).focus()
     spec = run_of(1000)
-    spec.charts[1] |= {"open": False, "series": []}
+    spec.charts[1] = replace(spec.charts[1], is_open=False)
     canvas.push(spec)
     assert canvas.page.locator(".nbt-title").all_inner_texts() == ["Loss", "Learning rate", "Throughput"]
     focused = canvas.page.evaluate("document.activeElement.getAttribute('aria-label')")
@@ -654,10 +643,7 @@ def test_a_hidden_canvas_says_so_and_does_no_work(show: Open) -> None:
     canvas.page.evaluate("document.body.style.paddingTop = '5000px'")
     canvas.page.wait_for_function("sent.some(message => message.visible === false)")
     version = canvas.data("version")
-    spec = run_of(900)
-    canvas.page.evaluate(
-        "([spec, data]) => push(spec, data)", [json.loads(json.dumps(spec.spec())), canvas.encoded(spec)]
-    )
+    canvas.page.evaluate("([spec, data]) => push(spec, data)", canvas.encoded(run_of(900)))
     canvas.frame()
     assert canvas.data("version") == version
     canvas.page.evaluate("document.body.style.paddingTop = '0'")

@@ -1,26 +1,13 @@
 """What a chart is: which ones are open, their limits, curves and marks, before any renderer."""
 
-import json
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import pytest
+from curves import charts, history, repeated
 
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.charts import DARK, LIGHT, Chart, Charts, chart_of, charts_of, page_sizes, trace_of
+from nbtools.notebook.plots.charts import page_sizes
 from nbtools.notebook.plots.decimation import smooth
 from nbtools.notebook.plots.view import View
-
-
-def history(rows: Iterable[dict[str, Any]]) -> History:
-    made = History()
-    made.extend(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    return made
-
-
-def charts(view: View, width: float = 900) -> Charts:
-    return charts_of(view, lambda num_open: page_sizes(num_open, width))
 
 
 def noisy(num_rows: int) -> History:
@@ -29,9 +16,7 @@ def noisy(num_rows: int) -> History:
 
 
 NAMES = ("train/loss", "eval/loss", "train/learning_rate", "train/tokens_per_s", "train/grad_norm", "kl", "gate/depth")
-MANY = history(
-    {"step": i, "time": i, **dict.fromkeys((*NAMES, "train/epoch", "train/data_wait"), 1.0 + i)} for i in (1, 2)
-)
+MANY = repeated(**dict.fromkeys((*NAMES, "train/epoch", "train/data_wait"), 2.0))
 
 
 WIDE = ("accuracy", "exact", "flat_accuracy", "precision", "recall", "f1", "majority_accuracy")
@@ -58,28 +43,15 @@ def test_every_metric_has_a_chart_and_the_unusual_ones_are_closed_and_named() ->
 
 
 def test_times_speeds_and_memory_leave_the_open_charts_to_metrics() -> None:
-    costs = (
-        "time_s",
-        "data",
-        "batch_cost",
-        "iter_time",
-        "gpu_mem",
-        "ips",
-        "wps",
-        "ups",
-        "time_elapsed",
-        "max_memory_gb",
-    )
+    costs = ("time_s", "data", "batch_cost", "iter_time", "gpu_mem", "ips", "wps", "ups", "elapsed", "max_memory_gb")
     names = [f"train/{name}" for name in (*costs, "loss", "learning_rate", "loss_cls", "cost", "timestep_embedding")]
-    made = history({"step": i, "time": i, **dict.fromkeys(names, 1.0 + i)} for i in (1, 2))
-    found = charts(View(made)).charts
+    found = charts(View(repeated(**dict.fromkeys(names, 1.0)))).charts
     assert [chart.key for chart in found if chart.is_open] == ["loss", "learning_rate", "loss_cls", "cost"]
     assert {chart.key for chart in found[5:]} == {*costs}
 
 
 def test_a_run_with_nothing_but_times_shows_them() -> None:
-    made = history({"step": i, "time": i, "train/iter_time": 1.0 + i} for i in (1, 2))
-    assert opened(View(made)) == ["iter_time"]
+    assert opened(View(repeated(**{"train/iter_time": 1.0}))) == ["iter_time"]
 
 
 def test_rows_that_are_only_numbered_are_drawn_by_time() -> None:
@@ -123,10 +95,10 @@ def test_an_axis_of_epochs_is_named_so() -> None:
 
 @pytest.mark.parametrize("names", PREFIXES.values(), ids=PREFIXES.keys())
 def test_each_of_many_metrics_is_in_one_chart_that_labels_it(names: list[str]) -> None:
-    made = history({"step": i, "time": i, "train/grad_norm": 1.0, **dict.fromkeys(names, 0.5 + i)} for i in (1, 2))
+    made = repeated(**{"train/grad_norm": 1.0}, **dict.fromkeys(names, 0.5))
     closed = charts(View(made))
     assert sorted(name for chart in closed.charts for name in chart.names) == sorted(["train/grad_norm", *names])
-    assert not any(chart.series or chart.levels for chart in closed.charts if not chart.is_open)
+    assert not any(chart.series for chart in closed.charts if not chart.is_open)
     every = charts(View(made, metrics=("*",)))
     assert (
         [chart.key for chart in every.charts]
@@ -137,16 +109,16 @@ def test_each_of_many_metrics_is_in_one_chart_that_labels_it(names: list[str]) -
         len({chart.key for chart in every.charts}) == len({chart.title for chart in every.charts}) == len(every.charts)
     )
     for chart in every.charts:
-        looks = [(trace.colour, trace.dash) for trace in chart.series]
-        assert len(set(looks)) == len(looks) and len(looks) + len(chart.levels) == len(chart.names) <= 5
-        labels = [item.label for item in (*chart.series, *chart.levels)]
+        looks = [(trace.colour, trace.dash) for trace in chart.series if trace.colour != "muted"]
+        assert len(set(looks)) == len(looks) and len(chart.series) == len(chart.names) <= 5
+        labels = [trace.label for trace in chart.series]
         assert len(labels) < 3 or len(set(labels)) == len(labels)
     assert opened(View(made, metrics=("grad*",))) == ["grad_norm"]
 
 
 def test_parts_of_a_group_are_named_in_turn_and_open_one_by_one() -> None:
     names = [f"eval/accuracy_code{index}" for index in range(40)]
-    made = history({"step": i, "time": i, **dict.fromkeys(names, 0.5)} for i in (1, 2))
+    made = repeated(**dict.fromkeys(names, 0.5))
     (first,) = charts(View(made)).shown
     assert first.key == "scores" and first.title.startswith("Scores, 1 of ")
     (found,) = charts(View(made, metrics=("code17",))).shown
@@ -221,18 +193,6 @@ def test_a_column_tells_how_many_points_it_has() -> None:
 def test_the_best_checkpoint_is_known() -> None:
     view = View(MANY, checkpoints=[(1, 2.0), (2, 1.5), (2, None)])
     assert [mark.kind for mark in charts(view).shown[0].marks] == ["checkpoint", "best", "checkpoint"]
-
-
-def test_curves_of_several_runs_make_a_chart_without_a_run() -> None:
-    limits = (0.0, 299.0)
-    series = [noisy(300)["train/loss"] for _ in range(2)]
-    traces = [
-        trace_of(s, s.steps, limits, limits, 378, name="train/loss", label=f"r{i}", colour=f"run{i}", run=f"r{i}")
-        for i, s in enumerate(series)
-    ]
-    chart = chart_of(Chart("loss", "Loss", ("train/loss",), series=traces), limits, "step", (378, 189))
-    assert chart.is_open and chart.y[0] < min(trace.low.min() for trace in traces)
-    assert {trace.colour for trace in chart.series} <= LIGHT.keys() & DARK.keys()
 
 
 def test_a_narrow_page_has_one_chart_in_a_row() -> None:

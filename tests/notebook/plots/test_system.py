@@ -6,23 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from curves import charts, history
 
 import nbtools as nt
 from nbtools.launcher.supervisor import MachineSamples
-from nbtools.metrics.history import History
 from nbtools.notebook.panel import tab_html
-from nbtools.notebook.plots.charts import charts_of, page_sizes
 from nbtools.notebook.plots.system import SystemReader
 from nbtools.notebook.plots.view import View
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
+ROWS = history({"step": 10 * i, "time": 1000 + i, "samples": 320 * i, "train/loss": 1.0} for i in range(101))
 
-def history() -> History:
-    made = History()
-    rows = ({"step": 10 * i, "time": 1000 + i, "samples": 320 * i, "train/loss": 1.0} for i in range(101))
-    made.extend(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    return made
+
+@pytest.fixture
+def reader(tmp_path: Path) -> SystemReader:
+    return SystemReader(tmp_path / "system.jsonl")
 
 
 def row(time: float, num_gpus: int = 2, **more: Any) -> str:
@@ -30,28 +29,26 @@ def row(time: float, num_gpus: int = 2, **more: Any) -> str:
     return json.dumps({"time": time, "cpu_percent": 50.0, "rss_bytes": 3e9, "gpus": gpus, **more}) + "\n"
 
 
-def test_rows_of_the_machine_have_the_steps_of_the_metrics_around_them(tmp_path: Path) -> None:
-    path = tmp_path / "system.jsonl"
-    path.write_text(row(900) + row(1010.5) + "torn\n[]\n" + row(1050))
-    reader = SystemReader(path)
+def test_rows_of_the_machine_have_the_steps_of_the_metrics_around_them(tmp_path: Path, reader: SystemReader) -> None:
+    (tmp_path / "system.jsonl").write_text(row(900) + row(1010.5) + "torn\n[]\n" + row(1050))
     assert reader.read() and reader.num_rows == 3
-    series = reader.series(history())
+    series = reader.series(ROWS)
     cpu = series["system/CPU %"]
     assert (cpu.steps.tolist(), cpu.samples.tolist(), cpu.times.tolist()) == ([105, 500], [3360, 16000], [1010.5, 1050])
     assert series["system/GPU memory GB/GPU 1"].values.tolist() == [5.0, 5.0]
-    with path.open("a") as file:
+    with (tmp_path / "system.jsonl").open("a") as file:
         file.write(row(1060) + row(2000))
-    assert reader.read() and not reader.read() and reader.series(history())["system/CPU %"].steps[-1] == 600
+    assert reader.read() and not reader.read() and reader.series(ROWS)["system/CPU %"].steps[-1] == 600
 
 
-def test_the_charts_of_the_machine_are_closed_and_last_until_they_are_opened(tmp_path: Path) -> None:
-    path = tmp_path / "system.jsonl"
-    path.write_text("".join(row(1000 + i) for i in range(50)))
-    reader = SystemReader(path)
+def test_the_charts_of_the_machine_are_closed_and_last_until_they_are_opened(
+    tmp_path: Path, reader: SystemReader
+) -> None:
+    (tmp_path / "system.jsonl").write_text("".join(row(1000 + i) for i in range(50)))
     reader.read()
-    view = View(history(), system=reader.series(history()), opened={"system/GPU %": True})
-    charts = charts_of(view, lambda num_open: page_sizes(num_open, 900))
-    assert [(chart.title, chart.is_open) for chart in charts.charts] == [
+    view = View(ROWS, system=reader.series(ROWS), opened={"system/GPU %": True})
+    drawn = charts(view)
+    assert [(chart.title, chart.is_open) for chart in drawn.charts] == [
         ("Loss", True),
         ("CPU %", False),
         ("Memory GB", False),
@@ -59,24 +56,20 @@ def test_the_charts_of_the_machine_are_closed_and_last_until_they_are_opened(tmp
         ("GPU memory GB", False),
         ("GPU power W", False),
     ]
-    assert [trace.label for trace in charts.shown[1].series] == ["GPU 0", "GPU 1"]
-    assert charts.shown[1].y[0] == 0
-    assert charts.full == (0, 1000), "the axis is that of the metrics"
+    assert [trace.label for trace in drawn.shown[1].series] == ["GPU 0", "GPU 1"]
+    assert drawn.shown[1].y[0] == 0
+    assert drawn.full == (0, 1000), "the axis is that of the metrics"
 
 
-def test_many_gpus_are_shown_by_their_mean_and_their_extremes(tmp_path: Path) -> None:
-    path = tmp_path / "system.jsonl"
-    path.write_text(row(1000, num_gpus=8))
-    reader = SystemReader(path)
+def test_many_gpus_are_shown_by_their_mean_and_their_extremes(tmp_path: Path, reader: SystemReader) -> None:
+    (tmp_path / "system.jsonl").write_text(row(1000, num_gpus=8))
     reader.read()
     use = {name: values for name, values in reader.newest(9).items() if "GPU %" in name}
     assert use == {"system/GPU %/mean": [86.5], "system/GPU %/least": [83.0], "system/GPU %/greatest": [90.0]}
 
 
-def test_a_long_record_is_read_from_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "system.jsonl"
-    path.write_text("".join(row(1000 + i) for i in range(1000)))
-    reader = SystemReader(path)
+def test_a_long_record_is_read_from_its_end(tmp_path: Path, reader: SystemReader) -> None:
+    (tmp_path / "system.jsonl").write_text("".join(row(1000 + i) for i in range(1000)))
     assert reader.read(is_whole=False) and 150 < reader.num_rows < 300 and len(reader.newest(3)["system/CPU %"]) == 3
     assert reader.read() and reader.num_rows == 1000
 
@@ -99,10 +92,11 @@ def test_the_config_tab_shows_the_uncommitted_changes_escaped_and_cut(tmp_path: 
     assert "<script" not in shown and f"500 more lines: nbtools show {files.path.name} --diff" in shown
 
 
-def test_what_the_supervisor_writes_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_supervisor_writes_is_what_is_read(
+    tmp_path: Path, reader: SystemReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nbtools.machine.processes.started_by", lambda process, run: [process])
     MachineSamples(RunDir(tmp_path)).sample()
-    reader = SystemReader(tmp_path / "system.jsonl")
     assert reader.read()
     newest = reader.newest(1)
     assert np.isfinite(newest["system/CPU %"][0]) and newest["system/Memory GB"][0] > 0.01

@@ -4,6 +4,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -12,7 +13,8 @@ from waiting import eventually
 import nbtools as nt
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details, line
-from nbtools.notebook.run_table.table import NUM_ROWS, RunTable
+from nbtools.notebook.run_table.table import RunTable
+from nbtools.notebook.run_table.table_parts import NUM_ROWS
 from nbtools.project import Project
 from nbtools.run.listing import Rows, RunRow
 from nbtools.rundir.json_files import write_json
@@ -44,14 +46,23 @@ def table(project: Project, made: list[RunDir]) -> RunTable:
     return table
 
 
+def press(table: RunTable, name: str) -> None:
+    """Press the button with a text or a tooltip."""
+    waiting: list[Any] = [table.widget]
+    for widget in waiting:
+        waiting += getattr(widget, "children", ())
+        if name in (getattr(widget, "description", ""), getattr(widget, "tooltip", "")):
+            widget.click()
+
+
 def test_the_table_reads_the_rows_on_screen_and_turns_pages(table: RunTable, made: list[RunDir]) -> None:
     assert set(table._details) == {run.id for run in made[3:]}, "only what is on screen was read"
-    assert "polyline" in table._lines[0]._text.value and made[-1].id in table._lines[0]._text.value
-    table._next.click()
+    assert "polyline" in table._page.lines[0]._text.value and made[-1].id in table._page.lines[0]._text.value
+    press(table, "Next page")
     eventually(lambda: table._thread is None)
-    assert [row.id for row in table._shown] == [run.id for run in made[2::-1]]
-    table._text.value = "nothing"
-    assert table._shown == [] and "no runs" in table._place.value
+    assert [row.id for row in table._page.shown] == [run.id for run in made[2::-1]]
+    table._search.text.value = "nothing"
+    assert table._page.shown == [] and "no runs" in table._page._place.value
 
 
 @pytest.mark.promise("runs-table")
@@ -65,14 +76,14 @@ def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
     table = RunTable(nt.runs(project))
     eventually(lambda: table._thread is None)
     with table._lock:
-        table._order.value = order
-        assert f", {order} of 12 read" in table._place.value
+        table._search.order.value = order
+        assert f", {order} of 12 read" in table._page._place.value
     eventually(lambda: table._thread is None)
     in_order = [*made[6:], *made[4::-1], made[5]]
-    assert [row.id for row in table._shown] == [run.id for run in in_order[:NUM_ROWS]]
-    assert "read" not in table._place.value
-    table._next.click()
-    assert [row.id for row in table._shown] == [run.id for run in in_order[NUM_ROWS:]]
+    assert [row.id for row in table._page.shown] == [run.id for run in in_order[:NUM_ROWS]]
+    assert "read" not in table._page._place.value
+    press(table, "Next page")
+    assert [row.id for row in table._page.shown] == [run.id for run in in_order[NUM_ROWS:]]
 
 
 @pytest.mark.promise("runs-table")
@@ -84,44 +95,44 @@ def test_a_look_for_new_runs_keeps_the_choice_of_runs(project: Project, made: li
         later = RunDir.create(project.runs, name)
         write_json(later.launch, {"name": name, "time": 1.9e9})
     for table in tables:
-        table._reload.click()
-        table._state.value = "Lost"
-    assert [[row.name for row in table._shown] for table in tables] == [["base2"], ["second", "base2"]]
+        press(table, "Look for new runs")
+        table._search.state.value = "Lost"
+    assert [[row.name for row in table._page.shown] for table in tables] == [["base2"], ["second", "base2"]]
     assert [len(table._rows) for table in tables] == [len(made), len(made) - 1]
     assert all(made[0].id in table._rows and made[1].id not in table._rows for table in tables), "renamed; removed"
 
 
 @pytest.mark.promise("runs-table")
 def test_a_run_is_deleted_after_two_questions_and_not_before(table: RunTable, made: list[RunDir]) -> None:
-    table._lines[0]._tick.value = True
+    table._page.lines[0]._tick.value = True
     for question in ("Delete 1 run", "Yes, delete for ever"):
-        table._delete.click()
-        eventually(lambda question=question: table._delete.description == question and not table._is_acting)  # type: ignore[misc]
+        table._removal.delete.click()
+        eventually(lambda question=question: table._removal.delete.description == question and not table._is_acting)  # type: ignore[misc]
         assert made[-1].path.exists()
-    table._lines[1]._tick.value = True
-    assert table._delete.description == "Delete…", "another choice is asked again"
-    table._lines[1]._tick.value = False
+    table._page.lines[1]._tick.value = True
+    assert table._removal.delete.description == "Delete…", "another choice is asked again"
+    table._page.lines[1]._tick.value = False
     for _ in range(3):
-        table._delete.click()
+        table._removal.delete.click()
         eventually(lambda: not table._is_acting)
     eventually(lambda: not made[-1].path.exists())
-    eventually(lambda: table._shown[0].id == made[-2].id)
+    eventually(lambda: table._page.shown[0].id == made[-2].id)
     assert made[-2].path.exists()
 
 
 def test_labels_are_saved_and_wrong_ones_are_explained(table: RunTable, made: list[RunDir]) -> None:
-    table._lines[0]._tick.value = True
-    table._name.value, table._tags.value = "good", "a, b"
-    table._save.click()
+    table._page.lines[0]._tick.value = True
+    table._labels.name.value, table._labels.tags.value = "good", "a, b"
+    press(table, "Save")
     eventually(lambda: read_labels(made[-1]).name == "good" and not table._is_acting)
     assert read_labels(made[-1]).tags == ("a", "b")
     label(made[-1], note="from a terminal")
-    table._tags.value = ""
-    table._save.click()
+    table._labels.tags.value = ""
+    press(table, "Save")
     eventually(lambda: read_labels(made[-1]).tags == () and not table._is_acting)
     assert read_labels(made[-1]).note == "from a terminal"
-    table._name.value = "not allowed"
-    table._save.click()
+    table._labels.name.value = "not allowed"
+    press(table, "Save")
     eventually(lambda: "must be a letter" in table._said.value)
     assert read_labels(made[-1]).name == "good"
 
@@ -144,14 +155,14 @@ def test_a_run_is_stopped_and_resumed_from_the_table(project: Project) -> None:
     eventually(lambda: "[]" in run.log())
     table = RunTable(nt.runs(project))
     for name in ("Stop", "Resume", "Stop"):
-        table._lines[0]._tick.value = True
-        {"Stop": table._stop, "Resume": table._resume}[name].click()
+        table._page.lines[0]._tick.value = True
+        press(table, name)
         eventually(lambda: not table._is_acting)
         assert ("stopped" if name == "Stop" else f"Resumed {run.id} as ") in table._said.value
         if name == "Resume":
             eventually(lambda: "checkpoint-5" in nt.runs(project)[0].log())
-            eventually(lambda: table._lines[0]._name == nt.runs(project)[0].id)  # the table looks for itself
-            table._lines[1]._tick.value = False
+            eventually(lambda: table._page.lines[0]._name == nt.runs(project)[0].id)  # the table looks for itself
+            table._page.lines[1]._tick.value = False
     assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
     table.close()
 
