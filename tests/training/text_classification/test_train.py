@@ -217,13 +217,12 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
 
 
 # 16 steps of 8 samples per epoch: checkpoints in the middle of an epoch and at its end.
-@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(5, 0), (8, 0), (5, 1)])
 @pytest.mark.slow
-def test_a_resumed_run_ends_with_the_same_bits(
-    trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
-) -> None:
-    config = tiny(**IN_PARTS, max_steps=20, num_workers=num_workers, eval_every=10)
-    resumed_alike(trained, config, trained(config), checkpoint_step)
+def test_a_resumed_run_ends_with_the_same_bits(trained: Callable[..., RunDir]) -> None:
+    config = tiny(**IN_PARTS, max_steps=20, eval_every=10)
+    straight = trained(config)
+    for step, num_workers in ((5, 0), (8, 0), (5, 1)):
+        resumed_alike(trained, config.replace(num_workers=num_workers), straight, step)
 
 
 @pytest.mark.slow
@@ -237,7 +236,7 @@ def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[...,
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.slow
 def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
-    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=40)))
+    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=20)))
     first, *_, last = (row["train/loss"] for row in seen)
     assert last < first
     assert ("eval/seq2seq_loss" if weight else "eval/flat_loss") in seen[-1]
@@ -422,8 +421,8 @@ Worker.batches = first
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_million_rows_are_read_and_a_first_batch_is_made_in_250_mb(start: ByHand, tables: Project) -> None:
-    """Beside the same with five thousand rows, most of which is torch and other imports (393 of 498 MB on a CPU)."""
+def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(start: ByHand, tables: Project) -> None:
+    """Beside the same with five thousand rows, most of which is torch and other imports (393 MB on a CPU)."""
 
     def peak_mb(num_rows: int) -> int:
         with (tables.root / "large.csv").open("w") as file:
@@ -435,12 +434,11 @@ def test_a_million_rows_are_read_and_a_first_batch_is_made_in_250_mb(start: ByHa
         process = start(config, nproc=None, more=_SAY_PEAK)
         assert process.wait(500) == 0, start.said(process)[-3000:]
         (tables.root / "large.csv").unlink()  # pytest keeps the folder
-        assert num_rows < 10**6 or "900,002 training samples, 2,000 of 99,998 evaluation" in start.said(process)
         peak, batch_size = map(int, (tables.root / "peak.txt").read_text().split())
         assert batch_size == config.batch_size
         return peak
 
-    assert 20 < peak_mb(1_000_000) - peak_mb(5_000) < 250, "105 MB where this was written; the file has 45"
+    assert 6 < peak_mb(300_000) - peak_mb(5_000) < 75, "of a million rows 105 MB; their file has 45"
 
 
 # --- learning -------------------------------------------------------------------------------------
