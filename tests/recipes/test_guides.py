@@ -102,7 +102,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "M2": {"dataset": "texts", "batch_size": 4, "learning_rate": 3e-5, "streaming": True, "max_samples": 500_000},
     "O2": {"dataset": "a.csv", "target_cols": ["code1", "code2"], "save_dir": "./out", "batch_size": 8},
     "O3": {"train_data": ["a.csv", "b.csv"], "val_data": ["v.csv"], "save_dir": "./out", "formatter": "hisco"},
-    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2, "sequence_length": 40},
+    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2, "sequence_length": 40}
+    | {"eval_batch_size": 64, "num_workers": 1, "hidden_size": 16, "num_layers": 1},
 }
 
 

@@ -424,20 +424,6 @@ def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(librar
         )
 
 
-def test_texts_that_do_not_fill_a_step_end_the_run_before_it(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match=r"training samples are too few for one step of 64 per process"):
-        train_here(library, training(batch_size=64), monkeypatch=monkeypatch)
-
-
-def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = train_here(library, training(max_steps=2), monkeypatch=monkeypatch)
-    write_rows(
-        library.root / "other.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
-    )
-    with pytest.raises(SystemExit, match="its vocabulary is that of another text"):
-        train_here(library, training(max_steps=4, dataset="other.csv"), files.checkpoint(2), monkeypatch=monkeypatch)
-
-
 def test_short_texts_that_are_left_out_are_counted_in_the_log(
     library: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

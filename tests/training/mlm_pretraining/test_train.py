@@ -2,14 +2,12 @@
 
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -152,16 +150,6 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
 
 
-# 9 steps of 2 x 4 samples per epoch: both checkpoints are in its middle.
-@pytest.mark.promise("fault-27", "guide-A14")
-def test_a_resumed_run_ends_with_the_same_bits(trained: Callable[..., RunDir]) -> None:
-    config = tiny(**trainings.IN_PARTS, max_steps=12)
-    straight = trained(config)
-    for step, num_workers in ((3, 0), (4, 0), (4, 1)):
-        resumed = trainings.resumed_alike(trained, config.replace(num_workers=num_workers), straight, step)
-        assert {row["step"] for row in rows(resumed)} >= {5, 6, 10, 12}
-
-
 def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
     config = tiny(dropout=0.2, checkpoint_every=6)
     first, second = trained(config), trained(config.replace(seed=1))
@@ -178,17 +166,6 @@ def test_a_damaged_checkpoint_is_not_resumed(trained: Callable[..., RunDir]) -> 
     weights.write_bytes(content)
     with pytest.raises(SystemExit, match=r"CheckpointError: .*model\.safetensors"):
         trained(tiny(), path)
-
-
-def test_a_checkpoint_of_another_text_or_size_is_not_resumed(trained: Callable[..., RunDir], texts: Project) -> None:
-    path = trained(tiny()).checkpoint(3)
-    with pytest.raises(SystemExit, match="of another model"):
-        trained(tiny(hidden_size=32), path)
-    (texts.root / "others").mkdir()
-    for file in (texts.root / "texts").iterdir():
-        (texts.root / "others" / file.name).write_text(file.read_text().replace("w1", "v1"))
-    with pytest.raises(SystemExit, match="vocabulary is that of another text"):
-        trained(tiny(dataset="others"), path)
 
 
 def test_a_changed_batch_is_told_and_goes_on_with_the_data(
@@ -215,13 +192,6 @@ def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_ru
     assert rows(files)[-1]["train/skipped_steps"] == 5
     assert capfd.readouterr().out.count("is not finite at step 2; training continues") == 1
     assert (read_json(files.finished) or {})["metrics"]["train/loss"] == "NaN"
-
-
-@pytest.mark.promise("guide-M12")
-def test_bf16_learns_like_fp32(trained: Callable[..., RunDir]) -> None:
-    losses = [rows(trained(tiny(precision=precision)))[-1]["train/loss"] for precision in ("fp32", "bf16")]
-    assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -363,32 +333,6 @@ def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]
     assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-3)
     with pytest.raises(SystemExit, match=r"sequence_length=64: .* takes at most 16"):
         trained(tiny(model_name=str(start), sequence_length=64))
-
-
-def test_a_model_that_is_not_there_is_a_clear_error(trained: Callable[..., RunDir], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"ConfigError: model_name='.*nowhere'"):
-        trained(tiny(model_name=str(tmp_path / "nowhere")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"dataset": "missing"}, "DataError: dataset .*missing"),
-        ({"batch_size": 1000}, "too few for one step"),
-        ({"sequence_length": 2048}, "too few|no full sample"),
-    ],
-)
-def test_bad_data_ends_before_the_first_step(
-    trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SystemExit, match=said):
-        trained(tiny(**changes))
-    (folder,) = (folder for folder in texts.runs.iterdir() if not folder.name.startswith("."))
-    finished = read_json(RunDir(folder).finished) or {}
-    assert finished["why"] == "failed"
-    assert re.search(said, finished["failure"]["message"])
-    assert finished["failure"]["rank"] == 0
-    assert "Traceback" in finished["failure"]["traceback"]
 
 
 # --- real processes -------------------------------------------------------------------------------

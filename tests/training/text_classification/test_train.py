@@ -15,7 +15,7 @@ from nbtools.data.text_classification import occupations
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
 from nbtools.recipes.text_classification import load_samples
 from nbtools.run.checkpoints import checkpoints_in
@@ -23,12 +23,11 @@ from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine.flags import parse
 from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
-from trainings import IN_PARTS, OCCUPATIONS, ByHand, by_hand, resumed_alike, rows, train_here, write_csv, write_inputs
+from trainings import OCCUPATIONS, ByHand, by_hand, rows, train_here, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
@@ -216,15 +215,6 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
     assert "eval/accuracy_1_digits" not in rows(files)[-1]
 
 
-# 16 steps of 8 samples per epoch: checkpoints in the middle of an epoch and at its end.
-@pytest.mark.slow
-def test_a_resumed_run_ends_with_the_same_bits(trained: Callable[..., RunDir]) -> None:
-    config = tiny(**IN_PARTS, max_steps=20, eval_every=10)
-    straight = trained(config)
-    for step, num_workers in ((5, 0), (8, 0), (5, 1)):
-        resumed_alike(trained, config.replace(num_workers=num_workers), straight, step)
-
-
 @pytest.mark.slow
 def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
     variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
@@ -242,30 +232,6 @@ def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float
     assert ("eval/seq2seq_loss" if weight else "eval/flat_loss") in seen[-1]
 
 
-def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
-    trained: Callable[..., RunDir], tables: Project
-) -> None:
-    path = trained(tiny()).checkpoint(3)
-    with pytest.raises(SystemExit, match="of another model"):
-        trained(tiny(hidden_size=32), path)
-    with pytest.raises(SystemExit, match="max_codes is 2, not 3"):
-        trained(tiny(max_codes=3), path)
-    more = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
-    write_csv(tables.root / "more.csv", [*more, ("astronaut", "en", ("04120",))])
-    with pytest.raises(SystemExit, match=r"CheckpointError: .*differ in 04120"):
-        trained(tiny(dataset="more.csv"), path)
-
-
-def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., RunDir], tables: Project) -> None:
-    (tables.root / "words.txt").write_text("\n\n".join(f"word{n} follows word{n % 7}, again" for n in range(300)))
-    small = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "min_words": 1, "max_steps": 1}
-    other = trained(MLMPretrainingConfig(dataset="words.txt", batch_size=4, **small))
-    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of text_classification"):
-        trained(tiny(), other.checkpoint(1))
-    with pytest.raises(CheckpointError, match="no text classifier"):
-        Predictor(other.path)
-
-
 def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
     first = trained(tiny(max_steps=20))
     weights = open_classifier(first.checkpoint(20) / "model").state_dict()
@@ -273,35 +239,6 @@ def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir],
     torch.save(old, tables.root / "checkpoint_epoch_5.pt")
     more = trained(tiny(max_steps=1, learning_rate=1e-9), tables.root / "checkpoint_epoch_5.pt")
     assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("content", "changes", "said"),
-    [
-        (None, {"dataset": "no.csv"}, r"DataError: .*no\.csv.*: no such file"),
-        ("text,code1\na,61110\n", {}, r"data\.csv, line 1, column 'occ1': is missing"),
-        ("occ1,code1\na,61110\nb\n", {}, r"data\.csv, line 3, column 'code1': is missing in this row"),
-        ("occ1,code1\na,smith\n", {}, r"data\.csv, line 2, column 'code1': 'smith' is not a HISCO code"),
-        ("occ1,code1\na,61110\nb,61110\nc,83110\n", {}, "too few for one step|no full sample"),
-        (None, {"model_name": "/nowhere/at/all"}, r"ConfigError: model_name='/nowhere/at/all'"),
-        (None, {"batch_size": 1000}, "too few for one step"),
-    ],
-)
-def test_bad_data_ends_before_the_first_step(
-    trained: Callable[..., RunDir],
-    tables: Project,
-    content: str | None,
-    changes: dict[str, Any],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if content is not None:
-        (tables.root / "data.csv").write_text(content)
-    with pytest.raises(SystemExit, match=said):
-        trained(tiny(**changes))
-    (folder,) = (folder for folder in tables.runs.iterdir() if not folder.name.startswith("."))
-    assert (read_json(RunDir(folder).finished) or {})["step"] == 0
 
 
 @pytest.mark.parametrize(
@@ -320,24 +257,6 @@ def test_bad_data_ends_before_the_first_step(
 def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny(**changes)
-
-
-def test_the_old_programs_command_lines_still_work() -> None:
-    config = TextClassificationConfig()
-    finetune = "--dataset x.csv --target-cols a b --save-path out --batch-size 128 --distributed"
-    changed = parse(config, finetune.split())
-    assert (changed.config.dataset, changed.config.target_cols, changed.config.batch_size) == ("x.csv", ("a", "b"), 128)
-    assert changed.config.spelling == "generic"
-    assert changed.config.save_dir == "out"
-    assert any("distributed is ignored" in note for note in changed.notes)
-    classifier = "--train-data a.csv b.csv --val-data v.csv w.csv --save-dir out --batch-size 512 --formatter hisco"
-    changed = parse(config, classifier.split())
-    assert changed.config.files == ("a.csv", "b.csv")
-    assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == (
-        ("v.csv", "w.csv"),
-        "hisco",
-        "out",
-    )
 
 
 def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
