@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
@@ -137,23 +136,15 @@ def _num_lines(path: Path) -> int | None:
     return None
 
 
-def _counted(rows: Iterator[row_files.Result], total: int | None) -> Iterator[row_files.Result]:
-    """Yield rows, and show on a terminal how many there were, of how many, and how fast."""
+def _counted(rows: Iterator[row_files.Result], total: int | None) -> Iterable[row_files.Result]:
+    """Return rows that show on a terminal, while they are read, their share of all, or how fast they are."""
     if not sys.stderr.isatty():
-        yield from rows
-        return
-    start = shown_at = time.monotonic()
-    number = 0
-    for number, row in enumerate(rows, start=1):
-        yield row
-        if (now := time.monotonic()) - shown_at >= _REDRAW_S:
-            shown_at = now
-            done = min(1.0, number / total) if total else 0.0
-            bar = f"{'█' * round(20 * done):░<20} {done:4.0%}  " if total else ""
-            line = f"{bar}{number:,} rows  {number / (now - start):,.0f} rows/s"
-            print(f"\r\033[K{line[: os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr, flush=True)
-    if number:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        return rows
+    from rich.console import Console  # only here: other outputs do not pay for the import
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(rows, "rows", total, console=console, transient=True, show_speed=True, update_period=_REDRAW_S)
 
 
 def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> row_files.Report:

@@ -123,7 +123,7 @@ def test_what_is_downloaded_is_said_beforehand(project: Project) -> None:
     assert recipe.source(MLMPretrainingConfig(dataset="imdb"), None).name.endswith("a download of all its documents")
     whole = recipe.source(config.replace(streaming=False), None).name
     assert whole.endswith("a download of all its files, of which its first 250,000 documents are used")
-    assert recipe.count_samples(config, None, ()) is None
+    assert recipe.count_samples(config, None) is None
     assert schedule(config, 1) is None
     script = write_script(config, "large", project=project)
     (finding,) = [found for found in preflight(script, gpus=()).findings if found.subject == "dataset"]

@@ -166,7 +166,7 @@ def test_the_form_counts_what_the_training_reads(tmp_path: Path) -> None:
     write(tmp_path, ("title", "genre", "human_story"), *TEXTS)
     for config in (tiny(), LLMGANConfig(dataset="topics")):
         parts = load_stories(config, tmp_path)
-        counted = RECIPES["llm_gan"].count_samples(config, tmp_path, None)
+        counted = RECIPES["llm_gan"].count_samples(config, tmp_path)
         assert counted and counted[:3] == tuple(map(len, parts))
     assert len(read_all(tiny(), tmp_path)) == 40
 

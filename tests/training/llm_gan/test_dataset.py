@@ -258,7 +258,7 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     config = training(kind, test_fraction=0.5)
     files = train_here(library, config, monkeypatch=monkeypatch)
     derived = (read_json(files.config) or {})["derived"]
-    counted = RECIPES["llm_gan"].count_samples(config, library.root, None)
+    counted = RECIPES["llm_gan"].count_samples(config, library.root)
     assert counted and counted[:3] == tuple(derived[f"num_{part}_samples"] for part in ("train", "eval", "test"))
     if config.model_name is None:
         assert derived["num_parameters"] == RECIPES["llm_gan"].num_parameters(config, derived["vocab_size"])

@@ -81,7 +81,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     expected = recipes.RECIPES["text_classification"]
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
-    *counted, _ = expected.count_samples(config, tables.root, None) or ()
+    *counted, _ = expected.count_samples(config, tables.root) or ()
     assert tuple(counted) == (derived["num_train_samples"], derived["num_eval_samples"], 0)
     assert sum(counted) == 160
     assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
@@ -184,7 +184,7 @@ def test_texts_of_val_data_that_are_trained_on_are_counted_and_scored_apart(
     seen = {text.lower() for text, _, _ in known[:140]} & {text.lower() for text, _, _ in known[130:]}
     assert len(seen) == 10
     config = tiny(dataset=None, train_data=("train.csv",), val_data="val.csv", text_col="occ1")
-    counted = recipes.RECIPES["text_classification"].count_samples(config, tables.root, None)
+    counted = recipes.RECIPES["text_classification"].count_samples(config, tables.root)
     said = "10 of 30 texts of val_data are trained on, too: they have scores of their own"
     assert counted is not None and counted.note == said
     files = trained(config)
