@@ -345,20 +345,3 @@ def test_a_dataset_too_large_to_count_at_once_is_left_to_the_training(tmp_path: 
     file.touch()
     os.truncate(file, LARGEST_COUNTED_BYTES + 1)
     assert schedule(recipes.MLMPretrainingConfig(dataset=str(file)), 1) is None
-
-
-@pytest.mark.parametrize(
-    ("key", "betas"),
-    [
-        ("mlm_pretraining", (0.9, 0.98)),
-        ("masked_diffusion", (0.9, 0.98)),
-        ("text_classification", (0.9, 0.999)),
-        ("algorithm_distillation", (0.9, 0.99)),
-        ("llm_gan", (0.5, 0.999)),
-    ],
-)
-def test_a_run_recorded_before_the_betas_were_fields_keeps_its_own(key: str, betas: tuple[float, float]) -> None:
-    config = recipes.RECIPES[key].config_class.recorded({"precision": "fp32"})
-    assert (config.adam_beta1, config.adam_beta2) == betas
-    assert not config.compile
-    assert recipes.RECIPES[key].config_class.recorded({}).precision == "fp32"

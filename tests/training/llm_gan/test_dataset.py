@@ -412,9 +412,7 @@ def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(librar
     trainings.save_tokenizer(library.root / "other", ["entirely other words"])
     (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
     with by_hand(library) as start:
-        start.completed(
-            start(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
-        )
+        start.forked(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
     told = [json.loads((library.root / f"told-{rank}.json").read_text()) for rank in range(2)]
     assert told[0] == told[1]
     for name, (_, said) in BAD.items():

@@ -69,13 +69,6 @@ def test_the_mask_is_the_last_of_the_vocabulary_and_the_rarest_tokens_are_unknow
         assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
 
 
-def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
-    written = "One, two: THREE 字字 it's"
-    tokenizer = train_tokenizer("words", [written], 100)
-    assert list(encoder(tokenizer, "words")(written)) == tokenizer(written)["input_ids"]
-    assert tokenizer.decode(tokenizer("One, two")["input_ids"]) == "one , two"
-
-
 # --- prepared folders -----------------------------------------------------------------------------
 
 
@@ -339,23 +332,6 @@ def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_p
     other, _ = cached_pairs(tmp_path, [file], config.replace(sequence_length=64))
     assert other != folder
     assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
-
-
-def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer("chars", ["what is 0123456789+?<>userbot\n "], 100)
-    tokenizer.chat_template = (
-        "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}<bot>{% endif %}"
-    )
-    tokenizer.save_pretrained(tmp_path / "model")
-    file = lines(tmp_path / "pairs.jsonl")
-    config = MaskedDiffusionConfig(model_name=str(tmp_path / "model"), sequence_length=40)
-    folder, _ = cached_pairs(tmp_path, [file], config)
-    opened = open_pairs(folder, config)
-    start = opened.train.starts_N[0]
-    written = opened.tokenizer.decode(opened.train.rows(np.array([0]))[0, :start].tolist())
-    assert written.startswith("<user>what is ")
-    assert written.endswith("<bot>")
 
 
 def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nbtools import recipes
 from nbtools.data.text_classification import occupations
@@ -23,7 +22,6 @@ from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
@@ -230,15 +228,6 @@ def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float
     first, *_, last = (row["train/loss"] for row in seen)
     assert last < first
     assert ("eval/seq2seq_loss" if weight else "eval/flat_loss") in seen[-1]
-
-
-def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
-    first = trained(tiny(max_steps=20))
-    weights = open_classifier(first.checkpoint(20) / "model").state_dict()
-    old = {"model_state_dict": {f"module.{name}": weight for name, weight in weights.items()}, "epoch": 5}
-    torch.save(old, tables.root / "checkpoint_epoch_5.pt")
-    more = trained(tiny(max_steps=1, learning_rate=1e-9), tables.root / "checkpoint_epoch_5.pt")
-    assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
