@@ -85,7 +85,7 @@ class Settings(BaseModel):
 
     @classmethod
     def _declared(cls, name: str) -> dict[str, Any]:
-        """What `setting` declared of a field beside pydantic's own; empty for a field declared in another way."""
+        """The arguments of `setting` that pydantic does not know; empty for a field that is declared without it."""
         extra = cls.model_fields[name].json_schema_extra
         return extra if isinstance(extra, dict) else {}
 

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
+from nbtools.cli.output import with_bar
 from nbtools.data import tables
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
@@ -21,8 +22,6 @@ from nbtools.run.run import Run
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.tail import one_line, printable
 from nbtools.script.compat.aliases import assigned
-
-_REDRAW_S = 0.2
 
 
 def prediction_fields() -> dict[str, dict[str, str]]:
@@ -89,7 +88,7 @@ def predict(
         if target is None and source != "-" and path is None and form == "text":
             return _print_one(rows, settings)
         # On a terminal the rows themselves show the progress.
-        rows = rows if target is None and sys.stdout.isatty() else _counted(rows, total)
+        rows = rows if target is None and sys.stdout.isatty() else with_bar(rows, total)
         write = partial(
             row_files.write_results, rows, form, settings=settings, delimiter=row_files.delimiter_for(path, target)
         )
@@ -134,17 +133,6 @@ def _num_lines(path: Path) -> int | None:
     with contextlib.suppress(*tables.UNREADABLE), tables.open_bytes(path) as file:  # `read_file` reports it
         return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
     return None
-
-
-def _counted(rows: Iterator[row_files.Result], total: int | None) -> Iterable[row_files.Result]:
-    """Return rows that show on a terminal, while they are read, their share of all, or how fast they are."""
-    if not sys.stderr.isatty():
-        return rows
-    from rich.console import Console  # only here: other outputs do not pay for the import
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(rows, "rows", total, console=console, transient=True, show_speed=True, update_period=_REDRAW_S)
 
 
 def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> row_files.Report:
