@@ -80,28 +80,29 @@ class Settings(BaseModel):
     @classmethod
     def values_before(cls, names: Collection[str]) -> dict[str, Any]:
         """Return the values of the fields that a record with these `names` lacks and whose default means another."""
-        extras = {name: info.json_schema_extra for name, info in cls.model_fields.items() if name not in names}
-        return {
-            name: extra["before"] for name, extra in extras.items() if isinstance(extra, dict) and "before" in extra
-        }
+        extras = {name: cls._declared(name) for name in cls.model_fields if name not in names}
+        return {name: extra["before"] for name, extra in extras.items() if "before" in extra}
+
+    @classmethod
+    def _declared(cls, name: str) -> dict[str, Any]:
+        """The arguments of `setting` that pydantic does not know; empty for a field that is declared without it."""
+        extra = cls.model_fields[name].json_schema_extra
+        return extra if isinstance(extra, dict) else {}
 
     @classmethod
     def unit(cls, name: str) -> str:
         """Unit of the field `name`, or an empty string."""
-        extra = cls.model_fields[name].json_schema_extra
-        return str(extra["unit"]) if isinstance(extra, dict) else ""
+        return str(cls._declared(name).get("unit", ""))
 
     @classmethod
     def is_basic(cls, name: str) -> bool:
         """Whether the form shows the field `name` before "More settings"."""
-        extra = cls.model_fields[name].json_schema_extra
-        return bool(extra["basic"]) if isinstance(extra, dict) else False
+        return bool(cls._declared(name).get("basic"))
 
     @classmethod
     def shapes_model(cls, name: str) -> bool:
         """Whether weights fit only a model with the same value of the field `name`."""
-        extra = cls.model_fields[name].json_schema_extra
-        return bool(extra["shapes"]) if isinstance(extra, dict) else False
+        return bool(cls._declared(name).get("shapes"))
 
 
 def errors_by_field(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, str]:

@@ -105,4 +105,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 6d1a82d2fe28
+# Written by nbtools 0.1.0, checksum 1fb4060a9b29

@@ -82,7 +82,7 @@ config = MaskedDiffusionConfig(
     special_tokens="text",
     random_length_share=0.01,  # of the sequences
     pad_to="longest",
-    eval_draws=1024,  # masked sequences
+    eval_draws=1024,  # sequences
     sample_texts=2,
     sample_length=None,  # tokens
     sample_steps=None,
@@ -97,4 +97,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum f95c3754b358
+# Written by nbtools 0.1.0, checksum 9e09edf66387

@@ -9,11 +9,11 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from nbtools.launcher.checks.findings import Finding
 
+_Row = TypeVar("_Row")
 _NUM_FRAMES, _NUM_POINTS, _LONGEST_CELL = 4, 12, 60
 """Limits of printed media: frames of a text, points of a chart, characters of a table cell."""
 _LONGEST_ETA_S = 1e8
@@ -287,6 +288,16 @@ def status_lines(run: Run, width: int = 160) -> list[str]:
     if curve is not None and at is not None and room > 4:
         second[at] += f" {small_curve(history[curve].values, room)}".rstrip()
     return [printable("  ".join(first)), printable("  ".join(second))]
+
+
+def with_bar(rows: Iterator[_Row], total: int | None) -> Iterator[_Row]:
+    """Return rows that show on a terminal, while they are read, their share of all, or how fast they are."""
+    if not sys.stderr.isatty():
+        return rows
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(track(rows, "rows", total, console=Console(stderr=True), transient=True, show_speed=True))
 
 
 def bar(done: float, width: int) -> str:

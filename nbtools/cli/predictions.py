@@ -4,13 +4,13 @@ import contextlib
 import io
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
+from nbtools.cli.output import with_bar
 from nbtools.data import tables
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
@@ -22,8 +22,6 @@ from nbtools.run.run import Run
 from nbtools.rundir.atomic import write_file
 from nbtools.rundir.tail import one_line, printable
 from nbtools.script.compat.aliases import assigned
-
-_REDRAW_S = 0.2
 
 
 def prediction_fields() -> dict[str, dict[str, str]]:
@@ -90,7 +88,7 @@ def predict(
         if target is None and source != "-" and path is None and form == "text":
             return _print_one(rows, settings)
         # On a terminal the rows themselves show the progress.
-        rows = rows if target is None and sys.stdout.isatty() else _counted(rows, total)
+        rows = rows if target is None and sys.stdout.isatty() else with_bar(rows, total)
         write = partial(
             row_files.write_results, rows, form, settings=settings, delimiter=row_files.delimiter_for(path, target)
         )
@@ -135,25 +133,6 @@ def _num_lines(path: Path) -> int | None:
     with contextlib.suppress(*tables.UNREADABLE), tables.open_bytes(path) as file:  # `read_file` reports it
         return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
     return None
-
-
-def _counted(rows: Iterator[row_files.Result], total: int | None) -> Iterator[row_files.Result]:
-    """Yield rows, and show on a terminal how many there were, of how many, and how fast."""
-    if not sys.stderr.isatty():
-        yield from rows
-        return
-    start = shown_at = time.monotonic()
-    number = 0
-    for number, row in enumerate(rows, start=1):
-        yield row
-        if (now := time.monotonic()) - shown_at >= _REDRAW_S:
-            shown_at = now
-            done = min(1.0, number / total) if total else 0.0
-            bar = f"{'█' * round(20 * done):░<20} {done:4.0%}  " if total else ""
-            line = f"{bar}{number:,} rows  {number / (now - start):,.0f} rows/s"
-            print(f"\r\033[K{line[: os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr, flush=True)
-    if number:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> row_files.Report:

@@ -243,7 +243,7 @@ def _source(config: AlgorithmDistillationConfig, root: Path | None) -> Source:
         raise DataError(f"dataset {shown(config.dataset)}: cannot be read: {error.strerror}") from None
 
 
-def _count_samples(config: AlgorithmDistillationConfig, root: Path | None, _: object) -> SampleCounts:
+def _count_samples(config: AlgorithmDistillationConfig, root: Path | None) -> SampleCounts:
     whole_windows = -(-config.windows_per_history // config.windows_apart)
     if config.dataset is not None:
         known = config.histories_in(data_files.dataset_path(config.dataset, root))

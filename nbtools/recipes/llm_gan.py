@@ -1,6 +1,5 @@
 """LLM GAN, a generator against a judge (both language models): config, presets, data and sizes."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -248,21 +247,12 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"text_col": (text,) if text else (), "prompt_cols": stories.usual_prompt(columns, text)}
 
 
-def _count_samples(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
+def _count_samples(config: LLMGANConfig, root: Path | None) -> SampleCounts | None:
     if config.dataset is None:
         held_out = config.eval_samples
         return SampleCounts(config.num_sequences, held_out, held_out if config.test_fraction else 0)
     if hub.named(config.dataset) is not None:
         return None  # counting downloads nothing
-    # Only the fields that the texts depend on: another learning rate does not read them again.
-    columns = "dataset", "text_col", "prompt_cols"
-    relevant = config.only(*columns, "min_chars", "max_chars", "short_texts", "clean", "test_fraction")
-    return _counted(relevant, root, fingerprint)
-
-
-@functools.lru_cache(maxsize=64)
-def _counted(config: LLMGANConfig, root: Path | None, fingerprint: object) -> SampleCounts:
-    """Return the numbers of training, evaluation and test texts; a new `fingerprint` counts again."""
     parts = load_stories(config, root)
     note = split.repeated_note(split.keys_of(story.text for part in parts for story in part), "text")
     return SampleCounts.of(map(len, parts), note)
@@ -315,6 +305,7 @@ RECIPE = Recipe(
     activation_bytes=_activation_bytes,
     source=_source,
     count_samples=_count_samples,
+    counted_by=(*_DATA_FIELDS, "eval_samples", "test_fraction"),
     guess_columns=_guess_columns,
     usual_columns=_usual_columns,
     data_fields=_DATA_FIELDS,

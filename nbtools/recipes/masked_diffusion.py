@@ -1,6 +1,5 @@
 """Masked diffusion language models (LLaDA): config, presets and sizes."""
 
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -210,7 +209,7 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"column": None if found == "text" else found}
 
 
-def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
+def _count_samples(config: MaskedDiffusionConfig, root: Path | None) -> SampleCounts | None:
     path = None if config.dataset is None else data_files.dataset_path(config.dataset, root)
     if path is not None and prepared.is_prepared(path):
         metadata = prepared.read_prepared_metadata(path)
@@ -218,24 +217,17 @@ def _count_samples(config: MaskedDiffusionConfig, root: Path | None, fingerprint
         return SampleCounts(metadata.num_train_tokens // length, metadata.num_val_tokens // length, num_test // length)
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
-    relevant = config.only("dataset", "min_words", "clean", "tokenizer", "sequence_length", "test_fraction")
-    return _counted(relevant, root, fingerprint)
-
-
-def num_tokens(text: str, tokenizer: str) -> int:
-    """Return the number of tokens of a text for a vocabulary built on the text."""
-    return len(text) if tokenizer == "chars" else corpus.num_words(text)
-
-
-@functools.lru_cache(maxsize=64)
-def _counted(config: MaskedDiffusionConfig, root: Path | None, fingerprint: object) -> SampleCounts:
-    """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
     found = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
         return _counted_pairs(found, config)
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
     *sizes, note = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
     return SampleCounts.of(sizes, note, config.sequence_length)
+
+
+def num_tokens(text: str, tokenizer: str) -> int:
+    """Return the number of tokens of a text for a vocabulary built on the text."""
+    return len(text) if tokenizer == "chars" else corpus.num_words(text)
 
 
 def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) -> SampleCounts:
@@ -291,6 +283,7 @@ RECIPE = Recipe(
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, 0.5),
     source=_source,
     count_samples=_count_samples,
+    counted_by=("dataset", "min_words", "clean", "tokenizer", "model_name", "sequence_length", "test_fraction"),
     reads_text=True,
     guess_columns=_guess_columns,
     data_fields=("dataset", "min_words", "clean", "special_tokens", "pad_to"),

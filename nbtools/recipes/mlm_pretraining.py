@@ -1,6 +1,5 @@
 """BERT-style masked language modelling: its config, presets and sizes."""
 
-import functools
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -96,16 +95,9 @@ def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
     return {"column": None if found == "text" else found}
 
 
-def _count_samples(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
+def _count_samples(config: MLMPretrainingConfig, root: Path | None) -> SampleCounts | None:
     if config.model_name is not None or hub.named(config.dataset) is not None:
         return None  # depends on its tokenizer; counting downloads nothing
-    relevant = config.only("dataset", "min_words", "clean", "max_samples", "sequence_length", "test_fraction")
-    return _counted(relevant, root, fingerprint)
-
-
-@functools.lru_cache(maxsize=64)
-def _counted(config: MLMPretrainingConfig, root: Path | None, fingerprint: object) -> SampleCounts:
-    """Return the numbers of training, evaluation and test sequences; a new `fingerprint` counts again."""
     documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
     taken = islice(documents, config.max_samples)
     *tokens, note = corpus.count_tokens(taken, test_fraction=config.test_fraction)
@@ -165,6 +157,7 @@ RECIPE = Recipe(
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, config.mask_probability),
     source=_source,
     count_samples=_count_samples,
+    counted_by=("dataset", "min_words", "clean", "max_samples", "model_name", "sequence_length", "test_fraction"),
     reads_text=True,
     guess_columns=_guess_columns,
     data_fields=("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens"),

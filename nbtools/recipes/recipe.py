@@ -61,9 +61,11 @@ class Recipe:
     """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
     """(config, project root) -> the data; raises DataError if it is missing."""
-    count_samples: Callable[[Any, Path | None, object], SampleCounts | None]
-    """(config, project root, fingerprint of the files) -> numbers of training, evaluation and test samples, cached per
-    fingerprint; None if unknown before the training."""
+    count_samples: Callable[[Any, Path | None], SampleCounts | None]
+    """(config, project root) -> numbers of training, evaluation and test samples; None if unknown before the
+    training."""
+    counted_by: tuple[str, ...] = ()
+    """Fields that these numbers depend on, so that another learning rate reads nothing again; empty for all fields."""
     data_fields: tuple[str, ...] = ("dataset",)
     """Fields that say which data is read, and how; a form shows them first."""
     reads_text: bool = False

@@ -1,6 +1,5 @@
 """Text classification into sets of codes (OccCANINE): config, presets, data and sizes."""
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -241,17 +240,11 @@ def _usual_columns(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {"target_cols": usual_targets(columns), "lang_col": ("lang",) if "lang" in columns else ()}
 
 
-def _count_samples(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
+def _count_samples(config: TextClassificationConfig, root: Path | None) -> SampleCounts | None:
     if any(hub.named(name) for name in (*config.files, *config.val_files)):
         return None  # counting downloads nothing
     if sum(path.stat().st_size for path in _source(config, root).files) > _LARGEST_COUNTED_BYTES:
         return None  # counting reads every cell
-    return _counted(config, root, fingerprint)
-
-
-@functools.lru_cache(maxsize=64)
-def _counted(config: TextClassificationConfig, root: Path | None, fingerprint: object) -> SampleCounts:
-    """Return the numbers of training, evaluation and test rows; a new `fingerprint` counts again."""
     samples = load_samples(config, root)
     rows = samples.train_rows, samples.evaluation_rows, samples.test_rows
     return SampleCounts.of(map(len, rows), "; ".join(samples.notes))

@@ -4,13 +4,14 @@ import os
 from importlib import import_module
 
 from nbtools.config import TrainConfig
+from nbtools.recipes import recipe_of
 
 PARENT_PID = os.getppid()
 """The process that started this one, torchrun's agent or a shell; read before torch takes seconds to load."""
 
 
-def train_with_flags(module: str, config: TrainConfig) -> None:
-    """Run `train` of a module with a script's config, changed by the command line of this process.
+def main(config: TrainConfig) -> None:
+    """Train the recipe of a script's config, with the values that the command line of this process changes.
 
     torch and transformers, which take seconds to load, are imported after the command line was read.
 
@@ -18,4 +19,5 @@ def train_with_flags(module: str, config: TrainConfig) -> None:
         SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`; else as `run`.
     """
     given = import_module("nbtools.training.engine.flags").parse(config)
-    import_module("nbtools.training.engine.worker").run(import_module(module).train, given)
+    train = import_module(f"{recipe_of(config).module}.train").train
+    import_module("nbtools.training.engine.worker").run(train, given)

@@ -223,15 +223,6 @@ def test_nothing_left_after_min_words_says_so(tmp_path: Path) -> None:
         read_documents(str(tmp_path / "text.txt"), min_words=5)
 
 
-def test_one_document_cannot_be_split() -> None:
-    with pytest.raises(DataError, match="at least two are needed"):
-        split_documents(["only one"])
-
-
-def test_of_two_documents_the_shorter_one_is_held_out() -> None:
-    assert split_documents(["short", "much longer"]) == (["much longer"], ["short"])
-
-
 # --- words ---
 
 
@@ -282,15 +273,6 @@ def test_python_and_the_tokenizer_split_at_the_same_characters() -> None:
     assert tokenizer_words(text) == corpus.words(text)
 
 
-@given(st.text(max_size=60))
-def test_counting_is_the_length_of_the_words(text: str) -> None:
-    assert corpus.num_words(text) == len(corpus.words(text))
-
-
-def test_every_document_is_counted_with_one_separator() -> None:
-    assert corpus.count_tokens(["a b c", "d e"]) == (3 + 1, 2 + 1, 0, "")
-
-
 @given(st.text(string.ascii_letters + string.punctuation + " \n-=", max_size=200))
 def test_cleaning_keeps_every_letter_and_needs_no_second_time(text: str) -> None:
     once = corpus.clean_document(text)
@@ -301,17 +283,3 @@ def test_cleaning_keeps_every_letter_and_needs_no_second_time(text: str) -> None
 def test_cleaning_removes_table_rules_and_keeps_paragraphs_apart() -> None:
     table = "+-----+=====+\n| Name | Value ....... |\n+-----+-----+\n\n\n\nText  --  more__less"
     assert corpus.clean_document(table) == "| Name | Value . |\n\nText - more__less"
-
-
-def test_reading_takes_no_more_than_a_few_times_the_size_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text(paragraphs(15_000))
-    size = file.stat().st_size
-    tracemalloc.start()
-    try:
-        documents = read_documents(str(file), 5)
-        corpus.count_tokens(documents)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * size

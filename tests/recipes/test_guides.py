@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, CanineConfig, CanineModel, Canine
 from nbtools.config import Launch
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
@@ -101,17 +102,26 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "M2": {"dataset": "texts", "batch_size": 4, "learning_rate": 3e-5, "streaming": True, "max_samples": 500_000},
     "O2": {"dataset": "a.csv", "target_cols": ["code1", "code2"], "save_dir": "./out", "batch_size": 8},
     "O3": {"train_data": ["a.csv", "b.csv"], "val_data": ["v.csv"], "save_dir": "./out", "formatter": "hisco"},
-    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2, "sequence_length": 40},
+    "A4": {"precision": "bf16", "batch_size": 4, "gradient_accumulation_steps": 2, "sequence_length": 40}
+    | {"eval_batch_size": 64, "num_workers": 1, "hidden_size": 16, "num_layers": 1},
 }
 
 
-FORKED = ("M2", "O3", "G3")
-"""Commands whose script and flags run on forked ranks; torchrun itself starts those of L4 and O2, and O3 below."""
+FORKED = ("M2", "O3", "A4", "G3")
+"""Commands whose script and flags run on forked ranks; torchrun starts those of L4 and O2, and python that of L5."""
 
 
 def command(key: str) -> list[str]:
     scripts = {recipe: f"scripts/tiny_{recipe}.py" for recipe in TINY}
     return [sys.executable, *COMMANDS[key].format(port=free_port(), **scripts).split(), "--max_steps", "2"]
+
+
+def fork(start: ByHand, key: str) -> Run:
+    """Run the script of a command with its flags on forked ranks: two under torchrun, else one."""
+    words = command(key)
+    (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
+    nproc = 2 if "-m" in words else 1
+    return start.forked(start.project.root / words[script], *words[script + 1 :], nproc=nproc)
 
 
 def run_of(project: Project) -> RunDir:
@@ -136,12 +146,10 @@ def run_of(project: Project) -> RunDir:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", COMMANDS)
 def test_the_old_command_lines_train(old: Project, start: ByHand, key: str) -> None:
-    words = command(key)
     if key in FORKED:
-        (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
-        start.forked(old.root / words[script], *words[script + 1 :])
+        fork(start, key)
     else:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=250, check=False)
+        done = subprocess.run(command(key), capture_output=True, text=True, timeout=250, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
     files = run_of(old)
     ended, resolved = read_json(files.finished) or {}, (read_json(files.config) or {})["config"]
@@ -273,16 +281,15 @@ def test_the_presets_of_the_shell_script_of_the_gan() -> None:
 
 @pytest.mark.promise("guide-L13", "guide-A12", "guide-A19")
 @pytest.mark.slow
-def test_the_banner_says_what_was_found(old: Project) -> None:
-    done = subprocess.run(command("O3"), capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if len(line.split(maxsplit=1)) == 2)
-    assert "=" * 60 in done.stdout
+def test_the_banner_says_what_was_found(start: ByHand) -> None:
+    said = fork(start, "O3").log()
+    lines = dict(line.split(maxsplit=1) for line in said.splitlines() if len(line.split(maxsplit=1)) == 2)
+    assert "=" * 60 in said
     assert lines["processes"].startswith("2, backend gloo") and lines["devices"].startswith("CPU")
     assert lines["batch"] == "8 per process x 1 accumulated x 2 processes = 16 samples per step"
     assert lines["precision"] == "fp32 (auto)" and int(lines["parameters"].replace(",", "")) > 1000
     assert "a.csv, b.csv, v.csv" in lines["dataset"] and "vocabulary" in lines
-    assert "save directory   ./out" in done.stdout
+    assert "save directory   ./out" in said
 
 
 @pytest.mark.promise("guide-L12", "guide-A15", "guide-O10", "guide-M16")

@@ -150,10 +150,10 @@ def test_the_docstring_shows_the_commands_that_run_the_script(project: Project) 
     assert "CUDA_VISIBLE_DEVICES=0,3 torchrun --standalone --nproc-per-node=2 scripts/my_run.py\n" in docstring
 
 
-def test_the_checked_in_script_is_what_its_preset_renders() -> None:
-    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
-    path = REPOSITORY / "scripts" / "mlm_pretraining.py"
-    assert path.read_text() == render(config, "mlm_pretraining", launch)
+@pytest.mark.parametrize("key", RECIPES)
+def test_the_checked_in_script_is_what_its_preset_renders(key: str) -> None:
+    config, launch = RECIPES[key].preset("cpu_demo")
+    assert (REPOSITORY / "scripts" / f"{key}.py").read_text() == render(config, key, launch)
 
 
 # --- reading ---

@@ -1,5 +1,6 @@
 """Number of samples, epochs and optimizer steps of a training, for the form, the preflight and the training."""
 
+import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any, Self
 from nbtools.config import TrainConfig
 from nbtools.errors import DataError
 from nbtools.recipes import recipe_of
+from nbtools.recipes.recipe import SampleCounts
 
 LARGEST_COUNTED_BYTES = 64 * 2**20
 """`schedule` does not count larger datasets, so that a form answers quickly. The training always counts."""
@@ -149,5 +151,11 @@ def schedule(
     if sum(fact.st_size for _, fact in facts) > largest_bytes:
         return None
     fingerprint = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
-    counted = recipe.count_samples(config, root, fingerprint)
+    counted = _counted(config.only(*recipe.counted_by) if recipe.counted_by else config, root, fingerprint)
     return None if counted is None else Schedule.of(config, world_size, *counted[:3], note=counted.note)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(config: TrainConfig, root: Path | None, fingerprint: object) -> SampleCounts | None:
+    """Return the numbers of samples; files with another `fingerprint` are counted again."""
+    return recipe_of(config).count_samples(config, root)

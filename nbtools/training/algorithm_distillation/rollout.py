@@ -47,8 +47,6 @@ class RolloutSettings:
 
     num_episodes: int = 40
     seed: int = 0
-    context: int | None = None
-    """Context length in steps; None for the model's."""
     keeps_context: bool = True
     """False clears the context at every reset."""
     hides_rewards: bool = False
@@ -57,22 +55,14 @@ class RolloutSettings:
     """Rollouts per batch; affects only speed and memory."""
 
     def kept_steps(self, transformer: ActionTransformer, episode: int) -> int:
-        """Return how many steps of whole episodes, but one, may stay in the context; ConfigError if it does not fit."""
+        """Return how many steps of whole episodes, but one, stay in the context of an episode."""
         horizon, interval = transformer.darkroom.horizon, transformer.compress_interval
-        if interval is not None:
-            if self.context is not None:
-                raise ConfigError(
-                    f"context={self.context}: the model's is two regions of {interval} steps; leave it out"
-                )
-            region, step = divmod(episode * horizon, interval)
-            return (min(region, 1) * interval + step) * self.keeps_context
-        context = transformer.context if self.context is None else self.context
-        if not horizon <= context <= transformer.context:
-            raise ConfigError(
-                f"context={context}: must be >= {horizon}, the steps of an episode, and <= {transformer.context}, the "
-                "sequence_length that the model was trained with"
-            )
-        return (context // horizon - 1) * horizon if self.keeps_context else 0
+        if not self.keeps_context:
+            return 0
+        if interval is None:
+            return (transformer.context // horizon - 1) * horizon
+        region, step = divmod(episode * horizon, interval)
+        return min(region, 1) * interval + step
 
 
 @dataclass(frozen=True)
@@ -104,13 +94,9 @@ def run_rollouts(
     Args:
         goals_S2: goal of each rollout; may be empty.
         numbers_S: number of each rollout among those of its goal; seeds its random numbers.
-
-    Raises:
-        ConfigError: the context does not fit the model.
     """
     shape = (len(goals_S2), settings.num_episodes, transformer.darkroom.horizon)
     done = Rollouts(goals_S2, np.zeros((*shape, 2), np.uint8), np.zeros(shape, np.uint8))
-    settings.kept_steps(transformer, 0)  # an error before the first step
     for first in range(0, len(goals_S2), settings.num_at_once):
         some = slice(first, first + settings.num_at_once)
         part = Rollouts(goals_S2[some], done.positions_SEK2[some], done.rewards_SEK[some])
@@ -225,7 +211,7 @@ class Agent:
             how: fields of `RolloutSettings`, such as `num_episodes`, `keeps_context`, `hides_rewards`.
 
         Raises:
-            ConfigError: a goal is outside the room, or the context does not fit the model.
+            ConfigError: a goal is outside the room, or a number is below 1.
         """
         settings = RolloutSettings(**how)
         if num_rollouts < 1 or settings.num_episodes < 1:

@@ -3,63 +3,22 @@
 The n-grams of the reference model are counted on held-out human texts. Neither network is trained on these, so a
 generator that only exploits its discriminator does not score better here.
 
-Shape suffixes: N texts, T positions, K counted n-grams.
+Shape suffixes: N texts, T positions, K n-grams.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from nbtools.training.text.ngram_counts import Keys, NGramCounts
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
-
-Keys = npt.NDArray[np.int64]
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no token is lost from a hash."""
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts of each token after each context. The empty context is 0."""
-
-    keys_K: Keys
-    """context * vocab_size + token, ascending."""
-    counts_K: Keys
-    contexts_C: Keys
-    """Contexts, ascending."""
-    totals_C: Keys
-    """Number of tokens that followed each context."""
-    kinds_C: Keys
-    """Number of distinct tokens that followed each context."""
-
-    @classmethod
-    def of(cls, keys: Keys, vocab_size: int) -> "_Counts":
-        keys_K, counts_K = np.unique(keys, return_counts=True)
-        contexts_C, first_C, kinds_C = np.unique(keys_K // vocab_size, return_index=True, return_counts=True)
-        return cls(keys_K, counts_K, contexts_C, np.add.reduceat(counts_K, first_C), kinds_C)
-
-    def interpolated(self, keys: Keys, shorter: Floats, vocab_size: int) -> Floats:
-        """Return p(token | context), interpolated with the estimate of the shorter context."""
-        counts = _found(self.keys_K, self.counts_K, keys)
-        totals = _found(self.contexts_C, self.totals_C, keys // vocab_size)
-        kinds = _found(self.contexts_C, self.kinds_C, keys // vocab_size)
-        mixed: Floats = np.where(totals > 0, (counts + kinds * shorter) / np.maximum(totals + kinds, 1), shorter)
-        return mixed
-
-
-def _found(sorted_K: Keys, values_K: Keys, wanted: Keys) -> Keys:
-    """Return the value of each wanted key, 0 for a missing key."""
-    at = np.minimum(np.searchsorted(sorted_K, wanted), len(sorted_K) - 1)
-    found: Keys = np.where(sorted_K[at] == wanted, values_K[at], 0)
-    return found
-
-
 class NGrams:
-    """Interpolated n-grams with the smoothing of Witten and Bell (1991).
+    """Interpolated n-grams with the smoothing of Witten and Bell; the recursion ends with 1 / vocabulary.
 
-    p(w | h) = (c(hw) + k(h) p(w | h')) / (c(h) + k(h)), where k(h) is how many different tokens followed the context h,
-    and h' is h without its first token; the recursion ends with 1 / vocabulary (Chen and Goodman 1999, section 2.5).
     Texts are padded on the left with a begin token up to the length of a context.
     """
 
@@ -77,7 +36,7 @@ class NGrams:
         self.vocab_size = alphabet.vocab_size
         self.order = order
         is_token_NT = alphabet.mask(texts_NT)
-        self._counts = [_Counts.of(keys_NT[is_token_NT], self.vocab_size) for keys_NT in self._keys(texts_NT)]
+        self._counts = [NGramCounts.of(keys_NT[is_token_NT], self.vocab_size) for keys_NT in self._keys(texts_NT)]
 
     def losses(self, texts_NT: Tokens) -> Floats:
         """Return the negative log-likelihood of every text in nats per token, its end included. Shape (N,)."""

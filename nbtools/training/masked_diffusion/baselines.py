@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks
 from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
+from nbtools.training.text.ngram_counts import NGramCounts
 
 _MOST_COUNTED_TOKENS = 2**21
 """Largest number of training tokens that are counted."""
@@ -37,25 +38,11 @@ class Frequencies:
             num_pairs += len(pairs)
         self.unigram_V: npt.NDArray[np.float64] = counts_V / counts_V.sum()
         self._vocab_size = vocab_size
-        # Sorted, not counted: a table of all pairs of 50,000 words would be 20 GB.
-        self._pairs_P = pairs_P[:num_pairs]
-        self._pairs_P.sort()
-        is_first_P = np.diff(self._pairs_P, prepend=-1) > 0
-        self._num_after_V = np.diff(np.searchsorted(self._pairs_P, np.arange(vocab_size + 1) * vocab_size))
-        self._kinds_after_V = np.bincount(self._pairs_P[is_first_P] // vocab_size, minlength=vocab_size)
+        self._pairs = NGramCounts.of(pairs_P[:num_pairs], vocab_size)
 
     def bigram(self, before: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return p(token | the one before), smoothed by the method of Witten and Bell (1991).
-
-        The more different tokens follow `before`, the larger the weight of the unigram frequencies.
-        """
-        wanted = before * self._vocab_size + tokens
-        counts = np.searchsorted(self._pairs_P, wanted, side="right") - np.searchsorted(self._pairs_P, wanted)
-        kinds = np.maximum(self._kinds_after_V[before], 1)
-        smoothed: npt.NDArray[np.float64] = (counts + kinds * self.unigram_V[tokens]) / (
-            self._num_after_V[before] + kinds
-        )
-        return smoothed
+        """Return p(token | the one before), smoothed by the unigram frequencies."""
+        return self._pairs.interpolated(before * self._vocab_size + tokens, self.unigram_V[tokens], self._vocab_size)
 
 
 def losses(

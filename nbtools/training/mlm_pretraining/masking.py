@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """inputs_BT, positions_BK (ascending), labels_BK."""
 
-_PIECE_TOKENS = 2**20
+_MOST_COUNTED_TOKENS = 2**21
 
 
 @dataclass(frozen=True)
@@ -112,24 +112,12 @@ def evaluation_batches(
 
 
 def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> torch.Tensor:
-    """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,)."""
-    counts_V = np.zeros(vocab_size)
-    for rows_BT in _pieces(tokens_NT):
-        counts_V += np.bincount(rows_BT.reshape(-1), minlength=vocab_size)[:vocab_size]
-    counts_V = counts_V[maskable_ids] + 1.0
+    """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,).
+
+    The first two million tokens are counted.
+    """
+    counted_BT = tokens_NT[: max(_MOST_COUNTED_TOKENS // tokens_NT.shape[1], 1)]
+    counts_V = np.bincount(counted_BT.reshape(-1), minlength=vocab_size)[maskable_ids] + 1.0
     log_p_V = np.full(vocab_size, -np.inf)
     log_p_V[maskable_ids] = np.log(counts_V / counts_V.sum())
     return torch.from_numpy(log_p_V)
-
-
-def _pieces(rows_NT: Rows) -> Iterator[Tokens]:
-    """Yield all rows, some megabytes at a time; a memory map is read as a file: its pages would count as memory."""
-    tokens_NT = rows_NT.text_NT if isinstance(rows_NT, TemplateRows) else rows_NT
-    num_rows = max(_PIECE_TOKENS // tokens_NT.shape[1], 1)
-    for start in range(0, len(tokens_NT), num_rows):
-        piece_BT = tokens_NT[start : start + num_rows]
-        if isinstance(tokens_NT, np.memmap) and tokens_NT.filename is not None:
-            offset = tokens_NT.offset + start * tokens_NT.strides[0]
-            flat: Tokens = np.fromfile(tokens_NT.filename, np.int32, piece_BT.size, offset=offset)
-            piece_BT = flat.reshape(piece_BT.shape)
-        yield piece_BT

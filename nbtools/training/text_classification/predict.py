@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from nbtools.data.corpus import Clean
 from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, clean_text
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import Input, TextClassificationPredict
@@ -37,6 +36,7 @@ class Predictor:
         self.classifier.eval()  # type: ignore[no-untyped-call]
         self.classifier.to(device)  # type: ignore[arg-type]
         self.num_parameters = self.classifier.num_parameters()
+        self._is_cleaned = self.classifier.config.clean == "light"
 
     def predict(self, inputs: Sequence[Input], settings: TextClassificationPredict) -> Iterator[dict[str, Any]]:
         """Yield for each text its `codes`, their joint `probability`, and `candidates`: codes, each by itself.
@@ -54,19 +54,14 @@ class Predictor:
             for place in range(len(window)):
                 yield rows.get(place, {"error": "holds no text"})
 
-    @property
-    def _clean(self) -> Clean:
-        """Cleaning of texts as in the training; older models have no value."""
-        return "none" if getattr(self.classifier.config, "clean", "light") == "none" else "light"
-
     def _is_empty(self, text: str) -> bool:
         """Whether a text is empty after cleaning."""
-        return not text.strip() or (self._clean == "light" and not clean_text(text))
+        return not text.strip() or (self._is_cleaned and not clean_text(text))
 
     def _lang(self, name: str | None) -> str:
         """Return a language as the training read it."""
         name = (name or "").strip()
-        return (name.lower()[:8] if self._clean == "light" else name) or UNKNOWN_LANG
+        return (name.lower()[:8] if self._is_cleaned else name) or UNKNOWN_LANG
 
     def _decoded(
         self, texts: Sequence[str], langs: Sequence[str], settings: TextClassificationPredict
@@ -75,7 +70,7 @@ class Predictor:
         found: list[Any] = [None] * len(texts)
         codes, top_k = self.classifier.system.codes, settings.top_k
         longest = self.classifier.config.sequence_length
-        texts = [clean_text(text) if self._clean == "light" else text for text in texts]
+        texts = [clean_text(text) if self._is_cleaned else text for text in texts]
         with torch.inference_mode():
             for places, inputs_BT in encoded_batches(texts, langs, longest, settings.predict_batch_size):
                 memory_BTH, mask_BT, pooled_BH = self.classifier.encode(inputs_BT.to(self.classifier.device))

@@ -353,15 +353,6 @@ def test_which_side_a_text_is_on_hardly_depends_on_other_texts() -> None:
     assert len(again ^ {text for text, _ in rows[1000:] if text in held_out}) < 10, "but for the last ones"
 
 
-def test_spellings_of_one_text_are_in_one_part_without_cleaning_and_the_parts_are_those_with_it() -> None:
-    rows = [(text, [0]) for number in range(400) for text in (f"Text {number}", f" text  {number}", f"TEXT {number} ")]
-    raw, clean = a_table(rows), a_table([(clean_text(text), numbers) for text, numbers in rows])
-    parts = split_texts(raw, 0.2, 0.5)
-    assert [part.tolist() for part in parts] == [part.tolist() for part in split_texts(clean, 0.2, 0.5)]
-    texts = [{clean_text(raw.text(row)) for row in part.tolist()} for part in parts]
-    assert len(set().union(*texts)) == sum(map(len, texts)) == 400
-
-
 def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:
     assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [1, 2, 0]
     train, held_out, _ = split_texts(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)

@@ -14,11 +14,8 @@ import torch
 
 from nbtools.data.algorithm_distillation import learners
 from nbtools.errors import DataError, NbtoolsError
-from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
-
-from trainings import by_hand
 
 T = TypeVar("T")
 
@@ -318,21 +315,3 @@ def test_windows_improve_from_their_beginning_to_their_end() -> None:
     tokens_BT4, _ = windows[0, np.arange(len(windows))]
     rewards_BT = (tokens_BT4[..., 3] - 1).clamp(min=0).float()
     assert rewards_BT[:, 60:].mean() > rewards_BT[:, 1:21].mean() + 0.08
-
-
-# --- real ranks -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_two_real_ranks_play_together_and_a_bad_folder_ends_both_of_them(cpu_project: Project) -> None:
-    config = small(
-        num_layers=1, num_heads=2, hidden_size=16, batch_size=4, max_steps=1, epochs=1, eval_episodes=8, eval_rollouts=1
-    )
-    with by_hand(cpu_project) as start:
-        first = start.completed(start(config))
-        assert "3,744 steps of learning histories were generated" in first.log()
-        (cpu_project.root / "empty").mkdir()
-        failed = start(config.replace(dataset="empty"))
-        assert failed.wait(120) == 1
-        assert "has no metadata.json, so it holds no learning histories" in start.said(failed)
-    assert len(cached(cpu_project.root)) == 1

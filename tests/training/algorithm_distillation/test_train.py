@@ -2,7 +2,6 @@
 
 import functools
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from nbtools.data.algorithm_distillation import histories
 from nbtools.errors import CheckpointError
 from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig
+from nbtools.recipes import RECIPES, AlgorithmDistillationConfig
 from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -23,10 +22,9 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows
 from nbtools.training.algorithm_distillation.model import open_action_transformer
 from nbtools.training.algorithm_distillation.rollout import Agent
-from nbtools.training.engine.flags import parse
 
-from trainings import IN_PARTS, ByHand, by_hand, resumed_alike, rows, train_here, trained_as_shown
 from trainings import TINY as TINY_VALUES
+from trainings import ByHand, by_hand, rows, train_here, trained_as_shown
 
 TINY = TINY_VALUES["algorithm_distillation"]
 
@@ -110,25 +108,6 @@ def test_the_evaluation_is_that_of_the_saved_model(
     assert row["eval/return_best"] == room.best_returns(test_G2).mean()
 
 
-@pytest.mark.parametrize(
-    ("checkpoint_step", "num_workers", "changes"), [(3, 0, {}), (7, 1, {"compress_interval": 4, "sequence_length": 12})]
-)
-def test_a_resumed_run_ends_with_the_same_bits_even_if_it_has_to_play_the_histories_again(
-    trained: Callable[..., RunDir],
-    cpu_project: Project,
-    checkpoint_step: int,
-    num_workers: int,
-    changes: dict[str, Any],
-) -> None:
-    config = tiny(**IN_PARTS, **changes, max_steps=12, num_workers=num_workers)
-    straight = trained(config)
-    if num_workers:
-        shutil.rmtree(cpu_project.runs / ".cache")
-    resumed = resumed_alike(trained, config, straight, checkpoint_step)
-    assert {row["step"] for row in rows(resumed)} >= {9, 10, 12}
-    assert returns_of(resumed) == returns_of(straight)
-
-
 def test_how_it_is_evaluated_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
     config = tiny(dropout=0.2, checkpoint_every=6)
     changes: tuple[dict[str, Any], ...] = ({}, {"eval_rollouts": 1, "eval_every": 1, "eval_batch_size": 1}, {"seed": 1})
@@ -191,27 +170,6 @@ def test_an_agent_opens_a_run_a_checkpoint_or_a_model_but_no_damaged_one(trained
         Agent.open(files.path)
     with pytest.raises(CheckpointError, match="no such folder"):
         Agent.open(files.path / "nothing")
-
-
-def test_a_checkpoint_of_another_shape_or_recipe_is_not_resumed(
-    trained: Callable[..., RunDir], texts: Project, tiny_config: Callable[..., MLMPretrainingConfig]
-) -> None:
-    path = trained(tiny()).checkpoint(3)
-    for changes in ({"hidden_size": 32}, {"sequence_length": 12}, {"grid_size": 4}):
-        with pytest.raises(SystemExit, match="of another model"):
-            trained(tiny(**changes), path)
-    other = trained(tiny_config())
-    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of algorithm_distillation"):
-        trained(tiny(), other.checkpoint(4))
-
-
-def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
-    old = ["--train_batch_size", "512", "--test_batch_size", "2048", "--num_workers", "4", "--tf_n_embd", "64"]
-    old += ["--tf_n_layer", "4", "--n_transit", "240", "--mixed_precision", "fp16"]
-    config = parse(tiny(num_episodes=100), [*old, "--gradient_accumulation_steps", "4"]).config
-    wanted = {"batch_size": 512, "eval_batch_size": 2048, "num_workers": 4, "hidden_size": 64, "num_layers": 4}
-    wanted |= {"sequence_length": 240, "precision": "fp16", "gradient_accumulation_steps": 4}
-    assert {name: getattr(config, name) for name in wanted} == wanted
 
 
 # --- real processes -------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_every_kind_of_texts_and_judges_trains_from_warm_up_into_the_game(
     config = training(kind, test_fraction=0.5)
     files = train_here(library, config, monkeypatch=monkeypatch)
     derived = (read_json(files.config) or {})["derived"]
-    counted = RECIPES["llm_gan"].count_samples(config, library.root, None)
+    counted = RECIPES["llm_gan"].count_samples(config, library.root)
     assert counted and counted[:3] == tuple(derived[f"num_{part}_samples"] for part in ("train", "eval", "test"))
     if config.model_name is None:
         assert derived["num_parameters"] == RECIPES["llm_gan"].num_parameters(config, derived["vocab_size"])
@@ -412,9 +412,7 @@ def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(librar
     trainings.save_tokenizer(library.root / "other", ["entirely other words"])
     (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
     with by_hand(library) as start:
-        start.completed(
-            start(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
-        )
+        start.forked(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
     told = [json.loads((library.root / f"told-{rank}.json").read_text()) for rank in range(2)]
     assert told[0] == told[1]
     for name, (_, said) in BAD.items():
@@ -422,20 +420,6 @@ def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(librar
             name,
             told[0],
         )
-
-
-def test_texts_that_do_not_fill_a_step_end_the_run_before_it(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match=r"training samples are too few for one step of 64 per process"):
-        train_here(library, training(batch_size=64), monkeypatch=monkeypatch)
-
-
-def test_a_checkpoint_of_another_text_is_refused(library: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = train_here(library, training(max_steps=2), monkeypatch=monkeypatch)
-    write_rows(
-        library.root / "other.csv", [*CSV[:1], *((title, genre, f"{text} New") for title, genre, text in CSV[1:])]
-    )
-    with pytest.raises(SystemExit, match="its vocabulary is that of another text"):
-        train_here(library, training(max_steps=4, dataset="other.csv"), files.checkpoint(2), monkeypatch=monkeypatch)
 
 
 def test_short_texts_that_are_left_out_are_counted_in_the_log(

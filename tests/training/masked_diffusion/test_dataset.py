@@ -69,13 +69,6 @@ def test_the_mask_is_the_last_of_the_vocabulary_and_the_rarest_tokens_are_unknow
         assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
 
 
-def test_words_are_cut_as_the_tokenizer_cuts_them() -> None:
-    written = "One, two: THREE 字字 it's"
-    tokenizer = train_tokenizer("words", [written], 100)
-    assert list(encoder(tokenizer, "words")(written)) == tokenizer(written)["input_ids"]
-    assert tokenizer.decode(tokenizer("One, two")["input_ids"]) == "one , two"
-
-
 # --- prepared folders -----------------------------------------------------------------------------
 
 
@@ -255,17 +248,17 @@ def write_text(path: Path, num_bytes: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_text_is_tokenized_and_its_baselines_counted_in_less_than_500_mb_with_the_imports(tmp_path: Path) -> None:
-    """50 MB here (of 150 MB: 395 MB of memory for chars, 457 for words); more text takes little more memory."""
+    """20 MB here (of 150 MB: 395 MB of memory for chars, 457 for words); more text takes little more memory."""
     file = tmp_path / "text.txt"
-    write_text(file, 50_000_000)
-    for level, (num_kinds, least) in {"chars": (20, 45_000_000), "words": (50_000, 6_500_000)}.items():
+    write_text(file, 20_000_000)
+    for level, num_kinds, least, most_mb in (("chars", 20, 18_000_000, 90), ("words", 50_000, 2_600_000, 160)):
         cache = tmp_path / level
         program = [sys.executable, "-c", MEASURED, str(file), str(cache), level]
         answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=400)
         before, peak, vocab_size, num_tokens = map(int, answer.stdout.splitlines()[-1].split())
         assert vocab_size >= num_kinds
         assert num_tokens > least
-        assert peak - before < 160, f"{peak} MB at most, {before} before the text was opened"
+        assert peak - before < most_mb, f"{peak} MB at most, {before} before the text was opened"
         assert peak < 500 or before > 400, "the builds of torch for GPUs take more before anything is read"
         assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
@@ -339,23 +332,6 @@ def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_p
     other, _ = cached_pairs(tmp_path, [file], config.replace(sequence_length=64))
     assert other != folder
     assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
-
-
-def test_a_chat_template_writes_the_prompt(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer("chars", ["what is 0123456789+?<>userbot\n "], 100)
-    tokenizer.chat_template = (
-        "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
-        "{% if add_generation_prompt %}<bot>{% endif %}"
-    )
-    tokenizer.save_pretrained(tmp_path / "model")
-    file = lines(tmp_path / "pairs.jsonl")
-    config = MaskedDiffusionConfig(model_name=str(tmp_path / "model"), sequence_length=40)
-    folder, _ = cached_pairs(tmp_path, [file], config)
-    opened = open_pairs(folder, config)
-    start = opened.train.starts_N[0]
-    written = opened.tokenizer.decode(opened.train.rows(np.array([0]))[0, :start].tolist())
-    assert written.startswith("<user>what is ")
-    assert written.endswith("<bot>")
 
 
 def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:

@@ -356,20 +356,6 @@ def test_the_baselines_are_what_counting_by_hand_gives() -> None:
     assert bigram == pytest.approx(-np.log(bigrams).mean())
 
 
-def test_the_bigram_is_a_distribution() -> None:
-    frequencies = baselines.Frequencies(sequences(num=50, starts=3), 12)
-    for before in range(12):
-        assert frequencies.bigram(np.full(12, before), np.arange(12)).sum() == pytest.approx(1)
-
-
-def test_prompts_are_not_counted_but_an_answers_first_token_follows_one() -> None:
-    train = Sequences(np.array([[5, 5, 1, 2], [5, 5, 1, 2]]), np.array([2, 2]))
-    frequencies = baselines.Frequencies(train, 6)
-    assert frequencies.unigram_V[5] == pytest.approx(1 / 10)
-    assert frequencies.bigram(np.array([5]), np.array([1]))[0] > 0.6
-    assert frequencies.bigram(np.array([5]), np.array([5]))[0] < 0.1
-
-
 def test_the_share_of_padding_is_that_of_the_batches() -> None:
     rng = np.random.default_rng(0)
     lengths_N = rng.integers(4, 400, 4000)

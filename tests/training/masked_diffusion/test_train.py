@@ -24,7 +24,7 @@ from nbtools.machine.devices import Device
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig
+from nbtools.recipes import RECIPES, MaskedDiffusionConfig
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -195,18 +195,6 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     assert last.metrics["eval/unigram_loss"] == pytest.approx(unigram)
 
 
-@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(3, 0), (7, 0), (7, 1)])
-def test_a_resumed_run_ends_with_the_same_bits(
-    trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
-) -> None:
-    config = tiny(**trainings.IN_PARTS, max_steps=12, num_workers=num_workers, temperature=1.0)
-    straight = trained(config)
-    resumed = trainings.resumed_alike(trained, config, straight, checkpoint_step)
-    assert {row["step"] for row in rows(resumed)} >= {9, 10, 12}
-    texts = [[showing.text for showing in media.read(files.media, "samples")] for files in (straight, resumed)]
-    assert texts[0][-len(texts[1]) :] == texts[1]
-
-
 def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
     config = tiny(dropout=0.2, checkpoint_every=6)
     first, second, third = (trained(config.replace(**more)) for more in ({}, {"sample_texts": 0}, {"seed": 1}))
@@ -323,17 +311,6 @@ def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[...
     assert parse(config, ["--data_dir", "made"]).config.dataset == "made"
 
 
-def test_the_command_line_of_the_old_program_still_says_the_same() -> None:
-    old = ["--data_dir", "shakespeare_processed", "--model_name", "GSAI-ML/LLaDA-8B-Instruct", "--batch_size", "1"]
-    old += ["--epochs", "5", "--learning_rate", "1e-5", "--save_dir", "checkpoints_pretrained"]
-    config = parse(tiny(), [*old, "--fp16"]).config
-    wanted = {"dataset": "shakespeare_processed", "model_name": "GSAI-ML/LLaDA-8B-Instruct", "batch_size": 1}
-    wanted |= {"epochs": 5, "learning_rate": 1e-5, "save_dir": "checkpoints_pretrained", "precision": "fp16"}
-    assert {name: getattr(config, name) for name in wanted} == wanted
-    assert parse(config, ["--no_fp16"]).config.precision == "fp32"
-    assert parse(config, ["--trust-remote-code"]).config.trust_remote_code
-
-
 def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
     files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
     assert media.names(files.media) == ["loss_by_masking"]
@@ -360,22 +337,6 @@ def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]
 
 
 # --- what is refused before the first step ----------------------------------------------------------
-
-
-def test_a_checkpoint_of_another_vocabulary_recipe_or_size_is_not_resumed(
-    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = trained(tiny()).checkpoint(3)
-    with pytest.raises(SystemExit, match="of another model"):
-        trained(tiny(hidden_size=32), path)
-    for file in (texts.root / "texts").iterdir():
-        file.write_text(file.read_text().replace("w1", "v1"))
-    with pytest.raises(SystemExit, match="content or order of the data"):
-        trained(tiny(), path)
-    shared = {name: value for name, value in TINY.items() if name in MLMPretrainingConfig.model_fields}
-    other = trained(MLMPretrainingConfig(**shared))
-    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of masked_diffusion"):
-        trained(tiny(), other.checkpoint(3))
 
 
 def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
@@ -418,27 +379,6 @@ def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match="its tokenizer has 15 words, more than the model, whose table has 5 rows"):
         trained(tiny(model_name=str(tmp_path / "model")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"dataset": "missing"}, "dataset .*missing"),
-        ({"dataset": "missing.jsonl"}, r"missing\.jsonl.*no such file"),
-        ({"batch_size": 1000}, "too few for one step"),
-        ({"sequence_length": 8192}, "too few|no full sample"),
-        ({"model_name": "nowhere at all"}, "neither a folder nor a hub id"),
-    ],
-)
-def test_bad_data_ends_before_the_first_step(
-    trained: Callable[..., RunDir], texts: Project, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SystemExit, match=said):
-        trained(tiny(**changes))
-    (folder,) = (folder for folder in texts.runs.iterdir() if not folder.name.startswith("."))
-    finished = read_json(RunDir(folder).finished) or {}
-    assert finished["why"] == "failed"
-    assert re.search(said, finished["failure"]["message"])
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nbtools import recipes
 from nbtools.data.text_classification import occupations
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.metrics.history import History
 from nbtools.project import Project
-from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
+from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
 from nbtools.recipes.text_classification import load_samples
 from nbtools.run.checkpoints import checkpoints_in
@@ -23,12 +22,10 @@ from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine.flags import parse
-from nbtools.training.text_classification.model import open_classifier
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
-from trainings import IN_PARTS, OCCUPATIONS, ByHand, by_hand, resumed_alike, rows, train_here, write_csv, write_inputs
+from trainings import OCCUPATIONS, ByHand, by_hand, rows, train_here, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
@@ -82,7 +79,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     expected = recipes.RECIPES["text_classification"]
     files = trained(config)
     derived = (read_json(files.config) or {})["derived"]
-    *counted, _ = expected.count_samples(config, tables.root, None) or ()
+    *counted, _ = expected.count_samples(config, tables.root) or ()
     assert tuple(counted) == (derived["num_train_samples"], derived["num_eval_samples"], 0)
     assert sum(counted) == 160
     assert derived["num_parameters"] == expected.num_parameters(config, derived["vocab_size"])
@@ -185,7 +182,7 @@ def test_texts_of_val_data_that_are_trained_on_are_counted_and_scored_apart(
     seen = {text.lower() for text, _, _ in known[:140]} & {text.lower() for text, _, _ in known[130:]}
     assert len(seen) == 10
     config = tiny(dataset=None, train_data=("train.csv",), val_data="val.csv", text_col="occ1")
-    counted = recipes.RECIPES["text_classification"].count_samples(config, tables.root, None)
+    counted = recipes.RECIPES["text_classification"].count_samples(config, tables.root)
     said = "10 of 30 texts of val_data are trained on, too: they have scores of their own"
     assert counted is not None and counted.note == said
     files = trained(config)
@@ -216,16 +213,6 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
     assert "eval/accuracy_1_digits" not in rows(files)[-1]
 
 
-# 16 steps of 8 samples per epoch: checkpoints in the middle of an epoch and at its end.
-@pytest.mark.parametrize(("checkpoint_step", "num_workers"), [(5, 0), (8, 0), (5, 1)])
-@pytest.mark.slow
-def test_a_resumed_run_ends_with_the_same_bits(
-    trained: Callable[..., RunDir], checkpoint_step: int, num_workers: int
-) -> None:
-    config = tiny(**IN_PARTS, max_steps=20, num_workers=num_workers, eval_every=10)
-    resumed_alike(trained, config, trained(config), checkpoint_step)
-
-
 @pytest.mark.slow
 def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
     variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
@@ -237,72 +224,10 @@ def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[...,
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.slow
 def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
-    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=40)))
+    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=20)))
     first, *_, last = (row["train/loss"] for row in seen)
     assert last < first
     assert ("eval/seq2seq_loss" if weight else "eval/flat_loss") in seen[-1]
-
-
-def test_a_checkpoint_of_other_codes_or_another_shape_is_not_resumed(
-    trained: Callable[..., RunDir], tables: Project
-) -> None:
-    path = trained(tiny()).checkpoint(3)
-    with pytest.raises(SystemExit, match="of another model"):
-        trained(tiny(hidden_size=32), path)
-    with pytest.raises(SystemExit, match="max_codes is 2, not 3"):
-        trained(tiny(max_codes=3), path)
-    more = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
-    write_csv(tables.root / "more.csv", [*more, ("astronaut", "en", ("04120",))])
-    with pytest.raises(SystemExit, match=r"CheckpointError: .*differ in 04120"):
-        trained(tiny(dataset="more.csv"), path)
-
-
-def test_a_checkpoint_of_another_recipe_is_not_resumed(trained: Callable[..., RunDir], tables: Project) -> None:
-    (tables.root / "words.txt").write_text("\n\n".join(f"word{n} follows word{n % 7}, again" for n in range(300)))
-    small = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "min_words": 1, "max_steps": 1}
-    other = trained(MLMPretrainingConfig(dataset="words.txt", batch_size=4, **small))
-    with pytest.raises(SystemExit, match="is a checkpoint of mlm_pretraining, not of text_classification"):
-        trained(tiny(), other.checkpoint(1))
-    with pytest.raises(CheckpointError, match="no text classifier"):
-        Predictor(other.path)
-
-
-def test_training_goes_on_from_a_file_of_weights(trained: Callable[..., RunDir], tables: Project) -> None:
-    first = trained(tiny(max_steps=20))
-    weights = open_classifier(first.checkpoint(20) / "model").state_dict()
-    old = {"model_state_dict": {f"module.{name}": weight for name, weight in weights.items()}, "epoch": 5}
-    torch.save(old, tables.root / "checkpoint_epoch_5.pt")
-    more = trained(tiny(max_steps=1, learning_rate=1e-9), tables.root / "checkpoint_epoch_5.pt")
-    assert rows(more)[-1]["eval/loss"] == pytest.approx(rows(first)[-1]["eval/loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("content", "changes", "said"),
-    [
-        (None, {"dataset": "no.csv"}, r"DataError: .*no\.csv.*: no such file"),
-        ("text,code1\na,61110\n", {}, r"data\.csv, line 1, column 'occ1': is missing"),
-        ("occ1,code1\na,61110\nb\n", {}, r"data\.csv, line 3, column 'code1': is missing in this row"),
-        ("occ1,code1\na,smith\n", {}, r"data\.csv, line 2, column 'code1': 'smith' is not a HISCO code"),
-        ("occ1,code1\na,61110\nb,61110\nc,83110\n", {}, "too few for one step|no full sample"),
-        (None, {"model_name": "/nowhere/at/all"}, r"ConfigError: model_name='/nowhere/at/all'"),
-        (None, {"batch_size": 1000}, "too few for one step"),
-    ],
-)
-def test_bad_data_ends_before_the_first_step(
-    trained: Callable[..., RunDir],
-    tables: Project,
-    content: str | None,
-    changes: dict[str, Any],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if content is not None:
-        (tables.root / "data.csv").write_text(content)
-    with pytest.raises(SystemExit, match=said):
-        trained(tiny(**changes))
-    (folder,) = (folder for folder in tables.runs.iterdir() if not folder.name.startswith("."))
-    assert (read_json(RunDir(folder).finished) or {})["step"] == 0
 
 
 @pytest.mark.parametrize(
@@ -321,24 +246,6 @@ def test_bad_data_ends_before_the_first_step(
 def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny(**changes)
-
-
-def test_the_old_programs_command_lines_still_work() -> None:
-    config = TextClassificationConfig()
-    finetune = "--dataset x.csv --target-cols a b --save-path out --batch-size 128 --distributed"
-    changed = parse(config, finetune.split())
-    assert (changed.config.dataset, changed.config.target_cols, changed.config.batch_size) == ("x.csv", ("a", "b"), 128)
-    assert changed.config.spelling == "generic"
-    assert changed.config.save_dir == "out"
-    assert any("distributed is ignored" in note for note in changed.notes)
-    classifier = "--train-data a.csv b.csv --val-data v.csv w.csv --save-dir out --batch-size 512 --formatter hisco"
-    changed = parse(config, classifier.split())
-    assert changed.config.files == ("a.csv", "b.csv")
-    assert (changed.config.val_data, changed.config.spelling, changed.config.save_dir) == (
-        ("v.csv", "w.csv"),
-        "hisco",
-        "out",
-    )
 
 
 def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
@@ -422,8 +329,8 @@ Worker.batches = first
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_million_rows_are_read_and_a_first_batch_is_made_in_250_mb(start: ByHand, tables: Project) -> None:
-    """Beside the same with five thousand rows, most of which is torch and other imports (393 of 498 MB on a CPU)."""
+def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(start: ByHand, tables: Project) -> None:
+    """Beside the same with five thousand rows, most of which is torch and other imports (393 MB on a CPU)."""
 
     def peak_mb(num_rows: int) -> int:
         with (tables.root / "large.csv").open("w") as file:
@@ -435,12 +342,11 @@ def test_a_million_rows_are_read_and_a_first_batch_is_made_in_250_mb(start: ByHa
         process = start(config, nproc=None, more=_SAY_PEAK)
         assert process.wait(500) == 0, start.said(process)[-3000:]
         (tables.root / "large.csv").unlink()  # pytest keeps the folder
-        assert num_rows < 10**6 or "900,002 training samples, 2,000 of 99,998 evaluation" in start.said(process)
         peak, batch_size = map(int, (tables.root / "peak.txt").read_text().split())
         assert batch_size == config.batch_size
         return peak
 
-    assert 20 < peak_mb(1_000_000) - peak_mb(5_000) < 250, "105 MB where this was written; the file has 45"
+    assert 6 < peak_mb(300_000) - peak_mb(5_000) < 75, "of a million rows 105 MB; their file has 45"
 
 
 # --- learning -------------------------------------------------------------------------------------
