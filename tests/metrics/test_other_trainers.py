@@ -116,4 +116,4 @@ def test_the_logger_writes_the_rows_of_lightnings_trainer(launched: Callable[...
 def test_richs_lines_are_not_cut_to_the_width_of_no_terminal(launched: Callable[..., Run]) -> None:
     rows = launched(RICH).history
     assert (list(rows["train/loss"].steps), list(rows["train/loss"].values)) == ([10, 20], [1.5, 0.5])
-    assert list(rows["train/kd"].values) == [0.15, 0.05]
+    assert list(rows["kd"].values) == [0.15, 0.05]

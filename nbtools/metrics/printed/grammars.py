@@ -205,6 +205,8 @@ def read_line(line: str) -> Reading | None:
             and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
+            if split_of(words, split) not in (split, "train"):
+                split = ""  # val acc 0.7 loss 0.5
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
             context.append("")
         else:
@@ -236,7 +238,7 @@ def read_line(line: str) -> Reading | None:
         counters = [Counter("samples", c.rank, c.value, c.total) if c.rank == UNNAMED else c for c in counters]
     kinds = "".join(sorted({counter.name[:2] for counter in counters}))
     return Reading(
-        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split, is_bar, rank=rank
+        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split or None, is_bar, rank=rank
     )
 
 

@@ -173,9 +173,9 @@ class PrintedCurves:
         curve = self._curves.get(key)
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)
-            head, _, plain = own.partition("/")
+            head, slash, plain = own.rpartition("/")
             words = "_".join(statement.split()[:2]).strip("_:()[]")
-            names = (own, f"{head}/{'_'.join(name.split())}", f"{head}/{words}_{plain}")
+            names = (own, f"{head}{slash}{'_'.join(name.split())}", f"{head}{slash}{words}_{plain}")
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)

@@ -219,7 +219,8 @@ class LinePlans:
             if role:
                 plan.groups[role] = group
                 continue
-            split = slot.split or reading.split or (None if reading.counters else self.split)
+            heading = None if reading.counters else self.split
+            split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
             is_given = reading.source == "pattern"
             if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import metric_of, parts_of
+from nbtools.metrics.curve_names import curve_of, parts_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 
@@ -36,8 +36,8 @@ class TableColumns(NamedTuple):
 
     counters: tuple[tuple[int, str], ...]
     """Rank and name, the best first."""
-    curves: tuple[tuple[str, str], ...]
-    """Name and curve of all others, but for times and totals."""
+    values: tuple[str, ...]
+    """All others, but for times and totals."""
     times: tuple[str, ...]
     totals: tuple[str, ...]
     is_measured: bool
@@ -51,9 +51,9 @@ def table_columns(names: tuple[str, ...]) -> TableColumns:
     counters = sorted((rank, name) for rank, name in ranks if rank is not None)
     times = tuple(name for name in _TIMES if name in names)
     left_out = {*times, *(name for _, name in counters)} | {name for name in names if plain[name] in _NO_CURVES}
-    curves = tuple((name, metric_of(name, None)) for name in names if name not in left_out and len(name) <= 200)
-    is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name, _ in curves)
-    return TableColumns(tuple(counters), curves, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
+    values = tuple(name for name in names if name not in left_out and len(name) <= 200)
+    is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name in values)
+    return TableColumns(tuple(counters), values, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
 
 
 class CountedRows:
@@ -74,6 +74,7 @@ class CountedRows:
         self.counters: dict[str, bool] = {}
         """Column -> whether it may count: it has whole numbers."""
         self._rank, self._excluded = _UNCOUNTED, set[str]()
+        self._names = dict[str, str]()
         self.rewind()
 
     def rewind(self) -> None:
@@ -95,7 +96,8 @@ class CountedRows:
         numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
         if len(self.counters) <= _MOST_COLUMNS:
             self.counters |= {name: self.counters.get(name, True) and _is_count(numbers.get(name)) for name in row}
-        values = {curve: numbers[name] for name, curve in columns.curves if name in numbers and name != self.chosen}
+        named = (name for name in columns.values if name in numbers and name != self.chosen)
+        values = {curve_of(name, self._names): numbers[name] for name in named}
         rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
         if not values or self._rank == rank == _UNCOUNTED:
             return False

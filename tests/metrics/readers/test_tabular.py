@@ -77,7 +77,7 @@ def test_a_text_of_several_lines_stays_in_its_row_while_the_file_grows(tmp_path:
         with (tmp_path / "log.csv").open("ab") as file:
             file.write(source[start : start + 37])
         reader.poll()
-    assert reader.history["train/reward"].values.tolist() == [1 / step for step in range(1, 50)]
+    assert reader.history["reward"].values.tolist() == [1 / step for step in range(1, 50)]
     assert reader.note == ""
 
 
@@ -139,7 +139,7 @@ def test_a_counter_that_starts_over_in_each_epoch_continues(tmp_path: Path, coun
 def test_steps_of_episodes_continue(tmp_path: Path) -> None:
     rows = [(episode, step, 1.0) for episode in range(3) for step in range(5)]
     path = write_csv(tmp_path / "log.csv", [("episode", "step", "reward"), *rows])
-    assert curves(path)["train/reward"][0] == list(range(15))
+    assert curves(path)["reward"][0] == list(range(15))
 
 
 def test_a_counter_of_the_whole_run_and_a_restart_repeat_no_epoch(tmp_path: Path) -> None:
@@ -184,6 +184,14 @@ def test_a_metric_of_a_step_is_a_curve_and_no_counter(tmp_path: Path) -> None:
     }
 
 
+def test_two_columns_are_never_one_curve(tmp_path: Path) -> None:
+    rows = [("step", "loss", "train_loss", "acc", "accuracy"), (1, 2.0, 3.0, 0.1, 0.2)]
+    assert {name: values for name, (_, values) in curves(write_csv(tmp_path / "log.csv", rows)).items()} == {
+        **{"train/loss": [2.0], "train_loss": [3.0]},
+        **{"accuracy": [0.1], "accuracy_2": [0.2]},
+    }
+
+
 @pytest.mark.parametrize("names", [("batch", "loss"), ("step", "loss"), ("epoch", "loss")])
 def test_rows_whose_counter_starts_over_without_a_restart_have_only_an_order(
     tmp_path: Path, names: tuple[str, str]
@@ -222,7 +230,7 @@ def test_the_user_chooses_a_counter_or_the_order(tmp_path: Path) -> None:
 def test_the_progress_of_stable_baselines_is_read() -> None:
     """Written by PPO of stable-baselines3 2.9."""
     found = curves(HERE / "sb3_progress.csv")
-    assert found["train/rollout_ep_rew_mean"][0] == [64, 128, 192, 256, 320]
+    assert found["rollout_ep_rew_mean"][0] == [64, 128, 192, 256, 320]
     assert found["train/loss"][0] == [128, 192, 256, 320]
 
 
@@ -234,7 +242,7 @@ def test_a_metric_of_any_name_beside_a_step_is_read_from_lightnings_logger(tmp_p
     for step in range(10):
         logger.log_metrics({"kl": 1.0 / (step + 1)}, step)
         logger.save()
-    assert curves(Path(logger.log_dir) / "metrics.csv")["train/kl"][0] == list(range(10))
+    assert curves(Path(logger.log_dir) / "metrics.csv")["kl"][0] == list(range(10))
 
 
 @pytest.mark.needs("lightning")
@@ -284,7 +292,7 @@ def test_a_mark_of_byte_order_blank_lines_and_other_separators_are_read(tmp_path
 
 def test_jsonl_with_a_step_needs_no_name_of_a_metric(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "log.jsonl", [{"step": step, "kl": 0.1, "temperature": 1} for step in range(5)])
-    assert curves(path)["train/kl"] == (list(range(5)), [0.1] * 5)
+    assert curves(path)["kl"] == (list(range(5)), [0.1] * 5)
 
 
 def test_separators_of_lines_within_a_text_end_no_row(tmp_path: Path) -> None:
