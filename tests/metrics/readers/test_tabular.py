@@ -187,8 +187,10 @@ def test_a_metric_of_a_step_is_a_curve_and_no_counter(tmp_path: Path) -> None:
 def test_two_columns_are_never_one_curve(tmp_path: Path) -> None:
     rows = [("step", "loss", "train_loss", "acc", "accuracy"), (1, 2.0, 3.0, 0.1, 0.2)]
     assert {name: values for name, (_, values) in curves(write_csv(tmp_path / "log.csv", rows)).items()} == {
-        **{"train/loss": [2.0], "train_loss": [3.0]},
-        **{"accuracy": [0.1], "accuracy_2": [0.2]},
+        "train/loss": [2.0],
+        "train_loss": [3.0],
+        "accuracy": [0.1],
+        "accuracy_2": [0.2],
     }
 
 
