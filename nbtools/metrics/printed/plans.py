@@ -12,7 +12,6 @@ from nbtools.metrics.printed.grammars import (
     EPOCH,
     KNOWN_LINES,
     LEADING,
-    Counter,
     Reading,
     Slot,
     first_split,
@@ -196,7 +195,7 @@ class LinePlans:
         roles: list[tuple[str, Slot]] = []
         for role, each in (("counter", counter), ("epoch", epoch)):
             if each is not None:
-                roles.append((role, each.value))
+                roles.append((role, each))
                 if each.total is not None:
                     roles.append(("of" if role == "counter" else "num_epochs", each.total))
         roles += [("", slot) for slot in reading.values] + ([("rank", reading.rank)] if reading.rank else [])
@@ -241,14 +240,14 @@ class LinePlans:
         kind.counter = statement.counter or ""
         return plan
 
-    def _statement(self, reading: Reading, counter: Counter | None, epoch: Counter | None, text: str) -> Statement:
+    def _statement(self, reading: Reading, counter: Slot | None, epoch: Slot | None, text: str) -> Statement:
         chosen = counter or epoch
         first = reading.values[0].name if reading.values else ""
         key = f"{reading.head}|{chosen.name if chosen else ''}|{reading.split}|{first}"
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
-        if is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1]:
+        if is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1]:
             self._fractional.add(reading.head)  # of other lines of the statement, 1.0 may be printed as 1
         unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
