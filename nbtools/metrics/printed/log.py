@@ -27,8 +27,6 @@ _FIRST_LOOK_S: Final = 10.0
 _LOOK_S: Final = 0.05
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
-_AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ ]+\d{2,4}[-/]\d\d)")
-"""A bar behind which a line was printed: `[00:43<02:11, 5.27it/s]epoch 0: loss 0.5`."""
 _BREAK: Final = re.compile(rb"[\r\x08]")
 
 
@@ -138,8 +136,6 @@ class LogMetrics:
     def _read(self, block: bytes, offset: int) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
         raw = _BREAK.sub(b"\n", block)
-        if b"it/s" in raw or b"s/it" in raw:
-            raw = _AFTER_BAR.sub(rb"\1\n", raw)
         sizes = np.fromiter(map(len, raw.split(b"\n")), np.int64)
         text = raw.decode(errors="replace").replace("\0", " ")
         if "\x1b" in text:
