@@ -23,8 +23,6 @@ class Evidence:
     is_count: bool = True
     """Whether the values grow by one, or start over at the first one, as an index does."""
     is_rising: bool = True
-    is_even: bool = True
-    """Whether the values change evenly with the step."""
     is_progress: bool = True
     """Whether the values grow in proportion to the step, as a percentage does."""
     is_changing: bool = False
@@ -34,7 +32,6 @@ class Evidence:
     """Points that fall on the step of the point before with another value: of classes, or of ranks."""
     first: tuple[int, float] = (0, 0.0)
     last: tuple[int, float] = (0, 0.0)
-    slope: float | None = None
 
     def take(self, step: int, value: float, *, is_bar: bool, is_certain: bool) -> None:
         """Take a point into account; of a bar, the last drawing of a step counts.
@@ -54,10 +51,7 @@ class Evidence:
             self.is_count &= value - self.last[1] in (0, 1) or value == lowest
             share = lowest * step / start if start else 0.0
             self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
-            if self.slope is None and step != start:
-                self.slope = (value - lowest) / (step - start)
             self.is_rising &= value > self.last[1] or step == self.last[0]
-            self.is_even &= value == lowest + (self.slope or 0) * (step - start)
         if not self.num_steps or start == step:
             self.first = step, value
         else:
@@ -153,7 +147,7 @@ class PrintedCurve:
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
         if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
             return self.is_counted or seen.num_steps > 1
-        is_index = seen.is_count or seen.is_even or seen.is_rising or not self.is_counted
+        is_index = seen.is_count or seen.is_rising or not self.is_counted
         return seen.is_changing and (self.has_fraction or not is_index) and not seen.is_progress
 
 
