@@ -117,8 +117,6 @@ class StepCounters:
             if main.interval and is_elsewhere:
                 line.is_unsure = True  # it counts something else, and both would share an axis
                 return None
-            if own < other:
-                self.main = None  # what has counted a single row, as a setting
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
