@@ -57,7 +57,6 @@ UNREAD: Final[dict[str, str]] = {
     "nemo2_pretrain": "validation losses of a bar are drawn again at later steps",
     "sb3_ppo_2": "a value that is 0 throughout is no curve",
     "sb3_ppo_2b": "the two rows of its evaluation's tables are not read",
-    "torchtune_lora_stdout": "lines behind a bar and on their own are two statements",
     "ultralytics_yolo": "values that are 0 throughout are no curves",
     "verl_grpo": "its first evaluation, before the training, is another statement",
     "verl_grpo_2": "the same",
