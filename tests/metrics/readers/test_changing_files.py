@@ -98,7 +98,7 @@ class Calls:
         """Count a call, and act if it is the n-th."""
         if self.at < 0:
             return
-        place = str(Path(f"/proc/self/fd/{path}").readlink()) if isinstance(path, int) else os.fsdecode(path)
+        place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fsdecode(path)  # noqa: PTH115
         if place.startswith(self.tree):
             self.num, self.name = self.num + 1, name
             if self.num == self.at:

@@ -57,12 +57,7 @@ for step in range(300):
     run.log({"train/loss": 1 / (step + 1), "nested": {"acc": step / 4}, "text": "x" * 300}, step=step * 10)
 run.log({"eval/loss": float("nan")}, step=3000)
 run.finish()
-"""
-
-LARGE = """
-import sys, wandb
-settings = wandb.Settings(silent=True, x_disable_stats=True)
-run = wandb.init(mode="offline", project="p", dir=sys.argv[1], settings=settings)
+run = wandb.init(mode="offline", project="p", dir=sys.argv[2], settings=settings)
 for step, num in enumerate((0, 16 << 20, 0, 17 << 20, 0)):
     run.log({"train/loss": 1.0 / (step + 1), "text": "x" * num}, step=step)
 run.finish()
@@ -82,11 +77,16 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wandb_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     require("wandb")
-    folder = tmp_path_factory.mktemp("wandb")
-    child(WANDB, folder)
-    return next(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    folders = tmp_path_factory.mktemp("wandb"), tmp_path_factory.mktemp("large")
+    child(WANDB, *folders)
+    return [next(folder.glob("wandb/offline-run-*/run-*.wandb")) for folder in folders]
+
+
+@pytest.fixture
+def wandb_file(wandb_files: list[Path]) -> Path:
+    return wandb_files[0]
 
 
 def points_of(history: History) -> Points:
@@ -159,13 +159,11 @@ def test_every_row_that_wandb_wrote_is_read_also_while_it_grows(wandb_file: Path
 
 
 @pytest.mark.slow
-@pytest.mark.needs("wandb")
 def test_a_large_record_costs_linear_time_and_one_beyond_the_limit_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wandb_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wandb_offline, "_MAX_RECORD_BYTES", 17 << 20)
-    child(LARGE, tmp_path)
-    reader = WandbFile(next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")))
+    reader = WandbFile(wandb_files[1])
     began = time.thread_time()
     points = points_of(reader.poll())
     assert time.thread_time() - began < 0.5
