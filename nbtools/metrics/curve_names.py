@@ -10,6 +10,18 @@ SPLITS: Final = {
     **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+COUNTERS: Final = {
+    **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
+    **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps", "env_steps"), 1),
+    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
+    **dict.fromkeys(("batch", "minibatch", "batch_idx", "samples", "consumed_samples"), 3),
+    **dict.fromkeys(("episode", "round"), 5),
+    "epoch": 9,
+}
+"""Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
+UNNAMED: Final = 4
+LEADING: Final = 6
+EPOCH: Final = 9
 _ALIASES: Final = {
     **dict.fromkeys(("acc", "acc1", "acc@1"), "accuracy"),
     **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nbtools.errors import plural
-from nbtools.metrics.curve_names import metric_of, split_of
-from nbtools.metrics.printed.grammars import COUNTERS, EPOCH, read_line
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, metric_of, split_of
+from nbtools.metrics.printed.grammars import read_line
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import numbers_in, shape_of
 

@@ -4,23 +4,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, UNNAMED, split_of
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import varying_parts
 
-COUNTERS: Final = {
-    **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
-    **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps"), 1),
-    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
-    **dict.fromkeys(("batch", "minibatch", "batch_idx"), 3),
-    "samples": 3,
-    **dict.fromkeys(("episode", "round"), 5),
-    "epoch": 9,
-}
-"""Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
-UNNAMED: Final = 4
-LEADING: Final = 6
-EPOCH: Final = 9
 _TOTALS: Final = re.compile(r"total|max|num|number|of|per|every|n_?|next|last|best|from|for|size|limit|log|save")
 _STOPS: Final = re.compile(
     r"a|after|and|at|by|for|from|in|is|of|on|over|per|than|the|to|took|was|with|best|saved|into|current|reached|since"

@@ -6,19 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import parts_of, split_of
+from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import (
-    EPOCH,
-    KNOWN_LINES,
-    LEADING,
-    Reading,
-    Slot,
-    first_split,
-    of_pattern,
-    read_known,
-    read_line,
-)
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_known, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of

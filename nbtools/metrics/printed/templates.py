@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.curve_names import SPLITS, parts_of
-from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.curve_names import COUNTERS, SPLITS, parts_of
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 

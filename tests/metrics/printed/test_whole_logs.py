@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.curve_names import COUNTERS
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
