@@ -190,10 +190,9 @@ class LogMetrics:
         statement = plan.statement
         if statement is None:
             return
-        groups = plan.groups
-        if "rank" in groups and self._is_of_another_rank(numbers[groups["rank"]], has_values=bool(plan.curves)):
+        if plan.rank is not None and self._is_of_another_rank(numbers[plan.rank], has_values=bool(plan.curves)):
             return
-        has_step = "counter" in groups or ("epoch" in groups and not statement.has_fractions)
+        has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):
             self._waiting.append((plan, numbers, end))
             return
@@ -204,7 +203,7 @@ class LogMetrics:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
+        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
             unit, step = place
             for group, curve in plan.curves:
@@ -220,7 +219,7 @@ class LogMetrics:
         counted = [each for each in counted if each[0].counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
-            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places})
+            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places.items()})
         for plan, numbers, end in box:
             if plan.curves:
                 self._place(plan, numbers, end)

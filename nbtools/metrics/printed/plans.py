@@ -50,10 +50,10 @@ class LinePlan:
     statement: Statement | None = None
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
-    groups: dict[str, int] = field(default_factory=dict)
-    """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
-    places: tuple[tuple[str, int], ...] = ()
-    """The groups that give the step."""
+    places: dict[str, int] = field(default_factory=dict)
+    """The groups that give the step: of the `counter`, what it is `of`, the `epoch`, and the number of epochs."""
+    rank: int | None = None
+    """The group of the rank that has printed the line."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -205,8 +205,11 @@ class LinePlans:
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end
+            if role == "rank":
+                plan.rank = group
+            elif role:
+                plan.places[role] = group
             if role:
-                plan.groups[role] = group
                 continue
             heading = None if reading.counters else self.split
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
@@ -220,7 +223,6 @@ class LinePlans:
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
-        plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
         if not plan.reads(line):  # control characters, which fold otherwise
             return LinePlan(kind)

@@ -44,7 +44,7 @@ def header_of(line: str, raw: str) -> Header | None:
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
     is_labelled = is_wide and names[0].lower() in _LABELS
-    return tuple(names) if is_counted or is_labelled or _EDGES.search(line) else None
+    return tuple(names) if is_counted or is_labelled else None
 
 
 def row_of(line: str, header: Header) -> Reading | None:
