@@ -39,7 +39,7 @@ def table_columns(names: tuple[str, ...]) -> TableColumns:
     """Return what columns of these names are."""
     plain = {name: name.lower().strip().replace(" ", "_").removeprefix("_") for name in names}
     ranks = ((COUNTERS.get(words.rpartition("/")[2]), name) for name, words in plain.items())
-    counters = sorted((rank, name) for rank, name in ranks if rank is not None)
+    counters = sorted(((rank, name) for rank, name in ranks if rank is not None), key=lambda counter: counter[0])
     times = tuple(name for name in _TIMES if name in names)
     left_out = {*times, *(name for _, name in counters)} | {name for name in names if plain[name] in _NO_CURVES}
     values = tuple(name for name in names if name not in left_out and len(name) <= 200)
