@@ -128,11 +128,6 @@ def _newest_per_step(rows: list[Column]) -> list[Column]:
     return [column[order] for column in rows]
 
 
-# Lines are parsed in bulk, as one JSON array, if the result is provably that of parsing line by line: every line is
-# {...}, there are as many objects as lines, and all values are numbers (an object across lines would hold a list or a
-# string). Otherwise each line is parsed on its own.
-
-
 class _Irregular(Exception):
     """The lines are not only rows of numbers."""
 
@@ -148,23 +143,17 @@ def parse_rows(piece: bytes, first: int, epoch: int) -> tuple[list[Batch], int, 
     Returns:
         One batch per set of keys, the number of lines, and the number of damaged lines.
     """
-    characters = np.frombuffer(piece, np.uint8)
-    newlines = np.flatnonzero(characters == ord("\n"))
-    num_lines = len(newlines) + 1
+    lines = piece.split(b"\n")
     try:
-        if piece[:1] != b"{" or piece[-1:] != b"}":
+        rows = [*map(orjson.loads, lines)]
+        if set(map(type, rows)) != {dict}:
             raise _Irregular
-        if (characters[newlines - 1] != ord("}")).any() or (characters[newlines + 1] != ord("{")).any():
-            raise _Irregular
-        rows = orjson.loads(b"[%b]" % piece.replace(b"\n", b","))
-        if len(rows) != num_lines or set(map(type, rows)) != {dict}:
-            raise _Irregular
-        return _to_batches(np.arange(first, first + num_lines), rows, epoch), num_lines, 0
-    except (_Irregular, orjson.JSONDecodeError):
-        parsed = [(number, _parse(line)) for number, line in enumerate(piece.split(b"\n"), first) if line.strip()]
+        return _to_batches(np.arange(first, first + len(lines)), rows, epoch), len(lines), 0
+    except (_Irregular, orjson.JSONDecodeError):  # each on its own, and of each what is a number
+        parsed = [(number, _parse(line)) for number, line in enumerate(lines, first) if line.strip()]
         order = np.array([number for number, row in parsed if row], np.int64)
         batches = _to_batches(order, [row for _, row in parsed if row], epoch)
-        return batches, num_lines, sum(row is None for _, row in parsed)
+        return batches, len(lines), sum(row is None for _, row in parsed)
 
 
 def _to_batches(order: npt.NDArray[np.int64], rows: list[dict[str, Any]], epoch: int) -> list[Batch]:
@@ -185,7 +174,7 @@ def _to_columns(
     if str in (types := set(map(type, values))):
         values = [_NON_FINITE.get(value, value) if type(value) is str else value for value in values]
         types = set(map(type, values))
-    if not types <= _NUMBERS or any("},{" in key for key in keys):
+    if not types <= _NUMBERS:
         raise _Irregular
     if "step" not in keys:
         return None
@@ -224,7 +213,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     numbers: dict[str, Any] = {}
     for key, value in row.items():
         number = _NON_FINITE.get(value) if type(value) is str else value
-        if type(number) in _NUMBERS and "},{" not in key:
+        if type(number) in _NUMBERS:
             numbers[key] = number
     numbers["step"] = step
     return numbers

@@ -10,6 +10,18 @@ SPLITS: Final = {
     **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+COUNTERS: Final = {
+    **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
+    **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps", "env_steps"), 1),
+    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
+    **dict.fromkeys(("batch", "minibatch", "batch_idx", "samples", "consumed_samples"), 3),
+    **dict.fromkeys(("episode", "round"), 5),
+    "epoch": 9,
+}
+"""Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
+UNNAMED: Final = 4
+LEADING: Final = 6
+EPOCH: Final = 9
 _ALIASES: Final = {
     **dict.fromkeys(("acc", "acc1", "acc@1"), "accuracy"),
     **dict.fromkeys(("gnorm", "gradnorm", "gradient_norm"), "grad_norm"),
@@ -23,6 +35,12 @@ _ALIASES: Final = {
     "lernrate": "learning_rate",
 }
 _ALWAYS_TRAIN: Final = frozenset({"learning_rate", "epoch", "mfu", "grad_norm", "tokens_per_s"})
+"""Quantities of the optimizer's step also in the row of an evaluation."""
+_OF_OPTIMIZER: Final = re.compile(
+    r"(?!(?:.*_)?(?:best|min|lowest)(?:_|$))(?:.*_)?"
+    r"(?:loss(?:es)?|lr|learning_rate|grad(?:ient)?|throughput|per_s(?:ec|econd)?)(?:_.*)?"
+)
+"""Names that are of the optimizer's step if no split is named; every other name then has no split."""
 _NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")  # the end of a numbered split: valid_1's auc
 _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
@@ -46,7 +64,10 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(4096)
 def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
-    """Return `split/name` for a name as it was printed; the number of a split (`valid_1`) only if `is_full`."""
+    """Return `split/name` for a name as it was printed; the name alone if neither it nor `split` says the split.
+
+    With "" for the split it is open even for a loss. The number of a split (`valid_1`) is kept only if `is_full`.
+    """
     tokens = parts_of(name)
     known = next((token for token in tokens if token in SPLITS), None)
     rest = [
@@ -57,8 +78,22 @@ def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
         and (is_full or not (token.isdigit() and i and tokens[i - 1] == known))
     ]
     plain = _ALIASES.get("_".join(rest)) or "_".join(_ALIASES.get(token, token) for token in rest) or "value"
-    split = SPLITS[known] if known else "train" if plain in _ALWAYS_TRAIN else split or "train"
-    return f"{split}/{without_mean(plain) if split != 'train' else plain}"
+    if known:
+        split = SPLITS[known]
+    elif plain in _ALWAYS_TRAIN or (split is None and _OF_OPTIMIZER.fullmatch(plain)):
+        split = "train"
+    if not split:
+        return f"{plain}_value" if plain in ("step", "unit") else plain  # the first columns of a history's table
+    return f"{split}/{plain if split == 'train' else without_mean(plain)}"
+
+
+def curve_of(name: str, curves: dict[str, str], split: str | None = None) -> str:
+    """Return the curve of a column or tag of a file, and keep it in `curves`; two of them are never one curve."""
+    if name not in curves:
+        curve, taken = metric_of(name, split), curves.values()
+        names = (curve, name, *(f"{name}_{number}" for number in range(2, len(curves) + 3)))
+        curves[name] = next(each for each in names if each not in taken)
+    return curves[name]
 
 
 def without_mean(plain: str) -> str:

@@ -101,21 +101,15 @@ def test_non_finite_values_are_strings_and_come_back_as_numbers(tmp_path: Path) 
 def test_each_row_is_one_write_to_the_file(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("counts write calls by /proc/self/io")
-    num_rows = 200
+    num_rows, num_threads = 200, threading.active_count()
     with MetricWriter(tmp_path / "m.jsonl") as writer:
         before = Path("/proc/self/io").read_text()
         for step in range(num_rows):
             writer.write(step, FIVE)
         after = Path("/proc/self/io").read_text()
+        assert threading.active_count() == num_threads
     calls = [int(text.split("syscw: ")[1].split()[0]) for text in (before, after)]
     assert num_rows <= calls[1] - calls[0] < num_rows + 20
-
-
-def test_the_writer_starts_no_thread(tmp_path: Path) -> None:
-    before = threading.active_count()
-    with MetricWriter(tmp_path / "m.jsonl") as writer:
-        writer.write(1, FIVE)
-        assert threading.active_count() == before
 
 
 def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
@@ -283,7 +277,7 @@ def test_a_row_costs_a_few_microseconds_of_the_training_thread(tmp_path: Path) -
         unique_by=lambda pair: pair[0],
     )
 )
-@examples(1_000)
+@examples(300)
 def test_what_was_written_is_read_back_exactly(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
     path = tmp_path_factory.mktemp("m") / "m.jsonl"
     with MetricWriter(path) as writer:
@@ -337,7 +331,7 @@ lines = st.one_of(
 
 
 @given(st.lists(lines, max_size=15), st.lists(st.integers(0, 400), max_size=8))
-@examples(2_000)
+@examples(300)
 def test_any_bytes_cut_anywhere_give_the_history_of_the_whole(found: list[bytes], cuts: list[int]) -> None:
     data = b"\n".join(found) + b"\n"
     whole = history_of(data)
@@ -451,14 +445,6 @@ def test_an_unchanged_series_is_the_same_object_and_older_ones_never_change() ->
     assert points(history) == [(1, 9.0), (2, 2.0)]
     with pytest.raises(ValueError, match="read-only"):
         history["train/loss"].values[0] = 0
-
-
-def test_an_incomplete_line_is_kept_back_until_its_newline() -> None:
-    whole = row(1, loss=1.0)
-    history = history_of(whole[:7])
-    assert (history.num_rows, history.num_skipped) == (0, 0)
-    history.extend(whole[7:])
-    assert points(history) == [(1, 1.0)]
 
 
 def test_rows_of_python_json_with_bare_nan_are_read() -> None:

@@ -33,7 +33,6 @@ arguments = TrainingArguments("out", max_steps=6, logging_steps=2, eval_strategy
     report_to=[], save_strategy="no", per_device_train_batch_size=4, disable_tqdm=True, prediction_loss_only=True)
 trainer = Trainer(Net(), arguments, train_dataset=data, eval_dataset=data, callbacks=[RunCallback()])
 trainer.train()
-torch.distributed.barrier()  # else a thread of gloo may still hold a tensor of the evaluation when Python ends
 """
 LIGHTNING = """
 import lightning as L
@@ -94,7 +93,7 @@ def launched(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.mark.slow
 def test_the_callback_writes_the_rows_of_transformers_trainer(launched: Callable[..., Run]) -> None:
-    run = launched(block_with("class RunCallback") + TRANSFORMERS)
+    run = launched(block_with("class RunCallback") + TRANSFORMERS, torchrun=False)
     assert run.files.metrics.exists()
     history = run.history
     assert history["train/loss"].steps.tolist() == [2, 4, 6]
@@ -114,6 +113,6 @@ def test_the_logger_writes_the_rows_of_lightnings_trainer(launched: Callable[...
 
 @pytest.mark.needs("rich")
 def test_richs_lines_are_not_cut_to_the_width_of_no_terminal(launched: Callable[..., Run]) -> None:
-    rows = launched(RICH).history
+    rows = launched(RICH, torchrun=False).history
     assert (list(rows["train/loss"].steps), list(rows["train/loss"].values)) == ([10, 20], [1.5, 0.5])
-    assert list(rows["train/kd"].values) == [0.15, 0.05]
+    assert list(rows["kd"].values) == [0.15, 0.05]

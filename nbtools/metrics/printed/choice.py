@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nbtools.errors import plural
-from nbtools.metrics.curve_names import metric_of, split_of
-from nbtools.metrics.printed.grammars import COUNTERS, EPOCH, read_line
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, metric_of, split_of
+from nbtools.metrics.printed.grammars import read_line
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import numbers_in, shape_of
 
@@ -55,7 +55,7 @@ def names_in(line: str, patterns: Sequence[Pattern]) -> dict[int, str]:
     if (reading := read_line(line)) is None:
         return {}
     counters = sorted(reading.counters, key=lambda counter: -counter.rank)  # of several steps, the best comes last
-    named = {"epoch" if each.rank == EPOCH else "step": each.value.start for each in counters}
+    named = {"epoch" if each.rank == EPOCH else "step": each.start for each in counters}
     named |= {metric_of(slot.name, slot.split or reading.split): slot.start for slot in reading.values}
     return {starts[start]: name for name, start in named.items()}
 

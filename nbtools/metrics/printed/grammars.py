@@ -1,26 +1,13 @@
 """The forms in which libraries print metrics: `name: value`, dicts and JSON, bars, `[i/n]`; each exact or not read."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from nbtools.metrics.curve_names import split_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, UNNAMED, split_of
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import varying_parts
 
-COUNTERS: Final = {
-    **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
-    **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps"), 1),
-    **dict.fromkeys(("iteration", "iter", "itr", "it", "update"), 2),
-    **dict.fromkeys(("batch", "minibatch", "batch_idx"), 3),
-    "samples": 3,
-    **dict.fromkeys(("episode", "round"), 5),
-    "epoch": 9,
-}
-"""Names of counters: one of the whole run before one that starts over; `n/N` and a leading number come between."""
-UNNAMED: Final = 4
-LEADING: Final = 6
-EPOCH: Final = 9
 _TOTALS: Final = re.compile(r"total|max|num|number|of|per|every|n_?|next|last|best|from|for|size|limit|log|save")
 _STOPS: Final = re.compile(
     r"a|after|and|at|by|for|from|in|is|of|on|over|per|than|the|to|took|was|with|best|saved|into|current|reached|since"
@@ -44,7 +31,6 @@ _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
-_RATE: Final = re.compile(r"\s?(?:s/it|it/s|[a-z]+/s|s/[a-z]+|/s)\b")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
@@ -66,22 +52,14 @@ KNOWN_LINES: Final = tuple(
 
 @dataclass(frozen=True)
 class Slot:
-    """A number of a folded line: what it is, and where it stands."""
+    """A number of a folded line: what it is, and where it stands; one that counts has a rank, and perhaps a total."""
 
     name: str
     start: int
     end: int
     split: str | None = None
-
-
-@dataclass(frozen=True)
-class Counter:
-    """A number that counts: its name, its rank among counters, and the slots of its value and its total."""
-
-    name: str
-    rank: int
-    value: Slot
-    total: Slot | None = None
+    rank: int = -1
+    total: "Slot | None" = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +67,7 @@ class Reading:
     """The meaning of a line: its metrics, its counters, and what stands before them."""
 
     values: tuple[Slot, ...]
-    counters: tuple[Counter, ...] = ()
+    counters: tuple[Slot, ...] = ()
     source: str = "grammar"
     head: str = ""
     """The words before the first number: lines with other words are another statement."""
@@ -107,18 +85,18 @@ def read_line(line: str) -> Reading | None:
         return None
     parts = varying_parts(line)
     values: list[Slot] = []
-    counters: list[Counter] = []
+    counters: list[Slot] = []
     rank: Slot | None = None
     context: list[str] = []
     head: list[str] | None = None
     split = first_split(line)
-    at, first, num_loose, listed, ratio = 0, 0, 0, ("", 0), ""
+    at, first, num_loose, listed = 0, 0, 0, ("", 0)
     before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
     is_bar = _BAR.search(line) is not None
     bar_at = line.find("%|") if is_bar else -1
     is_after_unread = False
     if piped := _PIPED.match(line):
-        counters = [Counter("epoch", EPOCH, Slot("", *piped.span(1))), Counter("step", 1, Slot("", *piped.span(2)))]
+        counters = [Slot("epoch", *piped.span(1), rank=EPOCH), Slot("step", *piped.span(2), rank=1)]
         at = first = piped.end()
     for i, (start, end, is_number) in enumerate(parts):
         if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
@@ -140,12 +118,10 @@ def read_line(line: str) -> Reading | None:
         if before is not None and is_whole and gap.strip() in _OF:
             name, counted, is_explicit = before
             before = None
-            if rank_of(name) is None and name and is_explicit:
-                ratio = name
-            elif counters and counters[-1].value == counted:
-                counters[-1] = Counter(counters[-1].name, counters[-1].rank, counted, slot)
-            else:
-                counters.append(Counter("", UNNAMED, counted, slot))
+            if counters and counters[-1].start == counted.start:
+                counters[-1] = replace(counters[-1], total=slot)
+            elif rank_of(name) is not None or not name or not is_explicit:
+                counters.append(replace(counted, rank=UNNAMED, total=slot))
             continue
         before = None
         opened = _OPEN.search(gap)
@@ -166,13 +142,10 @@ def read_line(line: str) -> Reading | None:
         context += others
         name = " ".join(words)
         if gap.rstrip().endswith("(") and not is_explicit and values and not _WRAPPER.search(gap):
-            if ratio and follows.startswith("%"):
-                values.append(Slot(ratio, start, end, split))
-            elif split in ("eval", "test") and all(c.rank == UNNAMED for c in counters) and follows[:1] == ")":
+            if split in ("eval", "test") and all(c.rank == UNNAMED for c in counters) and follows[:1] == ")":
                 values[-1] = Slot(values[-1].name, start, end, split)  # of a loop, the mean is the result
-            ratio = ""
             continue  # the mean in Loss 0.5 (0.4)
-        if line.startswith("%|", end) or (_RATE.match(line, end) and not is_explicit):
+        if line.startswith("%|", end):
             continue
         is_cell = gap.startswith(" | ") and follows[:2] in (" |", "")
         ranked = rank_of(name)
@@ -186,11 +159,11 @@ def read_line(line: str) -> Reading | None:
             if any(counter.rank == ranked == EPOCH for counter in counters):  # (best: 0.5 at epoch 3)
                 del values[-1:]
                 continue
-            counters.append(Counter(words[-1].lower().partition("(")[0] if words else "", ranked, slot))
+            counters.append(replace(slot, name=words[-1].lower().partition("(")[0] if words else "", rank=ranked))
             before = (name, slot, is_explicit)
         elif is_of_split and is_whole:
             split = split_of(words[-1:], split)
-            counters.append(Counter("epoch", EPOCH, slot))
+            counters.append(replace(slot, name="epoch", rank=EPOCH))
         elif is_whole and re.match(r"\s?/\s?\d| (?:out )?of \d", line[end:]):
             before = (name, slot, is_explicit)
             split = split_of(words, split)
@@ -198,13 +171,15 @@ def read_line(line: str) -> Reading | None:
                 before = ("", slot, False)
             context += words
         elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
-            counters.append(Counter("", LEADING, slot))
+            counters.append(replace(slot, rank=LEADING))
         elif (
             (start > bar_at or not is_whole)
             and not (is_after_unread and re.match(r" [^\W\d]", gap))
             and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
         ):
             values.append(Slot(_with(name, values, context), start, end, split))
+            if split_of(words, split) not in (split, "train"):
+                split = ""  # val acc 0.7 loss 0.5
             listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
             context.append("")
         else:
@@ -233,10 +208,10 @@ def read_line(line: str) -> Reading | None:
     if line.startswith("* ") and split is None:
         split = "eval"
     if _SAMPLES.search(line):
-        counters = [Counter("samples", c.rank, c.value, c.total) if c.rank == UNNAMED else c for c in counters]
+        counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
     kinds = "".join(sorted({counter.name[:2] for counter in counters}))
     return Reading(
-        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split, is_bar, rank=rank
+        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split or None, is_bar, rank=rank
     )
 
 
@@ -256,16 +231,14 @@ def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
     spans = pattern.spans(line)
     if spans is None:
         return None
-    values, counters = [], []
-    for name, (start, end) in spans.items():
-        slot = Slot(name, start, end)
-        rank = COUNTERS.get(name.lower())
-        if rank is not None:
-            counters.append(Counter(name.lower(), rank, slot))
-        elif not name.lower().startswith(("total_", "time")) or "/" in name:
-            values.append(slot)
     totals = {name[6:].rstrip("s"): Slot(name, *span) for name, span in spans.items() if name.startswith("total_")}
-    counters = [Counter(c.name, c.rank, c.value, totals.get(c.name.rstrip("s"))) for c in counters]
+    values, counters = [], []
+    for name, span in spans.items():
+        word = name.lower()
+        if word in COUNTERS:
+            counters.append(Slot(word, *span, rank=COUNTERS[word], total=totals.get(word.rstrip("s"))))
+        elif not word.startswith(("total_", "time")) or "/" in name:
+            values.append(Slot(name, *span))
     return Reading(tuple(values), tuple(counters), source, pattern.text)
 
 
@@ -311,12 +284,12 @@ def _with(name: str, values: list[Slot], context: list[str]) -> str:
     return full if full not in taken else next(n for i in range(1, 99) if (n := f"{full}_{i}") not in taken)
 
 
-def _meaning(counters: list[Counter], *, is_bar: bool) -> list[Counter]:
+def _meaning(counters: list[Slot], *, is_bar: bool) -> list[Slot]:
     """Give counters without a name their meaning: of two, the first counts the epochs around the second."""
     unnamed = [counter for counter in counters if counter.rank == UNNAMED]
     if len(unnamed) == 2 and not is_bar and all(counter.rank != EPOCH for counter in counters):
         first = unnamed[0]
-        counters = [Counter("epoch", EPOCH, c.value, c.total) if c is first else c for c in counters]
+        counters = [replace(each, name="epoch", rank=EPOCH) if each is first else each for each in counters]
     if any(counter.rank < LEADING for counter in counters):
         counters = [counter for counter in counters if counter.rank != LEADING]
     return counters

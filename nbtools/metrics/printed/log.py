@@ -27,8 +27,6 @@ _FIRST_LOOK_S: Final = 10.0
 _LOOK_S: Final = 0.05
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
-_AFTER_BAR: Final = re.compile(rb"((?:it/s|s/it)[^\]\n]{0,200}\])(?=[^\s,:\]]|[ ]+\d{2,4}[-/]\d\d)")
-"""A bar behind which a line was printed: `[00:43<02:11, 5.27it/s]epoch 0: loss 0.5`."""
 _BREAK: Final = re.compile(rb"[\r\x08]")
 
 
@@ -138,8 +136,6 @@ class LogMetrics:
     def _read(self, block: bytes, offset: int) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
         raw = _BREAK.sub(b"\n", block)
-        if b"it/s" in raw or b"s/it" in raw:
-            raw = _AFTER_BAR.sub(rb"\1\n", raw)
         sizes = np.fromiter(map(len, raw.split(b"\n")), np.int64)
         text = raw.decode(errors="replace").replace("\0", " ")
         if "\x1b" in text:
@@ -194,10 +190,9 @@ class LogMetrics:
         statement = plan.statement
         if statement is None:
             return
-        groups = plan.groups
-        if "rank" in groups and self._is_of_another_rank(numbers[groups["rank"]], has_values=bool(plan.curves)):
+        if plan.rank is not None and self._is_of_another_rank(numbers[plan.rank], has_values=bool(plan.curves)):
             return
-        has_step = "counter" in groups or ("epoch" in groups and not statement.has_fractions)
+        has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):
             self._waiting.append((plan, numbers, end))
             return
@@ -208,7 +203,7 @@ class LogMetrics:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places})
+        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
             unit, step = place
             for group, curve in plan.curves:
@@ -224,7 +219,7 @@ class LogMetrics:
         counted = [each for each in counted if each[0].counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
-            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places})
+            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places.items()})
         for plan, numbers, end in box:
             if plan.curves:
                 self._place(plan, numbers, end)

@@ -6,20 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import parts_of, split_of
+from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import (
-    EPOCH,
-    KNOWN_LINES,
-    LEADING,
-    Counter,
-    Reading,
-    Slot,
-    first_split,
-    of_pattern,
-    read_known,
-    read_line,
-)
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_known, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
@@ -61,10 +50,10 @@ class LinePlan:
     statement: Statement | None = None
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
-    groups: dict[str, int] = field(default_factory=dict)
-    """The groups of the `counter`, what it is `of`, the `epoch`, the number of epochs and the `rank`."""
-    places: tuple[tuple[str, int], ...] = ()
-    """The groups that give the step."""
+    places: dict[str, int] = field(default_factory=dict)
+    """The groups that give the step: of the `counter`, what it is `of`, the `epoch`, and the number of epochs."""
+    rank: int | None = None
+    """The group of the rank that has printed the line."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -196,7 +185,7 @@ class LinePlans:
         roles: list[tuple[str, Slot]] = []
         for role, each in (("counter", counter), ("epoch", epoch)):
             if each is not None:
-                roles.append((role, each.value))
+                roles.append((role, each))
                 if each.total is not None:
                     roles.append(("of" if role == "counter" else "num_epochs", each.total))
         roles += [("", slot) for slot in reading.values] + ([("rank", reading.rank)] if reading.rank else [])
@@ -216,21 +205,24 @@ class LinePlans:
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end
+            if role == "rank":
+                plan.rank = group
+            elif role:
+                plan.places[role] = group
             if role:
-                plan.groups[role] = group
                 continue
-            split = slot.split or reading.split or (None if reading.counters else self.split)
+            heading = None if reading.counters else self.split
+            split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
             is_given = reading.source == "pattern"
             if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":
                 continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
-            curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
+            curve.has_fraction |= not text[slot.start : slot.end].isdecimal() or curve.name.endswith("_per_s")
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
-        plan.places = tuple((role, group) for role, group in plan.groups.items() if role != "rank")
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
         if not plan.reads(line):  # control characters, which fold otherwise
             return LinePlan(kind)
@@ -240,14 +232,14 @@ class LinePlans:
         kind.counter = statement.counter or ""
         return plan
 
-    def _statement(self, reading: Reading, counter: Counter | None, epoch: Counter | None, text: str) -> Statement:
+    def _statement(self, reading: Reading, counter: Slot | None, epoch: Slot | None, text: str) -> Statement:
         chosen = counter or epoch
         first = reading.values[0].name if reading.values else ""
         key = f"{reading.head}|{chosen.name if chosen else ''}|{reading.split}|{first}"
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
-        if is_epoch and epoch is not None and "." in text[epoch.value.start : epoch.value.end - 1]:
+        if is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1]:
             self._fractional.add(reading.head)  # of other lines of the statement, 1.0 may be printed as 1
         unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from nbtools.metrics.curve_names import split_of
-from nbtools.metrics.printed.grammars import Counter, Reading, Slot, rank_of
+from nbtools.metrics.printed.grammars import Reading, Slot, rank_of
 from nbtools.metrics.printed.shapes import NUMBER
 
 _EDGES: Final = re.compile(r"[|│┃║]")
@@ -44,7 +44,7 @@ def header_of(line: str, raw: str) -> Header | None:
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
     is_labelled = is_wide and names[0].lower() in _LABELS
-    return tuple(names) if is_counted or is_labelled or _EDGES.search(line) else None
+    return tuple(names) if is_counted or is_labelled else None
 
 
 def row_of(line: str, header: Header) -> Reading | None:
@@ -62,17 +62,17 @@ def row_of(line: str, header: Header) -> Reading | None:
     if len(found) != len(header) or any(value is None for value in found[1:]) or (found[0] is None) != bool(label):
         return None
     values: list[Slot] = []
-    counters: list[Counter] = []
+    counters: list[Slot] = []
     for name, cell, value in zip(header, cells, found, strict=True):
         if value is None or value.re is _CLOCK:
             continue
-        slot = Slot(f"{label}_{name}".strip("_"), cell.start(), cell.start() + len(value[1]), "eval" if label else None)
-        rank = rank_of(name)
+        start, rank = cell.start(), rank_of(name)
+        end = start + len(value[1])
         if rank is not None and not label:
-            total = Slot("", cell.start() + value.start(2), cell.start() + value.end(2)) if value[2] else None
-            counters.append(Counter(name.lower().strip("#"), rank, slot, total))
+            total = Slot("", start + value.start(2), start + value.end(2)) if value[2] else None
+            counters.append(Slot(name.lower().strip("#"), start, end, rank=rank, total=total))
         elif cell[0][-1:] not in "GMKTs":
-            values.append(slot)
+            values.append(Slot(f"{label}_{name}".strip("_"), start, end, "eval" if label else None))
     return Reading(tuple(values), tuple(counters), "grammar", f"row {label}", is_bar=is_bar)
 
 
@@ -82,6 +82,7 @@ def box_line_of(line: str) -> Reading | None:
     if found is None:
         return None
     rank = rank_of(found[1])
+    if rank is not None:
+        return Reading((), (Slot(found[1].lower(), *found.span(2), rank=rank),), "grammar", "box", is_cell=True)
     slot = Slot(found[1], *found.span(2), split_of(found[1].split("/")[:1], None))
-    counters = (Counter(found[1].lower(), rank, slot),) if rank is not None else ()
-    return Reading(() if counters else (slot,), counters, "grammar", "box", is_cell=True)
+    return Reading((slot,), (), "grammar", "box", is_cell=True)

@@ -110,20 +110,17 @@ class StepCounters:
             return self._at_epoch(line, n)
         name = line.counter or ""
         loop, main = self.loops.get(name), self.main
-        is_rival = main is not None and main.has_rows and loop is not main and not line.is_plain
-        if main is not None and is_rival and not (line.is_evaluation or line.is_given) and total is None:
+        is_other = loop is not main and not (line.is_plain or line.is_evaluation or line.is_given) and total is None
+        if is_other and main is not None and main.has_rows and main.interval:
             other, own = main.base + main.last, (loop.base if loop else 0) + n
-            is_elsewhere = own < other or own > other + max(main.interval, loop.interval if loop else 0)
-            if main.interval and is_elsewhere:
+            if own < other or own > other + max(main.interval, loop.interval if loop else 0):
                 line.is_unsure = True  # it counts something else, and both would share an axis
                 return None
-            if own < other:
-                self.main = None  # what has counted a single row, as a setting
         if loop is None:
             loop = self.loops[name] = Loop()
-        is_other = bool(self.main and total and self.main.total and total != self.main.total) and not line.is_whole_run
-        is_inner = line.is_evaluation or (is_other and loop is self.main)
-        if self.main is not None and not line.is_whole_run and is_inner:
+        is_other = bool(main and total and main.total and total != main.total)
+        is_inner = line.is_evaluation or (is_other and loop is main)
+        if main is not None and not line.is_whole_run and is_inner:
             if total is not None and n < total - 1:
                 return None
             return self.position if epoch is None else self._at_epoch(line, int(epoch))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.curve_names import SPLITS, parts_of
-from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.curve_names import COUNTERS, SPLITS, parts_of
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 
@@ -27,6 +26,8 @@ _WRAPPERS: Final = frozenset(
 )
 _FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
 """Words in the name of a function, and the split of what it prints."""
+_CHANGE: Final = re.compile(r"improved|decreased|increased", re.IGNORECASE)
+"""Words of texts that have an old value and a new one: `validation loss decreased (inf --> 0.71)`."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
 Part = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
@@ -102,11 +103,10 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
         formatted = ast.Tuple(others, ast.Load())
         return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
-    sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
     parts: list[Part] = []
-    for i, argument in enumerate(call.args):
-        parts += ([str(sep)] if i else []) + _parts(argument, function)
-    return parts
+    for argument in call.args:
+        parts += [*_parts(argument, function), " "]
+    return parts[:-1]
 
 
 def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
@@ -186,7 +186,7 @@ def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
 def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
     """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
     literal = "".join(part for part in line if isinstance(part, str))
-    if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120:
+    if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120 or _CHANGE.search(literal):
         return
     for is_strict in (False, True):
         text, names, before = "", set[str](), ""

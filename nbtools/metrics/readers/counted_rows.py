@@ -3,24 +3,15 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import metric_of, parts_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, curve_of, parts_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 
-COUNTERS: Final[Mapping[str, Unit]] = {
-    **dict.fromkeys(("global_step", "step", "current_steps", "train_step", "iteration", "iter", "timesteps"), "step"),
-    **dict.fromkeys(("time/total_timesteps", "env_steps", "batch", "episode", "round"), "step"),
-    **dict.fromkeys(("consumed_samples", "num_samples"), "sample"),
-    "epoch": "epoch",
-}
-"""Names of columns that count rows, the best first; also as the last part of a path: `train/global_step`."""
-_RANKS: Final = {name: rank for rank, name in enumerate(COUNTERS)}
-_BY_ORDER, _UNCOUNTED = len(_RANKS), len(_RANKS) + 1
-_UNITS: Final[Sequence[Unit]] = [*COUNTERS.values(), "row"]
+_BY_ORDER, _UNCOUNTED = EPOCH + 1, EPOCH + 2
 _TOTALS: Final = ("total_steps", "max_steps")
 _NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs", "percentage"})
 _TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
@@ -36,8 +27,8 @@ class TableColumns(NamedTuple):
 
     counters: tuple[tuple[int, str], ...]
     """Rank and name, the best first."""
-    curves: tuple[tuple[str, str], ...]
-    """Name and curve of all others, but for times and totals."""
+    values: tuple[str, ...]
+    """All others, but for times and totals."""
     times: tuple[str, ...]
     totals: tuple[str, ...]
     is_measured: bool
@@ -47,13 +38,13 @@ class TableColumns(NamedTuple):
 def table_columns(names: tuple[str, ...]) -> TableColumns:
     """Return what columns of these names are."""
     plain = {name: name.lower().strip().replace(" ", "_").removeprefix("_") for name in names}
-    ranks = ((_RANKS.get(words, _RANKS.get(words.rpartition("/")[2])), name) for name, words in plain.items())
-    counters = sorted((rank, name) for rank, name in ranks if rank is not None)
+    ranks = ((COUNTERS.get(words.rpartition("/")[2]), name) for name, words in plain.items())
+    counters = sorted(((rank, name) for rank, name in ranks if rank is not None), key=lambda counter: counter[0])
     times = tuple(name for name in _TIMES if name in names)
     left_out = {*times, *(name for _, name in counters)} | {name for name in names if plain[name] in _NO_CURVES}
-    curves = tuple((name, metric_of(name, None)) for name in names if name not in left_out and len(name) <= 200)
-    is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name, _ in curves)
-    return TableColumns(tuple(counters), curves, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
+    values = tuple(name for name in names if name not in left_out and len(name) <= 200)
+    is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name in values)
+    return TableColumns(tuple(counters), values, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
 
 
 class CountedRows:
@@ -74,6 +65,7 @@ class CountedRows:
         self.counters: dict[str, bool] = {}
         """Column -> whether it may count: it has whole numbers."""
         self._rank, self._excluded = _UNCOUNTED, set[str]()
+        self._names = dict[str, str]()
         self.rewind()
 
     def rewind(self) -> None:
@@ -95,19 +87,22 @@ class CountedRows:
         numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
         if len(self.counters) <= _MOST_COLUMNS:
             self.counters |= {name: self.counters.get(name, True) and _is_count(numbers.get(name)) for name in row}
-        values = {curve: numbers[name] for name, curve in columns.curves if name in numbers and name != self.chosen}
+        named = (name for name in columns.values if name in numbers and name != self.chosen)
+        values = {curve_of(name, self._names): numbers[name] for name in named}
         rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
         if not values or self._rank == rank == _UNCOUNTED:
             return False
         if rank < self._rank:
             self.begins_again, self._rank = self.has_counter, rank
-            self.counter, self.unit = counter, _UNITS[rank]
+            units: dict[int, Unit] = {EPOCH: "epoch", _BY_ORDER: "row"}
+            self.counter = counter
+            self.unit = "sample" if counter.endswith("samples") else units.get(rank, "step")
         if rank == self._rank:
             last = columns.counters[-1][1] if columns.counters else ""
             outer = numbers.get(last, -1.0) if last != counter else -1.0
             count = int(numbers[counter]) if counter else self._step + 1
             step = self._place(counter, count, int(outer) if 0 <= outer <= MAX_STEP else self._outer, values.keys())
-        elif rank == _RANKS["epoch"]:
+        elif rank == EPOCH:
             step = self._epochs.get(int(numbers[counter]), (0, max(self._step, 0)))[1]
         else:
             return False
@@ -123,7 +118,7 @@ class CountedRows:
         """Return rank and name of a row's best counter."""
         if self.chosen:
             may_count = _is_count(numbers.get(self.chosen))
-            return (_RANKS.get(self.chosen.lower(), 0) if may_count else _UNCOUNTED), self.chosen
+            return (COUNTERS.get(self.chosen.lower(), 0) if may_count else _UNCOUNTED), self.chosen
         for rank, name in columns.counters if self.chosen is None else ():
             if name not in self._excluded and _is_count(numbers.get(name)):
                 return rank, name

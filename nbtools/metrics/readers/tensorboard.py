@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from nbtools.metrics.curve_names import metric_of, split_of
+from nbtools.metrics.curve_names import curve_of, split_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.metrics.readers.protobuf import fields
 from nbtools.metrics.readers.reader import RecordReader
@@ -31,7 +31,7 @@ class EventFile(RecordReader):
         """Store the path; `folder` is its folder within the log directory, which may name a split (`validation`)."""
         super().__init__(path)
         self._split = split_of(folder.replace("_", "/").split("/"), None)
-        self._names: dict[bytes, str] = {}
+        self._names: dict[str, str] = {}
 
     def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
         """Read records from `_offset` on."""
@@ -87,9 +87,8 @@ class EventFile(RecordReader):
             elif number == 8:
                 scalar = _scalar(data, int(value), stop)
         if scalar is not None:
-            if (name := self._names.get(tag)) is None:
-                name = self._names[tag] = metric_of(tag.decode(errors="replace")[:200], self._split)
-            add_point(points, name, step, scalar, when)
+            name = tag.decode(errors="replace")[:200]
+            add_point(points, curve_of(name, self._names, self._split), step, scalar, when)
 
 
 def _scalar(data: bytes, at: int, end: int) -> float | None:

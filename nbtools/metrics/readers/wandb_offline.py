@@ -9,9 +9,10 @@ import contextlib
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-from nbtools.metrics.curve_names import metric_of
+from nbtools.metrics.curve_names import curve_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.metrics.readers.protobuf import fields
 from nbtools.metrics.readers.reader import RecordReader
@@ -29,6 +30,10 @@ class WandbFile(RecordReader):
     _started: bytearray | None = None
     """The parts of a record that does not end in its block."""
 
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self._names: dict[str, str] = {}
+
     def read_records(self, descriptor: int, points: Points, deadline: float) -> None:
         """Read records from `_offset` on."""
         if not self._offset:
@@ -41,7 +46,7 @@ class WandbFile(RecordReader):
         for record in self._records(descriptor, deadline):
             with contextlib.suppress(IndexError, ValueError, struct.error):
                 for _, history in (field for field in _parts(record) if field[0] == 2):
-                    _add_row([[*_parts(item)] for number, item in _parts(history) if number == 1], points)
+                    _add_row([[*_parts(item)] for number, item in _parts(history) if number == 1], points, self._names)
 
     def _records(self, descriptor: int, deadline: float) -> Iterator[bytes]:
         while True:
@@ -72,7 +77,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, data[int(value) : stop]
 
 
-def _add_row(items: list[list[tuple[int, bytes]]], points: Points) -> None:
+def _add_row(items: list[list[tuple[int, bytes]]], points: Points, names: dict[str, str]) -> None:
     keys = (b"/".join(part for number, part in item if number in (1, 2)).decode(errors="replace") for item in items)
     row = dict(zip(keys, (dict(item).get(16, b"") for item in items), strict=True))
     step, time = _number(row.pop("_step", b"")), _number(row.pop("_timestamp", b""))
@@ -80,7 +85,8 @@ def _add_row(items: list[list[tuple[int, bytes]]], points: Points) -> None:
         return
     for key, text in row.items():
         if key[:1] != "_" and len(key) <= 200 and (value := _number(text)) is not None:
-            add_point(points, metric_of(key, None), int(step), value, float("nan") if time is None else time)
+            when = float("nan") if time is None else time
+            add_point(points, curve_of(key, names), int(step), value, when)
 
 
 def _number(text: bytes) -> float | None:

@@ -8,8 +8,8 @@ import ipywidgets as widgets
 import numpy as np
 
 from nbtools.errors import ConfigError, literal
+from nbtools.metrics.curve_names import COUNTERS
 from nbtools.metrics.printed.choice import Found, counters_in, find, metric_at, names_in
-from nbtools.metrics.printed.grammars import COUNTERS
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of

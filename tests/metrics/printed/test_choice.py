@@ -19,7 +19,7 @@ def test_a_number_that_rises_from_line_to_line_is_proposed_as_the_step() -> None
     ("line", "index", "name"),
     [
         ("it 5 | loss 2.31", 1, "train/loss"),
-        ("5 7 0.25", 2, "train/value"),
+        ("5 7 0.25", 2, "value"),
         ("validation after 5: val_acc 0.25", 1, "eval/accuracy"),
     ],
 )

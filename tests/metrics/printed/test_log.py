@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
             "[INFO] Epoch#0. cost: 1.5 s. train_loss: 5.30. val_loss: 5.2\n"
             "[INFO] Epoch#1. cost: 2.5 s. train_loss: 5.20. val_loss: 5.1\n",
             {
-                "train/cost": ("epoch", [0, 1], [1.5, 2.5]),
+                "cost": ("epoch", [0, 1], [1.5, 2.5]),
                 "train/loss": ("epoch", [0, 1], [5.3, 5.2]),
                 "eval/loss": ("epoch", [0, 1], [5.2, 5.1]),
             },
@@ -71,6 +71,18 @@ def log(tmp_path: Path) -> Path:
             "| time/ | |\n| total_timesteps | 64 |\n| train/ | |\n| loss | 1.5 |\n-------\n"
             "| time/ | |\n| total_timesteps | 128 |\n| train/ | |\n| loss | 1.25 |\n-------\n",
             {"train/loss": ("step", [64, 128], [1.5, 1.25])},
+        ),
+        (
+            "step 1 loss 1.5 acc 0.1\npsnr: 31.2 best 31.2\nTest: bpb 1.5 loss 2.5\n"
+            "step 2 loss 1.2 acc 0.2\npsnr: 31.4 best 31.4\nTest: bpb 1.4 loss 2.4\n"
+            "step 3 loss 1.1 acc 0.3\npsnr: 31.5 best 31.5\nTest: bpb 1.3 loss 2.3\n",
+            {
+                "train/loss": ("step", [1, 2, 3], [1.5, 1.2, 1.1]),
+                "accuracy": ("step", [1, 2, 3], [0.1, 0.2, 0.3]),
+                "psnr": ("step", [1, 2, 3], [31.2, 31.4, 31.5]),
+                "test/bpb": ("step", [1, 2, 3], [1.5, 1.4, 1.3]),
+                "test/loss": ("step", [1, 2, 3], [2.5, 2.4, 2.3]),
+            },
         ),
         (
             "[rank0]: step 1 loss 2.5\n[rank1]: step 1 loss 9.5\n[rank1]: step 2 loss 8.5\n[rank0]: step 2 loss 1.5\n",
@@ -106,6 +118,8 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
         (lambda n: f"Class {n % 3}: IoU 0.{n}1\nClass {n % 3 + 1}: IoU 0.{n}2\n", "several rows of one step"),
         (lambda n: f"EarlyStopping counter: {n} out of 10\n", "an early stop counts to its patience"),
         (lambda n: f"lr: 0.{n}1 -> 0.{n}2\n", "the old value and the new one"),
+        (lambda n: f"validation loss decreased (inf --> 0.{9 - n}1)\n", "the best one and the new one"),
+        (lambda n: f"| AP |\n|----|\n| 3{n}.1 |\nsegm:\n| AP |\n|----|\n| 2{n}.1 |\n", "two tables of one step"),
         (lambda n: f"Best acc: 0.{min(n, 3)}1 at epoch {min(n, 3)}\n", "the epoch of another line"),
         (lambda n: f"val_threshold: 0.5, tokens: {n * 1024}\n", "a setting, and a number that follows the count"),
         (lambda n: f"elapsed: {n * 12.5:.1f}\n", "a share of the steps"),
@@ -182,7 +196,7 @@ def test_template_reads_what_no_grammar_reads(log: Path) -> None:
     text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
     assert curves_of(log, text) == {}
     assert curves_of(log, text, templates=["at {step} we saw {nll} nats"]) == {
-        "train/nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])
+        "nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])
     }
 
 

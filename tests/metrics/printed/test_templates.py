@@ -31,6 +31,7 @@ def templates(folder: Path, source: str) -> list[str]:
         ('text = "acc: %.3f" % acc\nprint(text)', ["acc: {acc}"]),
         ('def evaluate():\n    print(f"mean score {s:.2f}")', ["mean score {eval/mean_score}"]),
         ('for k, v in d.items():\n    print(f"{k}: {v:.4f}")', []),
+        ('print(f"validation loss decreased ({best:.2f} --> {loss:.2f})")', []),
         ('print(x)\nprint(f"{x:.2f}")\nprint("done")', []),
     ],
 )

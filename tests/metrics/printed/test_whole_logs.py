@@ -5,25 +5,25 @@ series is found by its values, since the reader is free in the names. Of a point
 which a reasonable person would accept it; without any, only the order counts.
 """
 
+import functools
 import json
 import math
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.printed.grammars import COUNTERS
+from nbtools.metrics.curve_names import COUNTERS
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
 
 LOGS: Final = {path.stem: path for path in sorted((Path(__file__).parent / "logs").glob("*.json"))}
 Point = tuple[list[float], Any]
-Found = list[tuple[float, float]]
 
 KNOWN: Final = """
 axolotl_lora hf_run_glue hf_trainer hf_trainer_2 hf_trainer_ddp hf_trainer_lora whisper_seq2seq_trainer
@@ -57,7 +57,6 @@ UNREAD: Final[dict[str, str]] = {
     "nemo2_pretrain": "validation losses of a bar are drawn again at later steps",
     "sb3_ppo_2": "a value that is 0 throughout is no curve",
     "sb3_ppo_2b": "the two rows of its evaluation's tables are not read",
-    "torchtune_lora_stdout": "lines behind a bar and on their own are two statements",
     "ultralytics_yolo": "values that are 0 throughout are no curves",
     "verl_grpo": "its first evaluation, before the training, is another statement",
     "verl_grpo_2": "the same",
@@ -67,14 +66,19 @@ UNREAD: Final[dict[str, str]] = {
 """Known trainers of which something is read otherwise, and why; each has to fail, so that the list stays true."""
 
 
-class Values:
-    """Numbers, of which those are found that are an expected one, or a percentage of it, or one in thousands."""
+_NAN: Final = 1e300
+"""Stands for NaN, which has no order."""
 
-    def __init__(self, values: Iterable[float]) -> None:
+
+class Points:
+    """The points of a curve, of which those are found that are an expected one, also in percent or in thousands."""
+
+    def __init__(self, steps: Sequence[float], values: Sequence[float]) -> None:
+        self.steps, self.values = steps, values
         self._ranked = sorted((_NAN if math.isnan(value) else value, i) for i, value in enumerate(values))
 
     def places(self, expected: Any) -> list[int]:
-        """Return the places of those that fit, in their order."""
+        """Return the places of those that have an expected value, in their order."""
         found: set[int] = set()
         for want in map(float, expected["any"] if isinstance(expected, dict) else [expected]):
             want = _NAN if math.isnan(want) else want
@@ -84,9 +88,16 @@ class Values:
                 found.update(i for _, i in self._ranked[first : bisect_right(self._ranked, (high, math.inf))])
         return sorted(found)
 
-
-_NAN: Final = 1e300
-"""Stands for NaN, which has no order."""
+    def lacking(self, expected: Sequence[Point], *, is_placed: bool, has_bars: bool) -> tuple[int, set[int]]:
+        """Return the number of expected points that lack, at a right step if they are `is_placed`, and those beside."""
+        rest, num_missing = {*range(len(self.steps))}, 0
+        for steps, value in expected:
+            places = (i for i in self.places(value) if i in rest)
+            fits = (i for i in places if not is_placed or is_step(steps, self.steps[i], has_bars=has_bars))
+            place = next(fits, None)
+            num_missing += place is None
+            rest -= {place}  # type: ignore[arg-type]
+        return num_missing, rest
 
 
 def is_step(expected: list[float], step: float, *, has_bars: bool) -> bool:
@@ -95,108 +106,106 @@ def is_step(expected: list[float], step: float, *, has_bars: bool) -> bool:
     return not expected or any(abs(step - each) <= slack for each in expected)
 
 
-def left_over(expected: Sequence[Point], found: Found, *, has_bars: bool) -> tuple[int, Found]:
-    """Return the number of expected points without one at a right step, and the points that are not expected."""
-    values, rest, num_missing = Values(value for _, value in found), dict(enumerate(found)), 0
-    for steps, value in expected:
-        places = (i for i in values.places(value) if i in rest and is_step(steps, found[i][0], has_bars=has_bars))
-        num_missing += rest.pop(next(places, -1), None) is None
-    return num_missing, [*rest.values()]
+class WholeLog:
+    """A log, the points that are expected, and the curves that are read at first sight, once for all tests."""
 
+    def __init__(self, name: str) -> None:
+        expected = json.loads(LOGS[name].read_text())
+        self.path = LOGS[name].with_suffix(".log")
+        self.series: list[dict[str, Any]] = expected["series"]
+        self.results: list[Point] = expected["results"]
+        self.has_bars = any(one["bar"] for one in self.series)
+        self.found = self.curves()
 
-def points_of(log: Path, patterns: Sequence[str] = ()) -> dict[str, Found]:
-    history = LogMetrics(log, patterns=patterns).history
-    return {n: [*zip(history[n].steps.tolist(), history[n].values.tolist(), strict=True)] for n in history}
+    def curves(self, patterns: Sequence[str] = ()) -> dict[str, Points]:
+        history = LogMetrics(self.path, patterns=patterns).history
+        return {name: Points(one.steps.tolist(), one.values.tolist()) for name, one in history.items()}
 
+    def num_lacking(self, one: dict[str, Any], found: Points, *, is_placed: bool = True) -> int:
+        return found.lacking(one["points"], is_placed=is_placed, has_bars=self.has_bars)[0]
 
-def unread(log: Path, expected: dict[str, Any]) -> list[str]:
-    """Return the names of the expected series that are not read with every point at a right step."""
-    found, series = points_of(log), expected["series"]
-    is_redrawn, has_bars = b"\r" in log.read_bytes(), any(one["bar"] for one in series)
-    wrong = []
-    for one in series:
-        others = [*expected["results"], *(point for other in series if other is not one for point in other["points"])]
-        for points in found.values():
-            num_missing, rest = left_over(one["points"], points, has_bars=has_bars)
-            values = Values(value for _, value in rest)
-            known = {i for _, value in others for i in values.places(value)}
-            if not num_missing and (is_redrawn or len(known) == len(rest)):
-                break
-        else:
-            wrong.append(one["name"])
-    return wrong
-
-
-def num_read(expected: dict[str, Any], found: dict[str, Found]) -> tuple[int, int, int]:
-    """Return the number of expected points, of those with their values in one curve, and with their steps, too."""
-    total, values, placed = 0, 0, 0
-    has_bars = any(one["bar"] for one in expected["series"])
-    for one in expected["series"]:
-        points = one["points"]
-        total += len(points)
-        at_steps = [left_over(points, each, has_bars=has_bars)[0] for each in found.values()]
-        anywhere = [
-            left_over([([], value) for _, value in points], each, has_bars=has_bars)[0] for each in found.values()
+    def unread(self) -> list[str]:
+        """Return the names of the expected series that are not read with every point at a right step."""
+        is_redrawn = b"\r" in self.path.read_bytes()
+        return [
+            one["name"] for one in self.series if not any(self._is(one, p, is_redrawn) for p in self.found.values())
         ]
-        values += len(points) - min(anywhere, default=len(points))
-        placed += len(points) - min(at_steps, default=len(points))
-    return total, values, placed
+
+    def _is(self, one: dict[str, Any], found: Points, is_redrawn: bool) -> bool:
+        """Whether a curve is an expected series: a point beside it has to be one of another."""
+        num_missing, rest = found.lacking(one["points"], is_placed=True, has_bars=self.has_bars)
+        if num_missing or is_redrawn or not rest:
+            return not num_missing
+        others = [*self.results, *(point for other in self.series if other is not one for point in other["points"])]
+        return rest <= {i for _, value in others for i in found.places(value)}
+
+    def num_read(self, found: Mapping[str, Points]) -> tuple[int, int, int]:
+        """Return the number of expected points, of those with their values in one curve, and with their steps, too."""
+        num = [0, 0, 0]
+        for one in self.series:
+            total = len(one["points"])
+            for i, is_placed in enumerate((False, True), 1):
+                lacking = (self.num_lacking(one, each, is_placed=is_placed) for each in found.values())
+                num[i] += total - min(lacking, default=total)
+            num[0] += total
+        return num[0], num[1], num[2]
+
+    def clicked(self, most: int = 3) -> list[str]:
+        """Return the patterns of a user who names the unread values of up to three lines, and what counts in each."""
+        missing = [one for one in self.series if all(self.num_lacking(one, each) for each in self.found.values())]
+        shapes: dict[str, list[str]] = {}
+        for line in self.path.read_text(errors="replace").replace("\r", "\n").split("\n") if missing else ():
+            shapes.setdefault(shape_of(text := folded(line)), []).append(text)
+        kinds = [(lines[0], _slots(lines)) for lines in shapes.values()]
+        patterns: list[str] = []
+        while missing and len(patterns) < most:
+            choices = [choice for line, slots in kinds if (choice := _choice(line, slots, missing))]
+            if not choices:
+                break
+            named, pattern = max(choices, key=lambda choice: len(choice[0]))
+            patterns.append(pattern)
+            missing = [one for one in missing if one["name"] not in named]
+        return patterns
 
 
-def clicked(log: Path, expected: dict[str, Any], found: dict[str, Found], most: int = 3) -> list[str]:
-    """Return the patterns of a user who names the unread values of up to three lines, and what counts in each."""
-    has_bars = any(one["bar"] for one in expected["series"])
-    missing = [
-        one
-        for one in expected["series"]
-        if not any(not left_over(one["points"], each, has_bars=has_bars)[0] for each in found.values())
-    ]
-    shapes: dict[str, list[str]] = {}
-    for line in log.read_text(errors="replace").replace("\r", "\n").split("\n"):
-        shapes.setdefault(shape_of(text := folded(line)), []).append(text)
-    patterns: list[str] = []
-    while missing and len(patterns) < most:
-        choices = [choice for lines in shapes.values() if (choice := _choice(lines, missing))]
-        if not choices:
-            break
-        named, pattern = max(choices, key=lambda choice: len(choice[0]))
-        patterns.append(pattern)
-        missing = [one for one in missing if one["name"] not in named]
-    return patterns
+whole_log = functools.cache(WholeLog)
 
 
-def _choice(lines: list[str], missing: list[dict[str, Any]]) -> tuple[list[str], str] | None:
+def _slots(lines: list[str]) -> list[Points]:
+    """Return the numbers of the lines of a shape, a column for each; as its steps, the numbers themselves."""
+    columns = zip(*([value for _, _, value in numbers_in(line)] for line in lines), strict=False)
+    return [Points(column, column) for column in columns]
+
+
+def _choice(line: str, slots: list[Points], missing: list[dict[str, Any]]) -> tuple[list[str], str] | None:
     """Return the series that the numbers of a shape's lines are, and the pattern of its first line with them."""
-    rows = [[value for _, _, value in numbers_in(line)] for line in lines]
-    slots = [*zip(*rows, strict=False)]
     names: dict[int, str] = {}
     for one in missing:
         points = one["points"]
-        hits = [sum(bool(values.places(v)) for _, v in points) for values in map(Values, slots)]
+        hits = [sum(bool(slot.places(value)) for _, value in points) for slot in slots]
         best = max(range(len(slots)), key=lambda i: hits[i], default=0)
         if slots and hits[best] > len(points) / 2 and best not in names:
             names[best] = one["name"]
     if not names:
         return None
     wanted = next(one["points"] for one in missing if one["name"] in names.values())
-    named = Values(slots[next(iter(names))])
+    named = slots[next(iter(names))]
     for counter, slot in enumerate(slots):
-        pairs = [(steps, slot[i]) for steps, v in wanted for i in named.places(v)]
-        is_counter = counter not in names and pairs and len({*slot}) > 1
+        pairs = [(steps, slot.steps[i]) for steps, value in wanted for i in named.places(value)]
+        is_counter = counter not in names and pairs and len({*slot.steps}) > 1
         if is_counter and sum(any(step == each for each in steps) for steps, step in pairs) > len(pairs) / 2:
-            names[counter] = "step" if max(slot) > len(wanted) + 1 or "step" in lines[0].lower() else "epoch"
+            names[counter] = "step" if max(slot.steps) > len(wanted) + 1 or "step" in line.lower() else "epoch"
             break
     chosen = {i: name if name in COUNTERS else f"m{i}" for i, name in names.items()}
     try:
-        return [name for name in names.values() if name not in COUNTERS], Pattern.of(lines[0], chosen).text
+        return [name for name in names.values() if name not in COUNTERS], Pattern.of(line, chosen).text
     except ConfigError:
         return None
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_trainers_are_read_whole_at_first_sight(name: str) -> None:
-    expected = json.loads(LOGS[name].read_text())
-    wrong = unread(LOGS[name].with_suffix(".log"), expected)
+    wrong = whole_log(name).unread()
     if name in UNREAD:
         assert wrong, f"{name} is read now: take it off the list"
     else:
@@ -206,16 +215,15 @@ def test_known_trainers_are_read_whole_at_first_sight(name: str) -> None:
 def test_most_of_other_programs_is_read_by_grammars_and_nearly_all_after_three_clicks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first, after, total = [0, 0], [0, 0], 0
-    for name in OTHERS:
-        expected, log = json.loads(LOGS[name].read_text()), LOGS[name].with_suffix(".log")
-        found = points_of(log)
-        num, *shares = num_read(expected, found)
-        total += num
-        first = [a + b for a, b in zip(first, shares, strict=True)]
-        found |= {f"clicked {n}": p for n, p in points_of(log, clicked(log, expected, found)).items()}
-        after = [a + b for a, b in zip(after, num_read(expected, found)[1:], strict=True)]
-    shares = [round(100 * n / total, 1) for n in (*first, *after)]
+    total, first, first_placed, after, after_placed = 0, 0, 0, 0, 0
+    for log in map(whole_log, OTHERS):
+        num, values, placed = log.num_read(log.found)
+        total, first, first_placed = total + num, first + values, first_placed + placed
+        if patterns := log.clicked():
+            found = {f"clicked {name}": points for name, points in log.curves(patterns).items()}
+            _, values, placed = log.num_read(log.found | found)
+        after, after_placed = after + values, after_placed + placed
+    shares = [round(100 * each / total, 1) for each in (first, first_placed, after, after_placed)]
     with capsys.disabled():
         print(f"\nof {total:,} points: at first sight {shares[0]} % ({shares[1]} % at their steps), ", end="")
         print(f"after three clicks {shares[2]} % ({shares[3]} %)")
@@ -238,10 +246,7 @@ def test_looks_at_a_growing_log_change_nothing(name: str, tmp_path: Path) -> Non
 
 def test_hardly_any_setting_or_constant_becomes_a_curve() -> None:
     """A bar may have drawn other values before the last one of each step."""
-    constant = []
-    for name, path in LOGS.items():
-        for curve, points in points_of(path.with_suffix(".log")).items():
-            values = {value for _, value in points}
-            if len(values) == 1 and not curve.startswith(("eval/", "test/")) and not any(map(math.isnan, values)):
-                constant.append(f"{name}: {curve}")
+    found = {(name, curve): points.values for name in LOGS for curve, points in whole_log(name).found.items()}
+    is_result = ("eval/", "test/")
+    constant = [key for key, v in found.items() if len({*v}) == 1 and v[0] == v[0] and not key[1].startswith(is_result)]
     assert len(constant) <= 8, constant

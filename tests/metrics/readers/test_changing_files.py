@@ -34,8 +34,8 @@ CURVES = {
     "eval/loss": "work/metrics.csv",
     "train/loss": "work/log.txt",
     "train/grad_norm": "work/events.out.tfevents.1",
-    "train/reward": "work/wandb/run-1/run-1.wandb",
-    "train/accuracy": "work/checkpoint-4/trainer_state.json",
+    "reward": "work/wandb/run-1/run-1.wandb",
+    "accuracy": "work/checkpoint-4/trainer_state.json",
     "train/learning_rate": "runs/b/ranks/x/attempt_0/1/stdout.log",
 }
 CHECKPOINTS = {"work/checkpoint-4", "work/last.pt", "work/parallel/global_step4"}
@@ -98,7 +98,7 @@ class Calls:
         """Count a call, and act if it is the n-th."""
         if self.at < 0:
             return
-        place = str(Path(f"/proc/self/fd/{path}").readlink()) if isinstance(path, int) else os.fsdecode(path)
+        place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fsdecode(path)  # noqa: PTH115
         if place.startswith(self.tree):
             self.num, self.name = self.num + 1, name
             if self.num == self.at:

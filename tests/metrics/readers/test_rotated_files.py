@@ -1,11 +1,9 @@
 """Tables that are rotated or written again while they are read, and that two programs write at once."""
 
-import contextlib
+import csv
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,70 +13,27 @@ from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers import discovery
 from nbtools.metrics.readers.discovery import FoundMetrics
 
-WRITER = """
-import csv, os, sys
-path, fields = sys.argv[1], sys.argv[2].split(",")
-
-def opened(mode="a", header=True):
-    file = open(path, mode, newline="")
-    writer = csv.DictWriter(file, fields)
-    if header:
-        writer.writeheader()
-    file.flush()
-    return file, writer
-
-file, writer = opened()
-for line in sys.stdin:
-    word, *numbers = line.split()
-    if word == "rows":
-        for step in range(*map(int, numbers)):
-            writer.writerow({fields[0]: step, **dict.fromkeys(fields[1:], 1 / (step + 1))})
-    elif word == "rotate":
-        file.close()
-        for number in range(3, 0, -1):
-            if os.path.exists(f"{path}.{number}"):
-                os.rename(f"{path}.{number}", f"{path}.{number + 1}")
-        os.rename(path, f"{path}.1")
-        file, writer = opened(header=numbers != ["0"])
-    elif word == "again":
-        file.close()
-        file, writer = opened("w")
-    elif word == "cut":  # as copytruncate of logrotate does, behind the writer
-        file.flush()
-        os.truncate(path, 0)
-    file.flush()
-    print("done", flush=True)
-"""
-LOGGER = """
-import sys
-from lightning.pytorch.loggers import CSVLogger
-logger = CSVLogger(sys.argv[1], name="", version="")
-for line in sys.stdin:
-    word, *numbers = line.split()
-    for step in range(*map(int, numbers)):
-        logger.log_metrics({word: 1 / (step + 1)}, step)
-    logger.save()
-    print("done", flush=True)
-"""
-
 
 class Writer:
-    """A process that writes a table as it is told to, a command at a time."""
+    """A program that writes a table with Python's csv."""
 
-    def __init__(self, program: str, *args: object) -> None:
-        command = [sys.executable, "-c", program, *map(str, args)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, path: Path, fields: str = "step,loss") -> None:
+        self.path, self.fields = path, fields.split(",")
+        self.write("a", [self.fields])
 
-    def __call__(self, *commands: str) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        for command in commands:
-            print(command, file=self.process.stdin, flush=True)
-            assert self.process.stdout.readline() == "done\n"
+    def write(self, mode: str, rows: Iterable[Sequence[object]]) -> None:
+        with self.path.open(mode, newline="") as file:
+            csv.writer(file).writerows(rows)
 
-    def close(self) -> None:
-        with self.process:
-            self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
+    def rows(self, start: int, stop: int) -> None:
+        self.write("a", [[step] + [1 / (step + 1)] * (len(self.fields) - 1) for step in range(start, stop)])
+
+    def rotate(self, *, has_header: bool = True) -> None:
+        self.path.rename(f"{self.path}.{len(list(self.path.parent.iterdir()))}")
+        self.write("a", [self.fields] if has_header else [])
+
+    def again(self) -> None:
+        self.write("w", [self.fields])
 
 
 class Reader:
@@ -110,86 +65,37 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
-@contextlib.contextmanager
-def writers(num: int, path: Path, fields: str = "step,loss") -> Iterator[list[Writer]]:
-    """Start processes that write one file, one after another."""
-    found = []
-    for _ in range(num):
-        found.append(Writer(WRITER, path, fields))
-        found[-1]("rows 0 0")  # it has written its header
-    try:
-        yield found
-    finally:
-        for writer in found:
-            writer.close()
-
-
 def remarks(reader: Reader) -> list[str]:
     """Return what is said besides the names of the metrics."""
     return [note for note in reader.found.notes() if "train/" not in note]
 
 
-@pytest.mark.parametrize("has_header", [1, 0], ids=["header in each", "one header"])
+@pytest.mark.parametrize("has_header", [True, False], ids=["header in each", "one header"])
 @pytest.mark.parametrize("name", ["metrics.csv", "progress.txt"])
-def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, has_header: int, name: str) -> None:
-    reader, path = Reader(folder), folder / name
-    with writers(1, path) as (write,):
-        write("rows 0 10")
-        assert reader.steps() == [*range(10)]
-        write("rows 10 20", f"rotate {has_header}", "rows 20 30")
-        assert reader.steps() == [*range(30)]
-        write("rows 30 40", f"rotate {has_header}", "rows 40 50", f"rotate {has_header}", "rows 50 60")
-        reader.look()
-        assert reader.steps() == [*range(60)]  # two rotations between two looks
-        write("rows 60 70", f"rotate {has_header}")
-        assert reader.steps() == [*range(70)]
-        late = Reader(folder)
-        assert late.steps() == [*range(70)]
-        write("rows 70 71")
-        assert reader.steps(has_ended=True) == late.steps(has_ended=True) == [*range(71)]
-    assert remarks(reader) == remarks(late) == []
-
-
-def test_a_rotated_table_without_a_new_one_is_read(folder: Path) -> None:
-    path = folder / "metrics.csv"
-    with writers(1, path) as (write,):
-        write("rows 0 9")
-    path.rename(folder / "metrics.csv-20260131")
-    assert Reader(folder).steps() == [*range(9)]
-
-
-def test_what_an_earlier_run_left_rotated_is_not_read(folder: Path) -> None:
-    path = folder / "metrics.csv"
-    with writers(1, path) as (write,):
-        write("rows 0 9", "rotate", "rows 20 30")
-    os.utime(folder / "metrics.csv.1", (time.time() - 9000,) * 2)
-    assert Reader(folder).steps() == [*range(20, 30)]
-
-
-def test_counters_of_epochs_go_on_across_a_rotation(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
-    rows = [(epoch, batch) for epoch in range(6) for batch in range(10)]
-    for start in range(0, 60, 15):
-        if start:
-            path.rename(folder / f"metrics.csv.2026-01-31_{start}")
-        lines = [f"{epoch},{batch},{1 / (epoch * 10 + batch + 1)}\n" for epoch, batch in rows[start : start + 15]]
-        path.write_text("epoch,batch,loss\n" + "".join(lines))
-        reader.look()
-        assert reader.steps() == [*range(start + 15)]
-    assert Reader(folder).steps() == [*range(60)]
+def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, has_header: bool, name: str) -> None:
+    reader, writer = Reader(folder), Writer(folder / name)
+    writer.rows(0, 10)
+    assert reader.steps() == [*range(10)]
+    for start in (10, 30):
+        writer.rows(start, start + 10)
+        writer.rotate(has_header=has_header)
+        writer.rows(start + 10, start + 20)
+        assert reader.steps() == [*range(start + 20)]
+    assert reader.steps(has_ended=True) == [*range(50)]
+    assert remarks(reader) == []
 
 
 def test_a_table_that_is_cut_and_begun_again_keeps_the_rows_before(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
-    with writers(1, path) as (write,):
-        write("rows 0 40")
-        reader.look()
-        write("cut", "rows 40 50")  # no header: the writer does not know
-        assert reader.steps() == [*range(50)]
-        write("again", "rows 30 35")  # a restart from a checkpoint
-        assert reader.steps() == [*range(35)]
-        write("again", "rows 0 3")
-        assert reader.steps() == [0, 1, 2]
+    reader, writer = Reader(folder), Writer(folder / "metrics.csv")
+    writer.rows(0, 40)
+    reader.look()
+    os.truncate(writer.path, 0)  # as copytruncate of logrotate does, behind the writer
+    writer.rows(40, 50)  # no header: the writer does not know
+    assert reader.steps() == [*range(50)]
+    for start, stop in ((30, 35), (0, 3)):  # a restart from a checkpoint, and from the beginning
+        writer.again()
+        writer.rows(start, stop)
+        assert reader.steps() == [*range(stop)]
     assert remarks(reader) == []
 
 
@@ -199,41 +105,37 @@ def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(folder: Path) -> N
         file.write(b"step,loss\n" + b"".join(b"%d,%f\n" % (step, 1.0) for step in range(100)))
         file.flush()
         assert len(reader.look()["train/loss"]) == 100
-        (folder / "metrics.csv.1").write_bytes(path.read_bytes())
         os.truncate(path, 0)
         file.write(b"100,0.5\n101,0.5\n")
         file.flush()
-        reader.look()
         assert reader.look()["train/loss"].steps.tolist() == [*range(102)]
-        assert Reader(folder).look()["train/loss"].steps.tolist() == [*range(102)]
 
 
 def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(folder: Path) -> None:
     reader, path = Reader(folder), folder / "metrics.csv"
-    with writers(2, path) as (one, other):
-        for start in range(0, 50, 10):
-            one(f"rows {start} {start + 10}")
-            other(f"rows {start} {start + 10}")
-            assert len(reader.look()["train/loss"]) == 2 * start + 20
+    writers = Writer(path), Writer(path)
+    for start in range(0, 50, 10):
+        for writer in writers:
+            writer.rows(start, start + 10)
+        assert len(reader.look()["train/loss"]) == 2 * start + 20
     assert reader.look()["train/loss"].unit == "row"
     assert reader.found.notes() == [f"{path}: train/loss; counter: none, rows by order"]
 
 
 def test_restarts_that_append_are_usual(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
+    reader = Reader(folder)
     for start in (0, 5, 8):
-        with writers(1, path) as (write,):
-            write(f"rows {start} {start + 9}")
+        Writer(folder / "metrics.csv").rows(start, start + 9)
     assert reader.steps() == [*range(17)]
     assert remarks(reader) == []
 
 
 def test_tables_of_different_columns_in_one_file_are_told_apart_by_their_number(folder: Path) -> None:
     reader, path = Reader(folder), folder / "metrics.csv"
-    with writers(1, path) as (one,), writers(1, path, "step,val_loss,val_accuracy") as (other,):
-        for start in range(0, 30, 10):
-            one(f"rows {start} {start + 10}")
-            other(f"rows {start + 9} {start + 10}")
+    one, other = Writer(path), Writer(path, "step,val_loss,val_accuracy")
+    for start in range(0, 30, 10):
+        one.rows(start, start + 10)
+        other.rows(start + 9, start + 10)
     assert reader.steps() == [*range(30)]
     assert reader.steps("eval/loss") == reader.steps("eval/accuracy") == [9, 19, 29]
     assert len(reader.look()) == 3
@@ -242,28 +144,12 @@ def test_tables_of_different_columns_in_one_file_are_told_apart_by_their_number(
 
 def test_rows_that_two_headers_fit_are_not_read(folder: Path) -> None:
     reader, path = Reader(folder), folder / "metrics.csv"
-    with writers(1, path) as (one,):
-        one("rows 0 10")
-        with writers(1, path, "step,val_loss") as (other,):
-            one("rows 10 20")
-            other("rows 0 5")
+    (one := Writer(path)).rows(0, 10)
+    other = Writer(path, "step,val_loss")
+    one.rows(10, 20)
+    other.rows(0, 5)
     assert reader.steps() == [*range(10)]
     assert list(reader.look()) == ["train/loss"]
     assert remarks(reader) == [
         f"{path}: not read: the rows below a second header of 2 columns: write them into another file"
     ]
-
-
-@pytest.mark.slow
-def test_lightnings_logger_that_rewrites_a_rotated_table_loses_no_row(folder: Path) -> None:
-    reader, write = Reader(folder), Writer(LOGGER, folder)
-    write("train_loss 0 10")
-    assert reader.steps() == [*range(10)]
-    (folder / "metrics.csv").rename(folder / "metrics.csv.1")
-    write("train_loss 10 20")
-    reader.look()
-    assert reader.steps() == [*range(20)]
-    write("val_loss 20 30", "train_loss 20 30")  # a new column: it writes its file again
-    assert reader.steps() == reader.steps(has_ended=True) == [*range(30)]
-    assert reader.steps("eval/loss") == [*range(20, 30)]
-    write.close()
