@@ -237,6 +237,7 @@ class Program(Settings):
         args = list(self.args)
         copies: dict[str, Path] = {}
         for file, (path, values) in self.config_changes(Path.cwd()).items():
+            # A process of its own: `script/` cannot import `script/arguments/`, which imports it.
             command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_file", str(path), *values]
             done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
             if done.returncode:

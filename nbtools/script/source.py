@@ -45,3 +45,13 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
     except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
         raise ScriptError(f"{path}:1: not Python: {error}") from None
+
+
+def keywords_of(call: ast.AST | None) -> dict[str | None, ast.expr]:
+    """Return the keywords of a call; none of anything else."""
+    return {keyword.arg: keyword.value for keyword in call.keywords} if isinstance(call, ast.Call) else {}
+
+
+def start_folder(script: Path, module: str | None) -> Path:
+    """Return the folder that is first in `sys.path`: that of the script, or the one that holds the module."""
+    return script.absolute().parents[0 if module is None else module.count(".") + (script.name == "__main__.py")]

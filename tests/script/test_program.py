@@ -67,7 +67,7 @@ def started(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]
     module=names,
     count=st.integers(1, 64),
 )
-@examples(400)
+@examples(60)
 def test_every_program_comes_back_as_it_was_written(
     args: list[str], resume: list[str], path: str | None, module: str, count: int
 ) -> None:

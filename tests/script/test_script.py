@@ -123,11 +123,6 @@ def test_every_field_is_spelled_out_once() -> None:
     assert [keyword.arg for keyword in call.keywords] == list(MLMPretrainingConfig.model_fields)
 
 
-def test_the_same_values_give_the_same_bytes() -> None:
-    values = {"dataset": "text.txt", "batch_size": 8}
-    assert render(MLMPretrainingConfig(**values), "some_name") == render(MLMPretrainingConfig(**values), "some_name")
-
-
 @pytest.mark.parametrize("preset", RECIPES["mlm_pretraining"].presets)
 def test_ruff_has_nothing_to_say_about_a_script(preset: str, tmp_path: Path) -> None:
     config, launch = RECIPES["mlm_pretraining"].preset(preset)

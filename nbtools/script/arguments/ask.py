@@ -22,9 +22,10 @@ from nbtools.errors import ScriptError, shown
 from nbtools.project import user_cache
 from nbtools.rundir.atomic import write_file
 from nbtools.script.arguments.arguments import ScriptArguments, argument_of, with_unique_names
+from nbtools.script.arguments.computed_defaults import computed_defaults
 from nbtools.script.arguments.consent import consent_to, repository_of, why_never
-from nbtools.script.arguments.glance import glance, start_folder
-from nbtools.script.arguments.source_file import computed_defaults
+from nbtools.script.arguments.glance import glance
+from nbtools.script.source import start_folder
 
 TIME_LIMIT_S = 20
 LARGEST_RESULT_BYTES = 8 * 2**20
@@ -189,7 +190,7 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
         field, (file, _, line) = argument.field, argument.field.source.rpartition(":")
         if file not in computed:
             computed[file] = {}
-            with contextlib.suppress(ScriptError):
+            with contextlib.suppress(ScriptError, RecursionError):
                 computed[file] = computed_defaults(start / file)
         keys = (*argument.flags, f"{line} {field.name}")
         item["help"] = field.help  # without secrets

@@ -281,7 +281,7 @@ def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
 
 
 def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
-    form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"))
+    form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"), asks=True)
     rows = rows_of(form)
     assert rows.own.command.value == ("train",)
     by_flag = {name.rpartition(".")[2]: line for name, line in rows.own.rows.items()}
@@ -293,7 +293,7 @@ def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
 
 
 def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
-    form = show(COMMANDS, ("--seed", "1"))
+    form = show(COMMANDS, ("--seed", "1"), asks=True)
     rows = rows_of(form)
     assert rows.own.command.value == ()
     assert {line.widget.layout.display for name, line in rows.own.rows.items() if name != "seed"} == {"none"}

@@ -145,7 +145,7 @@ def test_the_real_argparse_reads_what_words_writes(name: str, monkeypatch: pytes
     script = asked(ZOO / f"{name}.py")
     assert {action.dest for action in parser._actions} - {"help"} <= {a.field.name for a in script.arguments}
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         values.pop("config", None)  # of timm's first parser
@@ -161,7 +161,7 @@ def test_sub_commands_get_the_words_of_their_own_arguments(
     parser = real_parser("subcommands.py", monkeypatch)
     script = asked(ZOO / "subcommands.py")
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(all_values(script, command, texts))
     def check(values: dict[str, Any]) -> None:
         check_argparse("subcommands", parser, script, values, command)
@@ -175,7 +175,7 @@ def test_the_real_hf_argument_parser_reads_what_words_writes(monkeypatch: pytest
     script = asked(ZOO / "run_glue.py")
     namespace = runpy.run_path(str(ZOO / "run_glue.py"))
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(all_values(script, (), texts))
     def check(values: dict[str, Any]) -> None:
         parser = HfArgumentParser(namespace["DataArguments"])
@@ -400,7 +400,7 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
 
     strings = texts.filter(lambda text: "=" not in text)
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(all_values(script, (), strings))
     def check(values: dict[str, Any]) -> None:
         values.pop("config_file", None)

@@ -27,6 +27,8 @@ NEEDS = {
     "litgpt": "jsonargparse",
 } | dict.fromkeys(("omegaconf_app", "torchtune"), "omegaconf")
 """Packages of the extra `zoo` that a program imports: in CI they are there."""
+WITH_COMMANDS = ("subcommands", "click_app", "tyro_subcommands", "lightning_cli")
+"""Programs that need a sub-command."""
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
 WITHOUT_PARSER = [name for name in EXPECTED if EXPECTED[name]["parser"] in ("constants", "config file")]
 
@@ -69,6 +71,8 @@ def test_a_program_tells_all_its_arguments_and_nothing_after_the_parser_is_execu
     assert found.is_complete, found.notes
     assert found.parser == expected["parser"]
     assert not (tmp_path / "mark").exists()
+    if name in WITH_COMMANDS:
+        assert found.needs_command == ((),)  # not `data` of subcommands, which has an optional one
     rows = sorted(map(row, found.arguments))
     assert [line for line in rows if line in expected["arguments"]] == sorted(expected["arguments"]), rows
     assert len(rows) == len(expected["arguments"]) or len(rows) > 40
