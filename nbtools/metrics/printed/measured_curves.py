@@ -20,6 +20,9 @@ _MOST_KEPT: Final = 10_000
 class Evidence:
     """Findings on the points of a curve so far. Those that begin as True hold until a point contradicts them."""
 
+    is_count: bool = True
+    """Whether the values grow by one, or start over at the first one, as an index does."""
+    is_rising: bool = True
     is_progress: bool = True
     """Whether the values grow in proportion to the step, as a percentage does."""
     is_changing: bool = False
@@ -45,8 +48,10 @@ class Evidence:
     def _compare(self, step: int, value: float, *, is_bar: bool) -> None:
         start, lowest = self.first
         if self.num_steps:
+            self.is_count &= value - self.last[1] in (0, 1) or value == lowest
             share = lowest * step / start if start else 0.0
             self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
+            self.is_rising &= value > self.last[1] or step == self.last[0]
         if not self.num_steps or start == step:
             self.first = step, value
         else:
@@ -84,7 +89,6 @@ class PrintedCurve:
     is_counted: bool = False
     """Whether its lines have a counter with a name."""
     has_fraction: bool = False
-    """Whether a value is printed with one, or is a rate; any other whole number may be an index or a size."""
     bar: BarValue | None = None
     unit: Unit = "row"
     seen: Evidence = field(default_factory=Evidence)
@@ -135,15 +139,16 @@ class PrintedCurve:
         seen = self.seen
         if self.is_given or self.is_settled:
             return True
-        if not self.has_fraction or self.is_unsure or 3 * seen.num_piled > seen.num_steps:
+        if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
             return False
         if self.unit == "row":
-            return seen.is_changing and seen.num_steps > 2
+            return seen.is_changing and self.has_fraction and seen.num_steps > 2
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
-        if is_result and seen.num_steps < 4:  # the only one, perhaps
+        if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
             return self.is_counted or seen.num_steps > 1
-        return seen.is_changing and not seen.is_progress
+        is_index = seen.is_count or seen.is_rising or not self.is_counted
+        return seen.is_changing and (self.has_fraction or not is_index) and not seen.is_progress
 
 
 class PrintedCurves:

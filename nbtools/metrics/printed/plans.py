@@ -218,7 +218,7 @@ class LinePlans:
                 continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
-            curve.has_fraction |= not text[slot.start : slot.end].isdecimal() or curve.name.endswith("_per_s")
+            curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))

@@ -116,6 +116,8 @@ class StepCounters:
             if own < other or own > other + max(main.interval, loop.interval if loop else 0):
                 line.is_unsure = True  # it counts something else, and both would share an axis
                 return None
+            if own < other:
+                self.main = None  # what has counted a single row, as a setting
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(main and total and main.total and total != main.total)
