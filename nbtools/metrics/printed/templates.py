@@ -103,10 +103,11 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
         formatted = ast.Tuple(others, ast.Load())
         return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
+    sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
     parts: list[Part] = []
-    for argument in call.args:
-        parts += [*_parts(argument, function), " "]
-    return parts[:-1]
+    for i, argument in enumerate(call.args):
+        parts += ([str(sep)] if i else []) + _parts(argument, function)
+    return parts
 
 
 def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:

@@ -18,7 +18,7 @@ from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
-from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
+from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.json_files import read_small
@@ -36,6 +36,7 @@ _KNOWN: Final = (
 )
 """Names that are looked for in folders with too many entries."""
 _METRICS: Final = re.compile(r"events\.out\.tfevents\..*|run-.*\.wandb|.*\.(?:csv|jsonl)|" + re.escape(_STATE))
+_ROTATED: Final = re.compile(r"(.+\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*")
 _MAX_CUT: Final = 100
 _SNIFF_S: Final = 0.01
 """Time of a look in which the beginnings of files are read; the next one continues."""
@@ -69,6 +70,8 @@ class FoundMetrics:
         self._written: list[str] = []
         self._remarks: list[str] = []
         """Sentences on folders and files that are not read."""
+        self._older: dict[str, set[OlderFile]] = {}
+        """Path -> the files that its rotation has left."""
         self._sniff_left_s = 0.0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
@@ -150,7 +153,7 @@ class FoundMetrics:
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
             cut, others = list[Path](), dict[str, None]()
-            self._remarks = []
+            self._remarks, self._older = [], {}
             for root in (self._files.tensorboard, self._files.wandb, *places.named, *places.working):
                 for path, changed, has_rows in self._files_below(root, places, cut, every=ended is not None):
                     if root in places.left_out:
@@ -183,22 +186,28 @@ class FoundMetrics:
         for folder, _, entries in walk(root, cut):
             is_log = folder in (self._files.path, self._files.ranks) or "wandb" in folder.parts[len(root.parts) - 1 :]
             for name in (entry.name for entry in entries):
-                if every or _METRICS.fullmatch(name) or (not is_log and name.endswith(_LOOSE)):
+                is_named = _METRICS.fullmatch(name) or _ROTATED.fullmatch(name)
+                if every or is_named or (not is_log and name.endswith(_LOOSE)):
                     yield from self._told(folder / name, places, is_log=is_log)
         for path in (folder / name for folder in cut[num_cut:][:_MAX_CUT] for name in _KNOWN):
             yield from self._told(path, places, is_log=False)
 
     def _told(self, path: Path, places: Places, *, is_log: bool) -> Iterator[tuple[str, float, bool]]:
-        """Yield a file, if it is the program's: its path, its time, and whether it has rows."""
+        """Yield a file, if it is the program's: its path, that before a rotation, its time, and whether it has rows."""
         with contextlib.suppress(OSError):  # just removed
             if places.has(status := path.lstat()) and str(path) != self._own.name:
-                is_named = _METRICS.fullmatch(path.name) is not None
-                yield str(path), status.st_mtime, is_named or (not is_log and self._holds_rows(str(path), status))
+                name, has_rows = str(path), _METRICS.fullmatch(path.name) is not None
+                if rotated := _ROTATED.fullmatch(name):
+                    self._older.setdefault(rotated[1], set()).add((status.st_mtime_ns, status.st_ino, name))
+                    has_rows = _METRICS.fullmatch(Path(rotated[1]).name) is not None
+                has_rows = has_rows or (not is_log and self._holds_rows(name, status))
+                yield rotated[1] if rotated and has_rows else name, status.st_mtime, has_rows
 
     def _holds_rows(self, path: str, status: os.stat_result) -> bool:
         """Whether the first lines of a file are rows; it is read once, and again while that is not decided."""
         known = self._sniffed.get(key := (path, status.st_ino), 0)
-        if not path.endswith(_LOOSE) or known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
+        is_loose = path.endswith(_LOOSE) or _ROTATED.fullmatch(path)
+        if not is_loose or known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
             return known is True
         began, found = time.monotonic(), holds_rows(path)
         self._sniff_left_s -= time.monotonic() - began
@@ -211,15 +220,17 @@ class FoundMetrics:
         by_age = sorted(files, key=lambda path: -files[path][1])
         earlier = [path for path in by_age if path.endswith(_STATE)][1:]  # the newest has the rows of all
         for path, source in [*self._sources.items()]:
-            table = source.reader
-            is_chosen = isinstance(table, TableFile) and table.rows.chosen != self._chosen.get(table.path.name)
-            if path in earlier or is_chosen:
+            older = {file[:2] for file in self._older.get(path, ())}
+            is_new = isinstance(table := source.reader, TableFile) and (
+                table.rows.chosen != self._chosen.get(table.path.name) or older - {file[:2] for file in table.older}
+            )
+            if path in earlier or is_new:  # the user chose another counter, or a rotation has left a file
                 del self._sources[path]
         new = [path for path in by_age if path not in self._sources and path not in earlier]
         room = max(_MAX_FILES - len(self._sources), 0)
         for path in new[:room]:
             (root, changed), place, name = files[path], Path(path), Path(path).name
-            made: Reader = TableFile(path, self._chosen.get(name), before.end_in)
+            made: Reader = TableFile(path, sorted(self._older.get(path, ())), self._chosen.get(name), before.end_in)
             if name.endswith(".wandb"):
                 made, place = WandbFile(path), place.parent.parent
             elif name.startswith("events.out.tfevents."):

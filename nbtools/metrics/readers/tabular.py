@@ -25,43 +25,56 @@ _MAX_LINES_OF_ROW: Final = 100
 _HEAD_BYTES: Final = 16 << 10
 _BLOCK_BYTES: Final = 256 << 10
 
+OlderFile = tuple[int, int, str]
+"""A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
+
 
 class TableFile(Reader):
-    """A CSV or JSONL file; one that is rotated or written again is a further generation of it.
+    """A CSV or JSONL file, and before it the files that its rotation has left.
+
+    Each of them is a generation, and so is a file that is written again.
 
     Args:
         path: The file.
+        older: The files that its rotation has left.
         chosen: The column that the user chose as the counter; "" for the order of the rows.
         starts_at: Returns the offset in a file at which the rows of this run begin.
     """
 
     def __init__(
-        self, path: str | Path, chosen: str | None = None, starts_at: Callable[[str], int] = lambda path: 0
+        self,
+        path: str | Path,
+        older: Sequence[OlderFile] = (),
+        chosen: str | None = None,
+        starts_at: Callable[[str], int] = lambda path: 0,
     ) -> None:
         super().__init__(path)
         self.rows: CountedRows = CountedRows(chosen)
-        self._starts_at = starts_at
+        self.older, self._starts_at = tuple(older), starts_at
         self._begin_first()
 
     def _begin_first(self) -> None:
-        """Expect the first row of the file."""
+        """Expect the first row of the oldest file."""
         self.history, self._generation = History(), 0
         self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
-        self._tail = Tail(self.path, block_bytes=_BLOCK_BYTES)
+        paths = [*(path for _, _, path in self.older), str(self.path)]
+        self._tails = [Tail(path, block_bytes=_BLOCK_BYTES) for path in paths]
+        self._part = len(self._tails), 0
         self._headers: dict[int, list[str]] = {}
         self._delimiter, self._is_foreign = ",", False
-        self._begin()
+        self._begin(is_rotated=False)
         with contextlib.suppress(OSError):  # what stood there before the run is left out, but for its header
-            if start := self._starts_at(str(self.path)):
-                with open_regular(self.path) as file:
+            if start := self._starts_at(str(self._tails[0].path)):
+                with open_regular(self._tails[0].path) as file:
                     if (head := file.readline(1 << 20))[:1] != b"{":
                         self._read_lines(head.rstrip())
-                self._tail.skip_to(start)
+                self._tails[0].skip_to(start)
 
-    def _begin(self) -> None:
+    def _begin(self, *, is_rotated: bool) -> None:
         """Expect a header, or a row of the header before: a program may write that once."""
-        self.note = ""
-        self.rows.rewind()
+        if not is_rotated:
+            self.note = ""
+            self.rows.rewind()
         self._headers = {} if self._is_foreign else self._headers
         self._is_foreign, self._is_first = False, True
         self._begun: list[str] = []
@@ -71,10 +84,12 @@ class TableFile(Reader):
         """Read new rows until a thread's CPU time; if that is infinite, also a last line without a newline."""
         is_complete = deadline == math.inf
         while block := self._block(is_complete=is_complete):
-            if self._tail.generation != self._generation:
+            part = len(self._tails), self._tails[0].generation
+            if part != self._part:
                 self._take()
-                self._generation = self._tail.generation
-                self._begin()
+                self._generation += 1
+                self._begin(is_rotated=part[0] != self._part[0])
+                self._part = part
             if self._is_foreign:  # a block for each look: it may be written again
                 break
             self._read_lines(block[:-1])
@@ -87,13 +102,19 @@ class TableFile(Reader):
             self._csv_line(None)
         self._take()
         if not self._is_foreign and (block or self.history.num_unread_bytes):
-            self.leave(self.path.stat().st_size - self._tail.position)
+            self.leave(self._tails[0].path.stat().st_size - self._tails[0].position)
 
     def _block(self, *, is_complete: bool) -> bytes:
         """Return the next lines; of a file to which nothing is added, the last one may have no newline."""
-        block = self._tail.read()
-        if not block and is_complete and self._tail.partial:
-            block, self._tail.partial = self._tail.partial + b"\n", b""
+        while not (block := self._tails[0].read()):
+            tail = self._tails[0]
+            if tail.partial and (is_complete or len(self._tails) > 1):
+                block, tail.partial = tail.partial + b"\n", b""
+                return block
+            if len(self._tails) == 1:
+                break
+            self._csv_line(None)
+            del self._tails[0]
         return block
 
     def _take(self) -> None:

@@ -29,7 +29,9 @@ class Writer:
         self.write("a", [[step] + [1 / (step + 1)] * (len(self.fields) - 1) for step in range(start, stop)])
 
     def rotate(self, *, has_header: bool = True) -> None:
-        self.path.rename(f"{self.path}.{len(list(self.path.parent.iterdir()))}")
+        for number in range(len(list(self.path.parent.iterdir())) - 1, 0, -1):
+            Path(f"{self.path}.{number}").rename(f"{self.path}.{number + 1}")
+        self.path.rename(f"{self.path}.1")
         self.write("a", [self.fields] if has_header else [])
 
     def again(self) -> None:
@@ -76,13 +78,39 @@ def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, has_header: 
     reader, writer = Reader(folder), Writer(folder / name)
     writer.rows(0, 10)
     assert reader.steps() == [*range(10)]
-    for start in (10, 30):
-        writer.rows(start, start + 10)
-        writer.rotate(has_header=has_header)
-        writer.rows(start + 10, start + 20)
-        assert reader.steps() == [*range(start + 20)]
-    assert reader.steps(has_ended=True) == [*range(50)]
-    assert remarks(reader) == []
+    for start, num_rotations in ((10, 1), (30, 2), (60, 1)):  # twice between two looks
+        for first in range(start, start + num_rotations * 10, 10):
+            writer.rows(first, first + 10)
+            writer.rotate(has_header=has_header)
+        writer.rows(first + 10, first + 20)
+        reader.look()
+        assert reader.steps() == [*range(first + 20)]
+    late = Reader(folder)
+    assert late.steps() == [*range(80)]
+    writer.rows(80, 81)
+    assert reader.steps(has_ended=True) == late.steps(has_ended=True) == [*range(81)]
+    assert remarks(reader) == remarks(late) == []
+
+
+def test_only_the_runs_own_rotated_files_are_read(folder: Path) -> None:
+    (writer := Writer(folder / "metrics.csv")).rows(0, 9)
+    writer.path.rename(folder / "metrics.csv-20260131")
+    assert Reader(folder).steps() == [*range(9)]
+    os.utime(folder / "metrics.csv-20260131", (time.time() - 9000,) * 2)  # of an earlier run
+    Writer(writer.path).rows(20, 30)
+    assert Reader(folder).steps() == [*range(20, 30)]
+
+
+def test_counters_of_epochs_go_on_across_a_rotation(folder: Path) -> None:
+    reader, path = Reader(folder), folder / "metrics.csv"
+    rows = [(epoch, batch, 1 / (epoch * 10 + batch + 1)) for epoch in range(6) for batch in range(10)]
+    for start in range(0, 60, 15):
+        if start:
+            path.rename(folder / f"metrics.csv.2026-01-31_{start}")
+        Writer(path, "epoch,batch,loss").write("a", rows[start : start + 15])
+        reader.look()
+        assert reader.steps() == [*range(start + 15)]
+    assert Reader(folder).steps() == [*range(60)]
 
 
 def test_a_table_that_is_cut_and_begun_again_keeps_the_rows_before(folder: Path) -> None:
@@ -105,10 +133,12 @@ def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(folder: Path) -> N
         file.write(b"step,loss\n" + b"".join(b"%d,%f\n" % (step, 1.0) for step in range(100)))
         file.flush()
         assert len(reader.look()["train/loss"]) == 100
+        (folder / "metrics.csv.1").write_bytes(path.read_bytes())
         os.truncate(path, 0)
         file.write(b"100,0.5\n101,0.5\n")
         file.flush()
         assert reader.look()["train/loss"].steps.tolist() == [*range(102)]
+        assert Reader(folder).look()["train/loss"].steps.tolist() == [*range(102)]
 
 
 def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(folder: Path) -> None:
