@@ -211,9 +211,9 @@ class FieldRow(FormRow):
         """Whether a value must be given and is not."""
         return self.field.is_required and not str(self._input.value).strip()
 
-    def type_in(self, text: str) -> None:
-        """Enter a text as a person would."""
-        self._input.value = text
+    def type_in(self, entry: Any) -> None:
+        """Enter a text, or choose an option, as a person would."""
+        self._input.value = entry
 
 
 class GPUField(FormRow):

@@ -256,11 +256,11 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         tab = panel._widgets.tabs.checkpoints
         eventually(lambda: tab.pattern.value == "ckpt_*.pt")
         tab.look()
-        (row,) = tab._buttons.children[1:]
-        assert row.disabled and row.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
+        assert tab.start.disabled
+        assert tab.start.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
         assert "Guessed: the files by the usual names of checkpoints" in tab._said_of_program.value
         tab.words.value = "--from {checkpoint}"
-        eventually(lambda: not row.disabled and not panel._widgets.resume.disabled)
+        eventually(lambda: not tab.start.disabled)
         assert known_words(run) == ("--from", "{checkpoint}")
         assert f"Continues from ckpt_1.pt (about step 3), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
         tab.pattern.value = "none/*.pt"
