@@ -204,12 +204,11 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
     assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
     panel = LivePlot(parent)
     try:
-        controls = panel._widgets
-        eventually(lambda: not controls.resume.disabled)
+        table = panel._widgets.tabs.checkpoints
+        eventually(lambda: not table.start.disabled)
         for typed, is_said in (("--lr 2", True), ("--lr 2 --out_dir other", False), ("", False)):
-            controls.changes.value = typed
-            assert ("name another folder with --out_dir" in controls.changing.value) is is_said
-        table = controls.tabs.checkpoints
+            table.changes.value = typed
+            assert ("name another folder with --out_dir" in table.changing.value) is is_said
         assert [label for label, _ in table.choice.options] == [
             "latest verified",
             f"about step {saved.step} · {saved.name}",

@@ -442,18 +442,6 @@ def strip(found: list[RankHeartbeat]) -> str:
     return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True)
 
 
-def late(*entries: tuple[int, str, float]) -> list[bool]:
-    shown = strip(beats(*entries))
-    return ["silent" in chip for chip in shown.split("<span")[1:]]
-
-
-def test_the_straggler_is_named_and_not_those_who_wait_for_it() -> None:
-    assert late((10, "collective", 30.0), (10, "forward", 31.0)) == [False, True]
-    assert late((10, "collective", 30.0), (9, "collective", 31.0)) == [False, True]
-    assert late((10, "forward", 0.2), (10, "forward", 3.5)) == [False, False]
-    assert late((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == [False, False]
-
-
 def on_nodes(num_ranks: int, per_node: int, *late: int) -> str:
     """The strip of ranks on several nodes, where those in `late` are a step behind for a minute."""
     found = [
