@@ -381,10 +381,11 @@ def everything_shown(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Ca
         answers.append(cli("log", run.id))
         assert all(run.id in answer.stdout for answer in answers[:3])
         panel = LivePlot(run.dir)
+        panel.refresh()
         widgets: list[Any] = [panel.widget]
         for widget in widgets:  # it grows meanwhile
             widgets += getattr(widget, "children", ())
-        states = [*(repr(widget.get_state()) for widget in widgets), repr(panel._repr_mimebundle_()), repr(run.info)]
+        states = [*(repr(widget.get_state()) for widget in widgets), repr(panel._outputs()), repr(run.info)]
         panel.close()
         return "".join([*(answer.stdout + answer.stderr for answer in answers), *states])
 

@@ -52,6 +52,11 @@ def picture(where: Locator) -> Locator:
 
 def show(notebook: Any, name: str, run: RunDir) -> Any:
     """Open a notebook with a panel of a run; return the locator of its outputs."""
-    notebook.open(notebook.lab.write_notebook(name, f"import nbtools as nt\nnt.LivePlot({run.id!r})", NOTHING))
-    notebook.run_cell(0)
-    return notebook.output(0)
+    return notebook.run(name, f"import nbtools as nt\nnt.LivePlot({run.id!r})", NOTHING)
+
+
+def choose_checkpoint(panel: Locator, text: str) -> None:
+    """Choose the checkpoint to continue from whose label has a text."""
+    choice = panel.get_by_label("Continue from")
+    labels = choice.locator("option").all_text_contents()
+    choice.select_option(label=next(label for label in labels if text in label.replace("\xa0", " ")))

@@ -47,7 +47,6 @@ LATE_BY_NAME = {
     "training/__init__.py",  # torch is loaded after the command line was read
     "training/trial/trial_process.py",  # and after the thread that ends a trial was started
     "notebook/plots/live.py",  # anywidget may be missing
-    "notebook/panel/controls.py",  # the same
 }
 """The modules that import a module of nbtools by `import_module("nbtools…")`."""
 LATE_IMPORTS = {

@@ -1,14 +1,33 @@
-"""Computations that take seconds, in a thread: counts of the data, Slurm's answer."""
+"""Callbacks of widgets, and computations that take seconds, in a thread: counts of the data, Slurm's answer."""
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
+
+from nbtools.errors import message_of
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 Guarded = Callable[[Callable[[], object]], Callable[..., None]]
 """Wraps a callback of a widget or a thread: the callbacks run one at a time, and an exception becomes a message."""
 _PATIENCE_S = 0.05
+
+
+def guarded_by(say: Callable[[str], object], lock: AbstractContextManager[Any] | None = None) -> Guarded:
+    """Return what wraps callbacks: an exception is said, and makes no traceback in an unrelated cell."""
+
+    def wrap(action: Callable[[], object]) -> Callable[..., None]:
+        def run(*_: object) -> None:
+            with lock or nullcontext():
+                try:
+                    action()
+                except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
+                    say(message_of(error))
+
+        return run
+
+    return wrap
 
 
 class Filling:

@@ -75,7 +75,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
     started = time.monotonic()
     with client.setup_kernel():
         for number, (index, cell) in enumerate(cells, 1):
-            print(f"[{number}/{len(cells)}] {_title(notebook.cells, index)}", flush=True)
+            print(f"[{number}/{len(cells)}] {cell.source.splitlines()[0][:100]}", flush=True)
             try:
                 client.execute_cell(cell, index)
             except (CellControlSignal, DeadKernelError) as error:
@@ -131,15 +131,6 @@ def _write_picture(notebook: Any, path: Path) -> None:
         target = path.parent / "pictures" / f"{path.stem}.png"
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(base64.b64decode(png))
-
-
-def _title(cells: Sequence[Any], index: int) -> str:
-    """Return the heading directly above a cell, else its first line."""
-    if index and cells[index - 1].cell_type == "markdown":
-        for line in cells[index - 1].source.splitlines():
-            if line.startswith("#"):
-                return str(line).lstrip("# ")
-    return str(cells[index].source.splitlines()[0])[:100]
 
 
 def _text(cell: Any) -> str:

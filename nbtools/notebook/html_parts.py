@@ -1,6 +1,6 @@
 """Parts of HTML that all views of a notebook share: fonts and colours, notes, tables, texts that unfold, small curves.
 
-Every text is escaped here, but for the cells of `table_html` and the body of `details_html`, which are HTML.
+Every text is escaped here, but for the cells of `table_html` and what `details_html` takes, which are HTML.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,13 @@ def table_html(rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, cell:
 def details_html(title: str, body: str, *, is_open: bool = False, style: str = "") -> str:
     """Return a part that unfolds under a title."""
     style = f"{FONT}{TEXT}cursor:pointer;{style}"
-    return f"<details{' open' * is_open}><summary style='{style}'>{literal(title)}</summary>{body}</details>"
+    return f"<details{' open' * is_open}><summary style='{style}'>{title}</summary>{body}</details>"
+
+
+def list_html(lines: Iterable[str]) -> str:
+    """Return lines as the items of a list."""
+    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
+    return f"<ul style='{FONT}{TEXT}margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
 
 
 def folded_lines(
@@ -74,7 +80,7 @@ def folded_lines(
     if colours:
         shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
     body = f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre>"
-    return details_html(title, body, is_open=is_open, style=MUTED)
+    return details_html(literal(title), body, is_open=is_open, style=MUTED)
 
 
 def diff(title: str, lines: Sequence[str], rest: str) -> str:

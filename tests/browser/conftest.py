@@ -10,15 +10,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from run_folder import RunFolder
 
-from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
@@ -36,6 +36,13 @@ READY = """async () => {
 }"""
 SLOW_PAGE = "[anywidget] Failed to initialize model."
 """anywidget says so after two seconds, as on a loaded machine; the panel then keeps its picture."""
+CLOSE = """() => {
+  const widget = window.jupyterapp.shell.currentWidget;
+  if (widget?.context) widget.context.model.dirty = false;
+  document.querySelectorAll('.jp-Dialog').forEach(dialog => dialog.remove());
+  widget?.dispose();
+}"""
+VIEWPORT = {"width": 1100, "height": 2000}
 SETTINGS = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
@@ -75,14 +82,62 @@ class Notebook:
     lab: Lab
     mistakes: list[str] = field(default_factory=list)
     """What went wrong in JavaScript: uncaught errors, and errors on the console that name our widgets or none."""
+    _path: str = ""
+    _theme: str = "Light"
 
-    def open(self, path: str) -> None:
-        """Open a notebook and wait until its kernel is there."""
+    def __post_init__(self) -> None:
         self.page.on("pageerror", lambda error: self._on_mistake(str(error)))
         self.page.on("console", self._on_console)
-        self.page.goto(f"{self.lab.url}/doc/tree/{path}?token={self.lab.token}&reset")
+
+    def open(self, path: str) -> None:
+        """Open a notebook and wait until its kernel is there; JupyterLab is loaded once."""
+        is_loaded, self._path = bool(self._path), path
+        if is_loaded:
+            self.command("docmanager:open", path=path)
+            self._wait_open()
+        else:
+            self.reload()
+
+    def reload(self) -> None:
+        """Load the page and the notebook as it was saved."""
+        self.page.goto(f"{self.lab.url}/doc/tree/{self._path}?token={self.lab.token}&reset")
+        self._wait_open()
+
+    def _wait_open(self) -> None:
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=DEADLINE_S * 1000)
         self.wait_ready()
+
+    def run(self, name: str, *sources: str) -> Any:
+        """Open a notebook of these cells and run the first one; return the locator of its outputs."""
+        self.open(self.lab.write_notebook(name, *sources))
+        self.run_cell(0)
+        return self.output(0)
+
+    def start_cell(self, index: int) -> Any:
+        """Start a cell without waiting for it; return the locator of its sign of a running cell, once it is there."""
+        self.page.evaluate(
+            """index => {
+              window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
+              window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            index,
+        )
+        cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}'] .jp-InputPrompt")
+        is_running = cell.get_by_text("[*]")
+        is_running.wait_for()
+        return is_running
+
+    def close(self) -> None:
+        """Close the notebook without saving it, end its kernel and its runs, and restore the page for the next one."""
+        if self._path:
+            self.theme("Light")
+            self.page.evaluate(CLOSE)
+        for session in self.lab.ask("/api/sessions"):
+            with suppress(OSError):
+                self.lab.ask(f"/api/sessions/{session['id']}", "DELETE")
+        _stop_runs(self.lab.project)
+        self.page.set_viewport_size(VIEWPORT)
+        self.mistakes.clear()
 
     def _on_console(self, message: Any) -> None:
         if message.type == "error" and "favicon" not in message.text:
@@ -98,13 +153,17 @@ class Notebook:
 
     def command(self, name: str, **arguments: Any) -> None:
         """Execute a command of JupyterLab; returns when the command is done."""
-        self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)", [name, arguments])
+        execute = "async ([name, args]) => { await window.jupyterapp.commands.execute(name, args); }"
+        self.page.evaluate(execute, [name, arguments])
 
     def theme(self, name: str) -> None:
         """Change JupyterLab's theme: `Dark` or `Light`; its splash screen is gone when this returns.
 
         A second change while the splash fades would raise an error in JupyterLab itself.
         """
+        if name == self._theme:
+            return
+        self._theme = name
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
@@ -144,11 +203,6 @@ class Notebook:
         target.scroll_into_view_if_needed()
         for theme, suffix in (("Dark", "dark"), ("Light", "light")):
             self.theme(theme)
-            # Nobody tells the kernel which theme the page has, so the panel has a button for its picture.
-            for button in target.locator("button:visible", has_text="Dark").all():
-                if ("mod-active" in (button.get_attribute("class") or "")) != (suffix == "dark"):
-                    button.click()
-                    self.page.wait_for_timeout(2000)
             self.page.wait_for_timeout(500)
             self.page.mouse.move(0, 0)
             target.scroll_into_view_if_needed()
@@ -233,52 +287,27 @@ def _stop_runs(project: Path) -> None:
             run.stop(timeout_s=15)
 
 
-class Record:
-    """A run directory as the processes of a run would write it, some time ago."""
+class Record(RunFolder):
+    """An active run of two thousand steps in a project."""
 
     def __init__(self, project: Path, name: str, **launch: Any) -> None:
-        self.files = RunDir.create(project / "runs", name)
-        self.lock = acquire_lock(self.files.lock)
-        info = {"name": name, "script": f"/{name}.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
-        write_json(self.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}, **launch})
-        write_json(self.files.config, {"config": {}, "derived": {"total_steps": 2000}})
+        files, limits = RunDir.create(project / "runs", name), {"nproc_per_node": 2, "max_restarts": 3}
+        started = {"name": name, "script": f"/{name}.py", "launch": limits}
+        super().__init__(files, time.time(), total_steps=2000, **{**started, **launch})
+        self._lock = acquire_lock(files.lock)  # without a log: it waits for its processes
 
     def train(self, first: int, last: int, started: float, every_s: float = 4.0, attempt: int = 1) -> None:
-        with self.files.log.open("a") as log:
-            log.writelines(f"step {step} of 2,000\n" for step in range(first, last + 1, 5))
-        with self.files.metrics.open("a") as file:
-            for step in range(first, last + 1, 5):
-                row = {"step": step, "time": started + every_s * (step - first), "attempt": attempt}
-                loss = 3 + 5 * 0.995**step + 0.1 * ((step * 7919) % 13 - 6) / 6
-                values = {"train/loss": loss, "train/grad_norm": 1 + loss / 9, "train/tokens_per_s": 21_000 + step % 70}
-                file.write(json.dumps({**row, **values}) + "\n")
-                if step % 200 == 0:
-                    file.write(json.dumps({**row, "eval/loss": 3.1 + 5 * 0.995**step}) + "\n")
-                    self.checkpoint(step, row["time"], 3.1 + 5 * 0.995**step)
+        self.say("".join(f"step {step} of 2,000\n" for step in range(first, last + 1, 5)))
+        for step in range(first, last + 1, 5):
+            row = {"step": step, "time": started + every_s * (step - first), "attempt": attempt}
+            loss = 3 + 5 * 0.995**step + 0.1 * ((step * 7919) % 13 - 6) / 6
+            values = {"train/loss": loss, "train/grad_norm": 1 + loss / 9, "train/tokens_per_s": 21_000 + step % 70}
+            self.write([{**row, **values}])
+            if step % 200 == 0:
+                self.write([{**row, "eval/loss": 3.1 + 5 * 0.995**step}])
+                self.checkpoint(step, 3.1 + 5 * 0.995**step, row["time"])
         for rank in (0, 1):
-            beat = {"rank": rank, "pid": 1, "host": "node", "step": last, "phase": "forward", "time": time.time()}
-            write_json(self.files.heartbeat(rank), beat)
-
-    def checkpoint(self, step: int, at: float, loss: float) -> None:
-        folder = self.files.checkpoint(step)
-        folder.mkdir(exist_ok=True)
-        files = {"state.pt": {"bytes": 1, "sha256": "0"}}
-        write_json(folder / "manifest.json", {"step": step, "time": at, "metrics": {"eval/loss": loss}, "files": files})
-
-    def restart(self, attempt: int, at: float, checkpoint: str) -> None:
-        failure = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
-        line = {"format": 1, "attempt": attempt, "time": at, "failure": failure, "checkpoint": checkpoint}
-        with self.files.attempts.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def end(self, **content: Any) -> None:
-        write_json(self.files.exit, {"returncode": 0, "stopped": False, "time": time.time(), **content})
-        self.release()
-
-    def release(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+            self.beat(rank, last)
 
 
 @pytest.fixture
@@ -295,17 +324,31 @@ def record(lab: Any) -> Iterator[Callable[..., Record]]:
         shutil.rmtree(each.files.path)
 
 
-@pytest.fixture
-def notebook(lab: Lab, browser: Any) -> Iterator[Notebook]:
-    """A fresh page; its kernel and its runs end with the test."""
-    context = browser.new_context(viewport={"width": 1100, "height": 2000}, device_scale_factor=1.5)
+@contextmanager
+def _new_page(lab: Lab, browser: Any) -> Iterator[Notebook]:
+    context = browser.new_context(viewport=VIEWPORT, device_scale_factor=1.5)
     page = context.new_page()
     page.set_default_timeout(DEADLINE_S * 1000)
-    try:
-        yield Notebook(page, lab)
-    finally:
-        context.close()
-        for session in lab.ask("/api/sessions"):
-            with suppress(OSError):
-                lab.ask(f"/api/sessions/{session['id']}", "DELETE")
-        _stop_runs(lab.project)
+    yield Notebook(page, lab)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def page_of_module(lab: Lab, browser: Any) -> Iterator[Notebook]:
+    with _new_page(lab, browser) as page:
+        yield page
+
+
+@pytest.fixture
+def notebook(page_of_module: Notebook) -> Iterator[Notebook]:
+    """A page with no notebook yet; the tests of a file share it, and kernel and runs end with each test."""
+    yield page_of_module
+    page_of_module.close()
+
+
+@pytest.fixture
+def fresh_notebook(lab: Lab, browser: Any) -> Iterator[Notebook]:
+    """A page of this test alone, in which nothing is loaded yet."""
+    with _new_page(lab, browser) as page:
+        yield page
+        page.close()

@@ -1,17 +1,13 @@
 """The live canvas in JupyterLab: pointer, keys, groups, filter, theme, a busy kernel, and one that restarts."""
 
 import json
-import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -54,18 +50,11 @@ class Canvas:
 
 
 @pytest.fixture
-def run(lab: Any) -> Iterator[RunDir]:
+def run(record: Callable[..., Any]) -> RunDir:
     """A run that is alive, with metrics in six groups."""
-    files = RunDir.create(lab.project / "runs", "canvas")
-    lock = acquire_lock(files.lock)
-    assert lock is not None
-    info = {"name": "canvas", "script": "/canvas.py", "recipe": "mlm_pretraining", "args": [], "time": time.time()}
-    write_json(files.launch, info)
-    write_json(files.config, {"config": {}, "derived": {"total_steps": 2 * NUM_STEPS}})
+    files: RunDir = record("canvas").files
     append(files, 0, NUM_STEPS)
-    yield files
-    os.close(lock)
-    shutil.rmtree(files.path)
+    return files
 
 
 def append(files: RunDir, first: int, last: int) -> None:
@@ -81,13 +70,12 @@ def append(files: RunDir, first: int, last: int) -> None:
 
 
 def test_a_page_that_cannot_load_anywidget_has_a_picture_that_grows(
-    notebook: Any, run: RunDir, eventually: Any
+    fresh_notebook: Any, run: RunDir, eventually: Any
 ) -> None:
-    page, asked = notebook.page, []
+    notebook, page, asked = fresh_notebook, fresh_notebook.page, []
     page.on("request", lambda request: asked.append("/extensions/anywidget/" in request.url))
     page.route("**/extensions/anywidget/**", lambda route: route.fulfill(status=404))
-    notebook.open(notebook.lab.write_notebook("picture.ipynb", "import nbtools as nt", f"nt.LivePlot({run.id!r})"))
-    notebook.run_cell(0)
+    notebook.run("picture.ipynb", "import nbtools as nt", f"nt.LivePlot({run.id!r})")
     notebook.run_cell(1)  # returns when the cell has ended
     output, ended = notebook.output(1), time.monotonic()
     assert any(asked)
@@ -108,9 +96,7 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
     notebook.page.on("request", lambda request: requests.append(request.url))
     blocking = "import time\nwhile not __import__('pathlib').Path('free').exists(): time.sleep(0.05)"
     cells = f"import nbtools as nt\nnt.LivePlot({run.id!r})", blocking
-    notebook.open(notebook.lab.write_notebook("canvas.ipynb", *cells))
-    notebook.run_cell(0)
-    canvas = Canvas(notebook, notebook.output(0), eventually)
+    canvas = Canvas(notebook, notebook.run("canvas.ipynb", *cells), eventually)
 
     # hover: every chart tells its values
     canvas.point(0.5)
@@ -179,13 +165,7 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
     notebook.shoot("canvas", canvas.panel)
 
     # a busy kernel: pointer and zoom still answer
-    notebook.page.evaluate(
-        """() => {
-          window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1;
-          window.jupyterapp.commands.execute('notebook:run-cell');
-        }"""
-    )
-    notebook.page.locator(".jp-Cell[data-windowed-list-index='1'] .jp-InputPrompt").get_by_text("[*]").wait_for()
+    notebook.start_cell(1)
     canvas.point(0.5)
     canvas.says("^Loss, step")
     before = canvas.data("zoomed")

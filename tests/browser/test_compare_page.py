@@ -53,12 +53,10 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
 
 @pytest.mark.promise("compare-runs")
 def test_compared_runs_are_hovered_zoomed_and_split(
-    lab: Any, notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]
+    notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]
 ) -> None:
-    path = lab.write_notebook("compare.ipynb", "import nbtools as nt\nshown = nt.compare('lr_*')\nshown")
-    notebook.open(path)
-    notebook.run_cell(0)
-    output, page = notebook.output(0), notebook.page
+    output = notebook.run("compare.ipynb", "import nbtools as nt\nshown = nt.compare('lr_*')\nshown")
+    page = notebook.page
     output.locator(".nbt-chart canvas").first.wait_for()
     legend = output.locator(".nbt-runs")
     legend.get_by_text("lr_11").wait_for()

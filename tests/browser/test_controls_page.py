@@ -1,4 +1,4 @@
-"""A real run in a dark page: no white picture, its stacks, and the header's height from launch to the next launch."""
+"""A real run in a dark page: no white picture, its stacks, a stop beside a busy cell, and the header's height."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,7 @@ from pages import see
 
 from nbtools.project import Project
 from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,7 +27,11 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     shutil.copy(PROGRAMS / "fake_trainer.py", project / "scripts" / "pressed.py")
     options = "nproc_per_node=2, gpus=(), args=['--steps', '1000000']"
     source = f"import nbtools as nt\nrun = nt.launch('scripts/pressed.py', {options})"
-    notebook.open(notebook.lab.write_notebook("pressed.ipynb", source, "nt.LivePlot(run)"))
+    go_on = project / "go-on"
+    blocking = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.1)\nprint('gone on')"
+    )
+    notebook.open(notebook.lab.write_notebook("pressed.ipynb", source, "nt.LivePlot(run)", blocking))
     notebook.theme("Dark")
     notebook.run_cell(0)
     run = Run(Project(project).runs / next(folder.name for folder in (project / "runs").glob("*_pressed")))
@@ -49,9 +54,16 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     see(panel, "of 2 ranks at")
     panel.locator(".nbt-filter").fill("nothing*")
     see(panel, "No chart is open: the filter is nothing*")
+    is_running = notebook.start_cell(2)
+    panel = notebook.output(1)
     press("Stop")
     see(panel, "on request")
     see(panel, "stopped at step")
+    assert run.state is RunState.STOPPED
+    assert is_running.count() == 1, "the kernel is still blocked by its cell"
+    go_on.touch()
+    see(notebook.output(2), "gone on")
+    panel = notebook.output(1)
     press("Launch again")
     see(panel, f"Launched again after {run.id}")
     panel.locator(".nbt-filter").fill("")

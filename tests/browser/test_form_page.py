@@ -31,9 +31,7 @@ FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
 def form(notebook: Any) -> Any:
     """Locator of an open form for a script that does not exist yet."""
     (notebook.lab.project / "scripts" / "experiment.py").unlink(missing_ok=True)
-    notebook.open(notebook.lab.write_notebook("form.ipynb", FORM))
-    notebook.run_cell(0)
-    return notebook.output(0).locator(".nbtools-form")
+    return notebook.run("form.ipynb", FORM).locator(".nbtools-form")
 
 
 def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, form: Any) -> None:
@@ -61,72 +59,6 @@ def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, 
     assert notebook.mistakes == []
 
 
-def test_hostile_text_is_shown_literally(notebook: Any, form: Any) -> None:
-    hostile = '<img src=x onerror="window.hurt = true">'
-    form.get_by_label("script").fill(hostile)
-    form.get_by_text("must start with a letter").first.wait_for()
-    form.get_by_label("dataset").fill(f"/nowhere/{hostile}")
-    form.get_by_role("button", name="script: ").wait_for()
-    form.get_by_label("script").fill("plain_name")
-    form.get_by_text("no such file or folder").first.wait_for()
-    form.get_by_label("max_steps").fill(hostile)
-    form.get_by_text(f"'{hostile}' is not a whole number").first.wait_for()
-
-    assert form.locator("img").count() == 0
-    assert notebook.page.evaluate("() => window.hurt") is None and notebook.mistakes == []
-
-
-def test_overwriting_a_script_edited_by_hand_asks_first(notebook: Any, form: Any) -> None:
-    name = form.get_by_label("script").input_value()
-    script = notebook.lab.project / "scripts" / f"{name}.py"
-    write = form.get_by_role("button", name="Write script")
-    form.get_by_label("learning_rate").fill("0.005")
-    write.click()
-    form.get_by_text(f"Wrote {script}").wait_for()
-    edited = script.read_text().replace("learning_rate=0.005,", "learning_rate=0.02,  # steeper")
-    script.write_text(edited)
-
-    write.click()
-    form.get_by_text("learning_rate is 0.02 in the script, 0.005 in the form").wait_for()
-    notebook.shoot("form-question", form)
-    form.get_by_role("button", name="Keep").click()
-    form.get_by_role("button", name="Overwrite").wait_for(state="hidden")
-    assert script.read_text() == edited
-
-    write.click()
-    form.get_by_role("button", name="Load into form").click()
-    form.get_by_text("was 0.005").wait_for()
-    assert form.get_by_label("learning_rate").input_value() == "0.02"
-    notebook.shoot("form-loaded", form)
-
-    form.get_by_label("learning_rate").fill("0.01")
-    write.click()
-    form.get_by_role("button", name="Overwrite").click()
-    form.get_by_text(f"Wrote {script}").wait_for()
-    assert "learning_rate=0.01,\n" in script.read_text()
-    assert notebook.mistakes == []
-
-
-def test_preset_fills_the_fields_and_counts_later_changes(notebook: Any, form: Any) -> None:
-    choice = form.get_by_label("preset").locator("option", has_text="2gpu_standard")
-    option, color = choice.text_content(), choice.evaluate("e => getComputedStyle(e).color")
-    told = "needs 2 GPUs, this machine has" in option.replace("\xa0", " ")
-    assert told is (color == "rgb(128, 128, 128)"), (option, color)
-    form.get_by_label("preset").select_option(label=option)
-    form.get_by_text("2 GPUs, width 8 as in the older program of this preset").wait_for()
-    assert form.get_by_label("precision").input_value() == "bf16"
-    form.get_by_label("batch_size").fill("8")
-    form.get_by_label("epochs").fill("2")
-    form.get_by_text("+ 2 changes").wait_for()
-    form.get_by_role("button", name="More settings").click()
-    form.get_by_label("weight_decay").wait_for()
-    notebook.shoot("form-preset", form)
-    form.get_by_title("Restore the values of the preset").click()
-    form.get_by_text("+ 2 changes").wait_for(state="detached")
-    assert form.get_by_label("batch_size").input_value() == "32"
-    assert notebook.mistakes == []
-
-
 def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: Any, form: Any) -> None:
     def sentence() -> Any:
         return notebook.output(0).get_by_text("The form for mlm_pretraining needs a kernel: run this cell again.")
@@ -144,9 +76,7 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     assert notebook.output(0).locator(".jupyter-widgets-disconnected").evaluate_all(icons) == []
     notebook.shoot("form-after-restart", notebook.output(0))
 
-    notebook.page.reload()  # the notebook as it was saved, with a kernel that knows nothing of the form
-    notebook.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
-    notebook.wait_ready()
+    notebook.reload()  # the notebook as it was saved, with a kernel that knows nothing of the form
     sentence().wait_for()
     assert not notebook.output(0).get_by_text("not found").is_visible()
     notebook.shoot("form-reopened", notebook.output(0))
@@ -161,9 +91,7 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
     rows = (f"{'no' if n % 3 else 'yes'},<b>words</b> number {n} of a text,{n}\n" for n in range(400))
     (root / "answers.csv").write_text("verdict,what was said,id\n" + "".join(rows))
     (root / "scripts" / "text_classification.py").unlink()
-    notebook.open(notebook.lab.write_notebook("new.ipynb", "import nbtools as nt\nform = nt.new()\nform"))
-    notebook.run_cell(0)
-    form = notebook.output(0).locator(".nbtools-form").first
+    form = notebook.run("new.ipynb", "import nbtools as nt\nform = nt.new()\nform").locator(".nbtools-form").first
     try:
         _choose_card(form, "Text classification")
         form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
@@ -207,9 +135,7 @@ def test_columns_follow_the_width_and_launch_stays_in_view(
 ) -> None:
     shutil.copy(ROOT / "notebooks" / "train_digits.py", notebook.lab.project / "train_digits.py")
     notebook.page.set_viewport_size({"width": 1600, "height": 700})
-    notebook.open(notebook.lab.write_notebook("wide.ipynb", source, "print('below')"))
-    notebook.run_cell(0)
-    form = notebook.output(0).locator(".nbtools-form").first
+    form = notebook.run("wide.ipynb", source, "print('below')").locator(".nbtools-form").first
     if source == PROGRAM:
         form.get_by_label("epochs").wait_for()
     headings = form.locator(".nbtools-columns .nbtools-fold")
@@ -229,25 +155,10 @@ def test_columns_follow_the_width_and_launch_stays_in_view(
         assert notebook.page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
-def test_search_shows_a_folded_setting_and_says_when_none_matches(notebook: Any, form: Any) -> None:
-    find = form.get_by_label("find")
-    find.fill("decay per step squared")
-    form.get_by_label("adam_beta2").wait_for()
-    form.get_by_label("learning_rate").wait_for(state="hidden")
-    find.fill("nothing like this")
-    form.get_by_text("no setting matches").wait_for()
-    find.fill("")
-    form.get_by_label("learning_rate").wait_for()
-    form.get_by_label("adam_beta2").wait_for(state="hidden")
-    assert notebook.mistakes == []
-
-
 def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any) -> None:
     program = notebook.lab.project / "train_digits.py"
     shutil.copy(ROOT / "notebooks" / "train_digits.py", program)
-    notebook.open(notebook.lab.write_notebook("program.ipynb", PROGRAM))
-    notebook.run_cell(0)
-    form = notebook.output(0).locator(".nbtools-form")
+    form = notebook.run("program.ipynb", PROGRAM).locator(".nbtools-form")
     form.get_by_label("epochs").wait_for()
     words = form.get_by_label("args", exact=True)
     assert words.input_value() == "--epochs 3"
@@ -286,9 +197,7 @@ def test_click_on_launch_is_kept_when_the_help_of_the_field_that_loses_focus_fol
     (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")
     script = notebook.lab.project / "scripts" / "pressed.py"
     notebook.page.set_viewport_size({"width": 1600, "height": 1700})
-    notebook.open(notebook.lab.write_notebook("pressed.ipynb", source))
-    notebook.run_cell(0)
-    form = notebook.output(0).locator(".nbtools-form").first
+    form = notebook.run("pressed.ipynb", source).locator(".nbtools-form").first
     rate, write = form.get_by_label("learning_rate"), form.get_by_role("button", name="Write script")
 
     def top() -> float:

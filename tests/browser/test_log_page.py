@@ -25,9 +25,7 @@ nt.LivePlot(nt.launch(path))"""
 def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any, eventually: Any) -> None:
     project = notebook.lab.project
     (project / "turning.py").write_text(PROGRAM)
-    notebook.open(notebook.lab.write_notebook("turning.ipynb", LAUNCH))
-    notebook.run_cell(0)
-    panel = notebook.output(0)
+    panel = notebook.run("turning.ipynb", LAUNCH)
     see(panel, "SUCCEEDED")
     panel.get_by_role("tab", name="Log").click()
     line = panel.locator(".nbt-log [data-line]", has_text="turn 295 of the wheel")

@@ -1,4 +1,7 @@
-"""Notebook 01 as a person meets it: run all, press the buttons, restart the kernel, come back."""
+"""Notebook 01 as a person meets it: run all, press the buttons, restart the kernel, come back.
+
+Its training is a third as long here: what it learns is tested where the notebooks are executed.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -32,9 +35,24 @@ def changes(panel: Any, eventually: Any) -> bool:
     return bool(eventually(lambda: image_of(panel) != before, "the curves change"))
 
 
+def shortened(path: Path) -> None:
+    """Let the form of a copy of the notebook ask for 200 steps instead of 600, and its check for any gain."""
+    text = path.read_text()
+    for before, after in (
+        ('nt.ConfigForm(\\"mlm_pretraining\\", preset=\\"cpu_demo\\")', None),
+        ("assert gain >= 0.8", "assert gain > -9"),
+    ):
+        assert text.count(before) == 1, before
+        config = 'config=nt.RECIPES[\\"mlm_pretraining\\"].preset(\\"cpu_demo\\")[0].replace(max_steps=200)'
+        text = text.replace(before, after or before[:-1] + f", {config})")
+    path.write_text(text)
+
+
 def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventually: Any) -> None:
     page, project = notebook.page, Project(notebook.lab.project)
     earlier = {run.id for run in runs(project)}  # the server and its project are shared with other tests
+    shortened(project.root / "notebooks" / "01_launch_ddp.ipynb")
+    project.script("mlm_pretraining").unlink()  # with 600 steps
     notebook.open("notebooks/01_launch_ddp.ipynb")
     notebook.output(CELLS["attach"]).locator("[data-mime-type='image/png'] img").wait_for()
     notebook.output(CELLS["form"]).get_by_text("needs a kernel").wait_for()
@@ -51,7 +69,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     see(panel, "RUNNING")
     picture(panel).wait_for()
     run = Run(runs(project)[0].dir)
-    eventually(lambda: run.step >= 150, "150 steps", TRAINING_S)
+    eventually(lambda: run.step >= 20, "20 steps", TRAINING_S)
     assert changes(panel, eventually)
     assert not run.state.is_final, "the training was over before the page was looked at"
     notebook.shoot("running", panel)
@@ -80,7 +98,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     form.get_by_text("was already started").wait_for()  # by the first click
     long_run = Run(runs(project)[0].dir)
     picture(form).wait_for()
-    eventually(lambda: long_run.step >= 60, "60 steps", TRAINING_S)
+    eventually(lambda: long_run.step >= 20, "20 steps", TRAINING_S)
     form.locator(".nbtools-live").first.scroll_into_view_if_needed()  # below the form; what is out of view is not drawn
     assert changes(form, eventually)
     started = [run.name for run in runs(project) if run.id not in earlier]

@@ -30,9 +30,7 @@ def test_a_trained_model_answers_in_the_page_and_its_answer_stays_without_a_kern
 ) -> None:
     run = trained("masked_diffusion", lab, monkeypatch)
     source = f"import nbtools as nt\nplayground = nt.Playground('{run.path.name}', 'w1 w')"
-    notebook.open(lab.write_notebook("playground.ipynb", f"{source}\nplayground", "'playground'"))
-    notebook.run_cell(0)
-    output = notebook.output(0)
+    output = notebook.run("playground.ipynb", f"{source}\nplayground", "'playground'")
     form = output.locator(".nbtools-form")
     form.get_by_text("step-000006 on the CPU").wait_for()
     assert form.locator(".nbtools-answers").inner_text().startswith("w1 w"), "computed before the cell ended"
@@ -50,9 +48,9 @@ def test_a_trained_model_answers_in_the_page_and_its_answer_stays_without_a_kern
     assert form.locator(".nbtools-answers").inner_text().startswith("w2")
     form.get_by_role("button", name="Copy as command").click()
     form.get_by_text(f"nbtools predict {run.path.name} - --temperature 0").wait_for()
-    form.get_by_role("button", name="More settings").click()
+    form.get_by_role("button", name="Settings · ").click()
     form.get_by_label("guidance").wait_for()
-    form.get_by_role("button", name="Fewer settings").click()
+    form.get_by_role("button", name="Settings").click()
     form.get_by_label("checkpoint").select_option(label="latest verified")
     box.fill("w1 w")
     form.get_by_role("button", name="Run").click()

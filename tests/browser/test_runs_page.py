@@ -56,12 +56,9 @@ def made(lab: Any) -> Any:
 
 @pytest.mark.promise("runs-table")
 def test_the_table_of_runs_sorts_labels_opens_deletes_and_is_stored(
-    lab: Any, notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
+    notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
 ) -> None:
-    path = lab.write_notebook("runs.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
-    notebook.open(path)
-    notebook.run_cell(0)
-    table = notebook.output(0)
+    table = notebook.run("runs.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
     table.get_by_text("1 to 12 of 14 runs").wait_for()
     eventually(lambda: table.locator("svg polyline:visible").count() == 12, "the curves fill in behind")
     assert "learning_rate 0.0001, seed 3" in table.inner_text() and "of 400" in table.inner_text()

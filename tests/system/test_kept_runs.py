@@ -97,7 +97,8 @@ def test_a_kept_run_opens_and_plots(name: str, kept: Project, capsys: pytest.Cap
         assert "train/loss" in history or "loss" in history or "train/judge_loss" in history, list(history)
     assert save_plot(run, kept.root / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     panel = LivePlot(run.dir)
-    assert run.id in repr(panel._repr_mimebundle_())
+    panel.refresh()
+    assert run.id in repr(panel._outputs())
     panel.close()
 
 

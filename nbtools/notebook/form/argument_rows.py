@@ -262,15 +262,12 @@ class ArgumentRows:
         self._allow.on_click(guarded(lambda: self._decide(True)))
         self._refuse = button("Not now", "times", "Run nothing; the rows stay preliminary")
         self._refuse.on_click(guarded(lambda: self._decide(False)))
-        self._ask = button("Ask the program", "comment", "Ask whether it may be run up to its parser")
-        self._ask.on_click(guarded(self._show_consent))
         self._why = widgets.HTML(layout={"flex": "1 1 0"})
         self._consent = widgets.HBox(
             [self._why, self._allow, self._refuse], layout={"align_items": "center", "display": "none"}
         )
-        head = widgets.HBox([self._ask, self._note], layout={"align_items": "center"})
         self.widget = widgets.VBox(
-            [head, self._consent, self.own.widget, self.config.widget],
+            [self._note, self._consent, self.own.widget, self.config.widget],
             layout={"overflow": "visible", "display": "none"},
         )
 
@@ -408,27 +405,18 @@ class ArgumentRows:
     # --- asking ---
 
     def _offer(self, found: ScriptArguments, consent: bool | None) -> None:
-        """Show the question whether the program may be asked, or a button for it, until the user lets it."""
+        """Ask the user whether the program may be asked, until it is allowed; once refused, in a sentence."""
         assert self._question is not None and self._question.script is not None
         wants = found.can_ask and not found.is_complete and not consent
         never = why_never(self._question.script) if wants else ""
-        if wants and consent is None and not never:
-            self._show_consent()
-        if not wants or consent is not None:
-            self._consent.layout.display = "none"
-        self._ask.layout.display = "" if wants and consent is False else "none"
+        what = f"Forms may run the programs of {repository_of(self._question.script)} up to their parser, as you?"
+        self._why.value = f"<b>{escape(what)}</b> <small>{escape(_WHY_ASK) if consent is None else ''}</small>"
+        self._refuse.layout.display = "" if consent is None else "none"
+        self._consent.layout.display = "" if wants and not never else "none"
         self._problem = never or self._problem
-
-    def _show_consent(self) -> None:
-        """Show what is asked of the user, and for which folder."""
-        if self._question is not None and self._question.script is not None:
-            what = f"Forms may run the programs of {repository_of(self._question.script)} up to their parser, as you?"
-            self._why.value = f"<b>{escape(what)}</b> <small>{escape(_WHY_ASK)}</small>"
-            self._consent.layout.display = ""
 
     def _decide(self, is_allowed: bool) -> None:
         """Remember the user's answer; the program is asked if it may be."""
-        self._consent.layout.display = "none"
         if self._question is not None and self._question.script is not None:
             remember_consent(self._question.script, is_allowed)
             self._read.forget()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
-from nbtools.errors import ConfigError, HandEditedError, LaunchError, message_of, plural
+from nbtools.errors import ConfigError, HandEditedError, LaunchError, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
 from nbtools.launcher.programs.program_resume import said_in_words
 from nbtools.launcher.sbatch import site_defaults
-from nbtools.notebook.background import Filling
+from nbtools.notebook.background import Filling, guarded_by
 from nbtools.notebook.form.argument_rows import ArgumentRows
 from nbtools.notebook.form.cluster_row import HERE, JobCheck, launch_values, values_of_rows
 from nbtools.notebook.form.layout import FormLayout
@@ -72,6 +72,7 @@ class FormBody:
         self._defaults: Values = {} if recipe else {**empty, **values_of_rows(None, Launch())}
         values = values_of_rows(content, launch) if content else {**empty, **values_of_rows(None, launch)}
         self._lock = threading.RLock()
+        self._guarded = guarded_by(lambda text: self._view.bar.say(text, wrong=True), self._lock)
         self._filling = Filling()
         self._has_site_defaults = False
         self._loaded_over: Values = {}
@@ -241,7 +242,7 @@ class FormBody:
             valid = None if mistakes else self._built(values)
             if valid is None:
                 self._summary.clear()
-            obstacles = self._find_data(values, mistakes) if valid is None else self._summarize(*valid)
+            obstacles = {} if valid is None else self._summarize(*valid)
             if self._view.arguments is not None:
                 before = self._view.arguments.own.shown
                 obstacles |= self._show_arguments(self._view.arguments, values, mistakes)
@@ -294,16 +295,6 @@ class FormBody:
             if data.is_waiting:
                 obstacles["dataset"] = "the first rows are read"
         return obstacles
-
-    def _find_data(self, values: Values, mistakes: Collection[str]) -> dict[str, str]:
-        """Return why the dataset cannot be used, while other values are wrong."""
-        names = self._recipe.data_fields if self._recipe and "dataset" in self._view.fields else ()
-        named = {name: values[name] for name in names if name in values and name not in mistakes}
-        try:
-            why = self._summary.missing(self._class(**named)) if named else ""  # type: ignore[arg-type]
-        except ConfigError:
-            return {}
-        return {"dataset": why} if why else {}
 
     def _show_arguments(self, rows: ArgumentRows, values: Values, mistakes: Collection[str]) -> dict[str, str]:
         """Show the arguments of the program, also if other values are wrong; return why its Python cannot run it."""
@@ -406,18 +397,6 @@ class FormBody:
             return None
 
     # --- buttons ------------------------------------------------------------------------------------
-
-    def _guarded(self, action: Callable[[], object]) -> Callable[..., None]:
-        """Wrap a callback: an exception becomes the form's message, not a traceback in an unrelated cell."""
-
-        def run(*_: object) -> None:
-            with self._lock:
-                try:
-                    action()
-                except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                    self._view.bar.say(message_of(error), wrong=True)
-
-        return run
 
     def _edited(self) -> None:
         self._question.close()

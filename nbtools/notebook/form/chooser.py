@@ -1,11 +1,12 @@
-"""The choice of what a new form edits: a card of one line per recipe, and a list of the project's programs."""
+"""The choices of a form: a card of one line per recipe, and a list of the project's files."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from html import escape
 
 import ipywidgets as widgets
 
 from nbtools.data import project_files
+from nbtools.notebook.background import Filling
 from nbtools.notebook.widgets import button
 
 _MOST_LISTED = 8
@@ -30,24 +31,52 @@ class Chooser:
             (card.add_class if key == chosen else card.remove_class)("nbtools-chosen")
 
 
-def program_list(root: Path, on_choice: Callable[[str], None]) -> widgets.Box:
-    """List the Python files below `root` that look like programs; a choice calls `on_choice` with the path."""
-    files = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
-    again = button("Look again", "refresh", "Look for programs of the project")
-    note = widgets.HTML()
+class FileList:
+    """Files of the project to choose from, with a button that looks for them again."""
 
-    def scan(*_: object) -> None:
-        found = project_files.find_programs(root)
-        files.options = [("the path below", ""), *((name, name) for name in found.names)]
-        files.rows = min(max(len(found.names) + 1, 2), _MOST_LISTED)
+    def __init__(
+        self,
+        first: str,
+        find: Callable[[], project_files.ProjectFiles],
+        on_choice: Callable[[str], None],
+        *,
+        hint: Callable[[bool], str],
+        label: Callable[[str], str] = str,
+    ) -> None:
+        """List the names that `find` returns with their `label` below a `first` entry, whose value is empty.
+
+        `on_choice` is called with the chosen name; `hint` returns a sentence, told whether there is any file.
+        """
+        self._first, self._find, self._hint, self._label = first, find, hint, label
+        self._filling = Filling()
+        self.names: tuple[str, ...] = ()
+        self._list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
+        again = button("Look again", "refresh", "Look for files of the project")
+        self._note = widgets.HTML()
+        self.widget = widgets.VBox([self._list, widgets.HBox([again, self._note])])
+        self._list.observe(lambda change: None if self._filling.is_on else on_choice(change.new), names="value")
+        again.on_click(lambda _: self.look())
+        self.look()
+
+    @property
+    def value(self) -> str:
+        """The chosen name; empty for the first entry."""
+        return self._list.value or ""
+
+    def look(self) -> None:
+        """List the files of the project."""
+        found = self._find()
+        self.names = tuple(found.names)
         ends = "" if found.is_complete else " The search ended early: type the path of a file that is not listed."
-        note.value = f"<small>Files with a main part or a parser.{ends}</small>"
+        self._note.value = f"<small>{escape(self._hint(bool(found.names)) + ends)}</small>"
+        self.show(self.value)
 
-    def choose(change: object) -> None:
-        if files.value:
-            on_choice(files.value)
-
-    scan()
-    files.observe(choose, names="value")
-    again.on_click(scan)
-    return widgets.VBox([files, widgets.HBox([again, note])], layout={"max_width": "620px"}).add_class("nbtools-data")
+    def show(self, name: str) -> None:
+        """Mark a name as chosen, without a call; one that is not listed is added."""
+        known = [(self._first, ""), *((self._label(each), each) for each in self.names)]
+        if name and name not in self.names:
+            known.append((f"… {name}", name))
+        with self._filling:
+            self._list.options = known
+            self._list.value = name
+            self._list.rows = min(max(len(known), 2), _MOST_LISTED)

@@ -12,11 +12,11 @@ from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.sbatch import check_site, place_job
 from nbtools.machine import slurm
 from nbtools.notebook.background import Background
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, FormRow
-from nbtools.script.field import Field
+from nbtools.notebook.form.field_rows import INPUT_SHAPE
 from nbtools.script.program import Program
 
 HERE, SLURM = "this machine", "Slurm"
+WHERE = "Where the processes run; sbatch submits a job of yours to Slurm."
 NO_SLURM = (
     "sbatch is not on the path of this kernel: write the script here, and launch it on a machine with Slurm's commands"
 )
@@ -27,27 +27,15 @@ IN_A_JOB = {
 """Unit and help of the fields of `Launch` that are per node with Slurm."""
 
 
-class ClusterField(FormRow):
-    """The row of `Launch.cluster`: this machine, or Slurm."""
-
-    def __init__(self, field: Field, *on_choice: Callable[[object], None]) -> None:
-        """Make the row; each of `on_choice` is called after a choice, in order, with an argument to ignore."""
-        job = SLURM if slurm.is_available() else f"{SLURM}: needs sbatch, not on the path"
-        self.choice = widgets.Dropdown(
-            description="where",
-            options=[(HERE, HERE), (job, SLURM)],
-            tooltip="where: machine of the processes",
-            **INPUT_SHAPE,
-        )
-        for called in on_choice:
-            self.choice.observe(called, names="value")
-        super().__init__(field, self.choice)
-
-    @property
-    def _help(self) -> str:
-        return (
-            "a job of yours, which sbatch submits" if self.value == SLURM else "or a job that sbatch submits to Slurm"
-        )
+def where_choice() -> widgets.Dropdown:
+    """Make the choice of `Launch.cluster`: this machine, or Slurm."""
+    job = SLURM if slurm.is_available() else f"{SLURM}: needs sbatch, not on the path"
+    return widgets.Dropdown(
+        description="where",
+        options=[(HERE, HERE), (job, SLURM)],
+        tooltip="where: machine of the processes",
+        **INPUT_SHAPE,
+    )
 
 
 class JobCheck:

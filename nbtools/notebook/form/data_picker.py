@@ -14,8 +14,8 @@ from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, message_of, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Background, Filling, Guarded
+from nbtools.notebook.form.chooser import FileList
 from nbtools.notebook.form.field_rows import FieldRow
-from nbtools.notebook.widgets import button
 from nbtools.recipes import Recipe
 from nbtools.script.field import Field, fields_of
 
@@ -24,8 +24,6 @@ COLUMN = "column"
 _NUM_ROWS = 5
 _LONGEST_CELL = 160
 _MOST_COLUMNS = 12
-_MOST_LISTED = 8
-_TYPED = "…"
 
 
 class DataPicker:
@@ -37,15 +35,19 @@ class DataPicker:
         `on_choice` is called after a choice of a file or column, and from a thread when the first rows are read.
         """
         self._root, self._recipe, self._on_choice = root, recipe, on_choice
-        self._default = recipe.source(recipe.config_class(), None).name
         self._answers = Background(self._read, on_choice)
         self._filling = Filling()
         self._unguessed: str | None = None
         self.chosen: dict[str, Any] = {}
         """Values of fields from a choice that the form has not taken yet."""
-        self.list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
-        self.refresh = button("Look again", "refresh", "Look for data files of the project")
-        self._note = widgets.HTML()
+        self._files = FileList(
+            recipe.source(recipe.config_class(), None).name,
+            lambda: project_files.find_data(root, has_text=recipe.reads_text),
+            lambda name: guarded(partial(self._choose, name))(),
+            hint=lambda is_any: "" if is_any else f"No data file in {root.name}/: put a table there, and look again.",
+            label=self._labelled,
+        )
+        self._files.widget.layout = {"flex": "1 1 300px", "max_width": "460px"}
         self._preview = widgets.HTML()
         self.counts = widgets.HTML()
         self._defaults = {name: field.default for name, field in fields_of(recipe.config_class).items()}
@@ -55,49 +57,24 @@ class DataPicker:
         self._dataset: str | None = None
         field = Field(COLUMN, (str, NoneType), help="Column of the text; none for text, or the only column of text.")
         self.row = FieldRow(field, lambda change: guarded(partial(self._name_column, self.row.value))())
-        side = widgets.VBox(
-            [self.list, widgets.HBox([self.refresh, self._note])], layout={"flex": "1 1 300px", "max_width": "460px"}
-        )
         picked = widgets.VBox([self._preview, self.counts], layout={"flex": "3 1 420px", "min_width": "0"})
-        self.widget = widgets.HBox([side, picked], layout={"flex_flow": "row wrap", "overflow": "visible"})
+        self.widget = widgets.HBox(
+            [self._files.widget, picked], layout={"flex_flow": "row wrap", "overflow": "visible"}
+        )
         self.widget.add_class("nbtools-data")
-        self.list.observe(lambda change: guarded(partial(self._choose, change.new))(), names="value")
-        self.refresh.on_click(guarded(self._scan))
-        self._scan()
 
-    def _scan(self) -> None:
-        """List the data files of the project."""
-        found = project_files.find_data(self._root, has_text=self._recipe.reads_text)
-        self._found = [self._labelled(name) for name in found.names]
-        self._fill(self.list.value)
-        ends = "" if found.is_complete else " The search ended early: type the path of a file that is not listed."
-        hint = "" if self._found else f"No data file in {self._root.name}/: put a table there, and look again."
-        self._note.value = f"<small>{escape(hint + ends)}</small>"
-
-    def _fill(self, value: str | None) -> None:
-        known = [(self._default, ""), *self._found]
-        if value and value not in {name for _, name in known}:
-            known.append((f"{_TYPED} {value}", value))
-        with self._filling:
-            self.list.options = known
-            self.list.value = value or ""
-            self.list.rows = min(max(len(known), 2), _MOST_LISTED)
-
-    def _labelled(self, name: str) -> tuple[str, str]:
+    def _labelled(self, name: str) -> str:
         path = self._root / name
-        if path.is_dir():
-            return f"{name}/  folder of text", name
-        return f"{name}  {size(path.stat().st_size)}", name
+        return f"{name}/  folder of text" if path.is_dir() else f"{name}  {size(path.stat().st_size)}"
 
     # A thread that shows other rows may set list and column before these callbacks run: they get what was chosen.
 
     def _choose(self, name: str) -> None:
-        if not self._filling.is_on:
-            self._unguessed = name or None
-            self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
-            if self._unguessed is None:
-                self.chosen |= {name: self._defaults[name] for name in self.column_fields}
-            self._on_choice()
+        self._unguessed = name or None
+        self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
+        if self._unguessed is None:
+            self.chosen |= {name: self._defaults[name] for name in self.column_fields}
+        self._on_choice()
 
     def _name_column(self, column: str | None) -> None:
         name, options = _split(self._dataset)
@@ -123,8 +100,8 @@ class DataPicker:
         self._dataset = dataset
         name, options = _split(dataset)
         is_file = self._is_file(name)
-        if self.list.value != name:
-            self._fill(name)
+        if self._files.value != name:
+            self._files.show(name)
         answer = self._answers.answer(hub.with_options(name, {})) if is_file else None
         found = answer[0] if answer else None
         if self._unguessed is not None and (found is not None or self._unguessed != name):
@@ -146,7 +123,7 @@ class DataPicker:
         """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
         try:
             path = data_files.dataset_path(hub.with_options(name, {}), self._root)
-            return any(name == listed for _, listed in self._found) or path.is_file()
+            return name in self._files.names or path.is_file()
         except (OSError, ValueError):  # a path with NUL
             return False
 

@@ -55,10 +55,6 @@ class FormRow:
     def value(self, value: Any) -> None:
         self._input.value = value
 
-    @property
-    def _help(self) -> str:
-        return self.field.help
-
     def focus(self) -> None:
         """Scroll to the input, which then takes the keys."""
         self._input.focus()
@@ -69,7 +65,7 @@ class FormRow:
             (self._line.add_class if is_so else self._line.remove_class)(name)
         before = f"<mark>{escape(was)}</mark> " if was else ""
         before += f"<i>{escape(self.field.unit)}</i> " if self.field.unit else ""
-        self.note.value = f"<b>{escape(mistake)}</b>" if mistake else before + escape(self._help)
+        self.note.value = f"<b>{escape(mistake)}</b>" if mistake else before + escape(self.field.help)
 
     def tell(self, text: str) -> None:
         """Show a text below the row; an empty one removes it."""
@@ -215,9 +211,9 @@ class FieldRow(FormRow):
         """Whether a value must be given and is not."""
         return self.field.is_required and not str(self._input.value).strip()
 
-    def type_in(self, text: str) -> None:
-        """Enter a text as a person would."""
-        self._input.value = text
+    def type_in(self, entry: Any) -> None:
+        """Enter a text, or choose an option, as a person would."""
+        self._input.value = entry
 
 
 class GPUField(FormRow):
@@ -236,16 +232,13 @@ class GPUField(FormRow):
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
         self._on_edit = on_edit
         self._given: tuple[int, ...] = ()
-        super().__init__(field, self._mode)
+        there = f"{len(gpus)} on this machine" if gpus else "none on this machine: the CPU is used"
+        super().__init__(field.replace(help=there), self._mode)
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
         for index, label in self._gpus.items():
             self._add_box(index, label)
         self._mode.observe(self._fold, names="value")
         self._mode.observe(on_edit, names="value")
-
-    @property
-    def _help(self) -> str:
-        return f"{len(self._gpus)} on this machine" if self._gpus else "none on this machine: the CPU is used"
 
     def _add_box(self, index: int, label: str) -> None:
         box = widgets.Checkbox(description=label, indent=False, layout={"width": "auto"})

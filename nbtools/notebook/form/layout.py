@@ -10,12 +10,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.data import project_files
 from nbtools.errors import InvalidNameError, plural
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Guarded
 from nbtools.notebook.form.argument_rows import ArgumentRows
-from nbtools.notebook.form.chooser import program_list
-from nbtools.notebook.form.cluster_row import IN_A_JOB, SLURM, ClusterField
+from nbtools.notebook.form.chooser import FileList
+from nbtools.notebook.form.cluster_row import IN_A_JOB, SLURM, WHERE, where_choice
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, NONE, STYLE, FieldRow, FormRow, GPUField
 from nbtools.notebook.form.launch_bar import LaunchBar
@@ -62,7 +63,10 @@ class FormLayout:
         self._own = fields_of(recipe.config_class if recipe else Program)
         records = self._own | self._launch | fields_of(Slurm) | fields_of(StopOn)
         self.gpus = GPUField(records["gpus"], [(device.index, _described(device)) for device in gpus], on_edit)
-        self.cluster = ClusterField(records["cluster"], lambda change: self._follow_where(), on_edit)
+        where = where_choice()
+        where.observe(lambda change: self._follow_where(), names="value")
+        where.observe(on_edit, names="value")
+        self.cluster = FormRow(records["cluster"].replace(help=WHERE), where)
         self._rows: dict[str, FormRow] = {"gpus": self.gpus, "cluster": self.cluster}
         self._rows |= {
             name: FieldRow(field, on_edit, **_SHAPES.get(name, {}))
@@ -98,7 +102,13 @@ class FormLayout:
             section("At the end", ["on_end"]),
         ]
         if recipe is None:
-            listed = program_list(root, self._choose_program)
+            listed = FileList(
+                "the path below",
+                partial(project_files.find_programs, root),
+                self._choose_program,
+                hint=lambda _: "Files with a main part or a parser.",
+            ).widget.add_class("nbtools-data")
+            listed.layout.max_width = "620px"
             return Sections([section("Program", self._own, listed)], [of_launch[:1], of_launch[1:]], self._usual)
         own = [name for name in self._own if name not in TrainConfig.model_fields]
         data = section("Data", [name for name in recipe.data_fields if name in own])
@@ -167,6 +177,8 @@ class FormLayout:
 
     def _choose_program(self, path: str) -> None:
         """Fill in the path of a program, and a name after it."""
+        if not path:
+            return
         script = self._rows["script"]
         assert isinstance(script, FieldRow)
         script.type_in(path)

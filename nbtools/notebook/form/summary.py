@@ -7,7 +7,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import DataError, NbtoolsError
+from nbtools.errors import DataError
 from nbtools.launcher.checks import findings
 from nbtools.launcher.checks.sizes import (
     memory_in_words,
@@ -19,7 +19,6 @@ from nbtools.launcher.checks.sizes import (
 from nbtools.launcher.checks.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
-from nbtools.recipes import recipe_of
 from nbtools.recipes.named_model import weights_notes
 
 
@@ -33,7 +32,6 @@ class Summary:
         """The number of samples in the data, and the part that is held out."""
         self._root = root
         self._counts = Background(self._counted, on_counted)
-        self._sources = Background(self._missing, on_counted)
 
     def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
         """Return the schedule, its error, None if only the training can know it, or "counting"."""
@@ -47,17 +45,6 @@ class Summary:
             return error
         except Exception as error:  # noqa: BLE001 - the thread continues with the next values
             return DataError(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-
-    def missing(self, config: TrainConfig) -> str:
-        """Return why the data of a config cannot be used, without a count; empty if it can, or before the answer."""
-        return (self._sources.answer(config) or ("",))[0]
-
-    def _missing(self, config: TrainConfig) -> str:
-        try:
-            recipe_of(config).source(config, self._root)
-        except (NbtoolsError, OSError) as error:
-            return str(error)
-        return ""
 
     def show(self, config: TrainConfig, launch: Launch, commands: Sequence[str]) -> str:
         """Show the tiles; return why the data cannot be used, or an empty string."""

@@ -3,7 +3,7 @@
 A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from nbtools.errors import literal, plural
 from nbtools.failures.failure import Failure
@@ -20,7 +20,9 @@ from nbtools.notebook.html_parts import (
     TEXT,
     WARN,
     copy_button,
+    details_html,
     folded_lines,
+    list_html,
 )
 from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
@@ -39,32 +41,28 @@ _MAX_TRACE_LINES = 200
 
 # The outputs of a panel are text, picture, media and widgets, in this order. JupyterLab and Jupyter Notebook show
 # widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
-# the static outputs of an active run are hidden only while the widgets are connected.
+# the static outputs are hidden only while the widgets are connected.
 _CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
-_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-covered):has(+ * + * + * {_CONNECTED})"
+_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-note):has(+ * + * + * {_CONNECTED})"
 _STYLE = f"""<style>
 .jp-OutputArea-child:has(.nbtools-panel-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
 {_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
-.jp-OutputArea-child:has(+ * + * + * {_CONNECTED}) .nbtools-panel-note {{display: none}}
 .nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
 {THEME}</style>"""
 
 
-def without_kernel(run_id: str, live_at: float | None, *, is_covered: bool = False) -> str:
+def without_kernel(run_id: str, live_at: float | None) -> str:
     """Return the sentence that a page shows instead of a run's widgets while they have no kernel, and its style.
 
-    `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended. Those of an
-    active run, and with `is_covered` any, are hidden while the widgets have a kernel.
+    `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended.
     """
     line = f'import nbtools as nt; nt.LivePlot("{run_id}")'
-    code = f"<code>{literal(line)}</code>"
-    if live_at is None:
-        text = f"For the controls, run {code}"
-        kind = "nbtools-panel-note nbtools-panel-covered" if is_covered else "nbtools-panel-note"
-        return f"{_STYLE}<div class='{kind}' style='{FONT}{MUTED}margin:6px 0'>{text}</div>"
-    style = f"{FONT}{TEXT}{SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
-    text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
-    return f"{_STYLE}<div class='nbtools-panel-note nbtools-panel-covered' role='note' style='{style}'>{text}</div>"
+    code, style = f"<code>{literal(line)}</code>", f"{FONT}{MUTED}margin:6px 0"
+    text = f"For the controls, run {code}"
+    if live_at is not None:
+        style = f"{FONT}{TEXT}{SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
+        text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
+    return f"{_STYLE}<div class='nbtools-panel-note' role='note' style='{style}'>{text}</div>"
 
 
 def header(
@@ -107,15 +105,10 @@ def changes_card(changes: Sequence[Change], absent_s: float) -> str:
         return ""
     colour = AMBER if any(change.is_trouble for change in changes) else "#3f90da"
     short = " · ".join(f"<span style='white-space:nowrap'>{literal(change.short)}</span>" for change in changes)
+    title = f"<b>Since the last look</b> <span style='{MUTED}'>{duration(absent_s)} ago</span> · {short}"
     lines = [line for change in changes for line in change.details or (change.short,)]
-    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
-    return (
-        f"<details style='{FONT}{TEXT}box-sizing:border-box;border-left:4px solid {colour};"
-        f"padding:2px 0 2px 10px;margin:6px 0'>"
-        f"<summary style='cursor:pointer'><b>Since the last look</b> "
-        f"<span style='{MUTED}'>{duration(absent_s)} ago</span> · {short}</summary>"
-        f"<ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul></details>"
-    )
+    style = f"border-left:4px solid {colour};padding:2px 0 2px 10px;margin:6px 0"
+    return f"<div style='{style}'>{details_html(title, list_html(lines))}</div>"
 
 
 def progress(
@@ -158,14 +151,10 @@ def waiting(items: Sequence[tuple[str, bool, str]]) -> str:
     now = next((at for at, (_, is_done, _) in enumerate(items) if not is_done), len(items))
     lines = []
     for at, (name, is_done, detail) in enumerate(items):
-        sign, colour = ("✓", "#2e8b57") if is_done else ("●", "#3f90da") if at == now else ("○", "#717581")
-        weight = "font-weight:600" if at == now else "" if is_done else MUTED
-        more = f"<span style='{MUTED}font-weight:400'> {literal(detail)}</span>" if detail else ""
-        mark = f"<span aria-hidden='true' style='color:{colour};display:inline-block;width:20px'>{sign}</span>"
-        said = "done: " if is_done else ""
-        label = literal(f"{said}{name}")
-        content = f"{mark}{literal(name)}{more}"
-        lines.append(f"<li style='{weight};list-style:none;margin:0' aria-label='{label}'>{content}</li>")
+        sign, style = ("✓", "") if is_done else ("●", "font-weight:600") if at == now else ("○", MUTED)
+        label = literal(f"{'done: ' * is_done}{name}")
+        content = f"{sign} {literal(name)} <span style='{MUTED}font-weight:400'>{literal(detail)}</span>"
+        lines.append(f"<li style='{style};list-style:none;margin:0' aria-label='{label}'>{content}</li>")
     return f"<ul aria-label='before the first step' style='{FONT}{TEXT}padding:0;margin:8px 0'>{''.join(lines)}</ul>"
 
 
@@ -209,82 +198,36 @@ def ranks(
     is_running: bool,
     nproc_per_node: int | None = None,
 ) -> str:
-    """Return one chip per rank with its step and phase, a line per node; of a large run, one chip per node.
+    """Return one chip per rank with its step and phase; of many ranks, the stragglers and those furthest behind.
 
-    Stragglers show for how long they have been silent; their ranks and nodes are shown before the others.
+    Stragglers show for how long they have been silent; ranks of several nodes name theirs.
     """
     if not beats:
         return ""
     late = {straggler.beat.rank: straggler for straggler in stragglers}
     nodes = nodes_of(beats, nproc_per_node)
-    if len(nodes) == 1:
-        lines = [_rank_chips(beats, late, now, is_running)]
-    elif len(beats) <= _MAX_CHIPS:
-        lines = [
-            [f"<span style='min-width:88px'>{_node(node, on)}</span>", *_rank_chips(on, late, now, is_running)]
-            for node, on in nodes.items()
-        ]
-    else:
-        lines = [_node_chips(nodes, late, now, is_running), _rank_chips(beats, late, now, is_running, only_late=True)]
-    style = f"{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 6px;margin:5px 0"
-    return "".join(f"<div style='{style}'>{''.join(line)}</div>" for line in lines if line)
-
-
-def _rank_chips(
-    beats: Sequence[RankHeartbeat], late: Mapping[int, Straggler], now: float, is_running: bool, only_late: bool = False
-) -> list[str]:
-    shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.rank))[:_MAX_CHIPS]
+    places = {beat.rank: f" on node {node} ({beat.host[:40]})" for node, on in nodes.items() for beat in on}
+    shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.step, beat.rank))[:_MAX_CHIPS]
     chips = []
     for beat in sorted(shown, key=lambda beat: beat.rank):
-        straggler = late.get(beat.rank)
-        if straggler is None and only_late:
-            continue
-        silent = node = ""
-        if straggler:
-            condition = f", {literal(straggler.condition)}" if straggler.condition else ""
-            silent = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
-            node = f" on {literal(straggler.node)}" if straggler.node and only_late else ""
-        age = now - beat.time
-        seen = f" · {duration(age)} ago" if is_running and not silent and age >= 3 else ""
-        words = f"rank {beat.rank}{node} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}{silent}"
-        chips.append(_chip(words, is_late=straggler is not None))
-    if len(beats) > len(shown) and not only_late:
-        chips.append(f"<span>and {len(beats) - len(shown)} more ranks, {_steps_of(beats)}</span>")
-    return chips
-
-
-def _node_chips(
-    nodes: Mapping[int, Sequence[RankHeartbeat]], late: Mapping[int, Straggler], now: float, is_running: bool
-) -> list[str]:
-    """Return one chip per node: those with stragglers first, then those that are furthest behind."""
-    is_late = {node: any(beat.rank in late for beat in on) for node, on in nodes.items()}
-    order = sorted(nodes, key=lambda node: (not is_late[node], min(beat.place for beat in nodes[node]), node))
-    chips = []
-    for node in sorted(order[:_MAX_CHIPS]):
-        on = nodes[node]
-        behind = min(on, key=lambda beat: beat.place)
-        age = now - max(beat.time for beat in on)
+        straggler, age = late.get(beat.rank), now - beat.time
         seen = f" · {duration(age)} ago" if is_running and age >= 3 else ""
-        words = f"{_node(node, on)} · {plural(len(on), 'rank')} · {_steps_of(on)} · {literal(behind.phase[:40])}{seen}"
-        chips.append(_chip(words, is_late=is_late[node]))
-    every = [beat for on in nodes.values() for beat in on]
-    others = f"and {plural(len(nodes) - len(chips), 'more node')}; " if len(nodes) > len(chips) else ""
-    return [*chips, f"<span>{others}{len(every):,} ranks on {len(nodes):,} nodes, {_steps_of(every)}</span>"]
-
-
-def _chip(words: str, *, is_late: bool) -> str:
-    edge = f"1px solid {AMBER};background:rgba(255,169,14,.16)" if is_late else BORDER
-    return f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>{words}</span>"
-
-
-def _node(number: int, beats: Sequence[RankHeartbeat]) -> str:
-    return f"node {number} <span style='{MONO}'>{literal(beats[0].host[:40])}</span>"
+        if straggler is not None:
+            condition = f", {literal(straggler.condition)}" if straggler.condition else ""
+            seen = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
+        edge = BORDER if straggler is None else f"1px solid {AMBER};background:rgba(255,169,14,.16)"
+        place = literal(places[beat.rank]) if len(nodes) > 1 else ""
+        words = f"rank {beat.rank}{place} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}"
+        chips.append(f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>{words}</span>")
+    if len(beats) > len(shown):
+        on = f" on {len(nodes):,} nodes" if len(nodes) > 1 else ""
+        chips.append(f"<span>of {len(beats):,} ranks{on}, {_steps_of(beats)}</span>")
+    style = f"{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 6px;margin:5px 0"
+    return f"<div style='{style}'>{''.join(chips)}</div>"
 
 
 def _steps_of(beats: Sequence[RankHeartbeat]) -> str:
     behind, ahead = min(beat.step for beat in beats), max(beat.step for beat in beats)
-    if len(beats) == 1:
-        return f"step {ahead:,}"
     return f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
 
 
@@ -296,9 +239,5 @@ def sources(lines: Sequence[str]) -> str:
     if len(lines) == 1 and len(lines[0]) < _SHORT_SOURCE:
         return f"<div style='{FONT}{MUTED}overflow-wrap:anywhere'>{first}</div>"
     more = f" · and {plural(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
-    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
-    return (
-        f"<details style='{FONT}{MUTED}'><summary style='cursor:pointer;{CUT}' title='{literal(lines[0])}'>"
-        f"{first}{more}</summary><ul style='margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
-        "</details>"
-    )
+    title = f"<span style='{CUT}' title='{literal(lines[0])}'>{first}{more}</span>"
+    return details_html(title, list_html(lines), style=f"{MUTED}{CUT}")

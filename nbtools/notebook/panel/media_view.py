@@ -12,7 +12,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import literal
-from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, table_html
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, details_html, table_html
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
@@ -23,7 +23,6 @@ from nbtools.rundir import media
 from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.media import MediaItem
 
-HEADING = "Samples and charts"
 _FRAME_MS = 250
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 20, 12, 300
 _LONGEST_TEXT, _LONGEST_FRAME = 5000, 2000
@@ -67,11 +66,10 @@ class MediaView:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
         if not self._parts:
             return ""
-        body = "".join(part.html for part in self._parts.values())
-        return (
-            f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'><details open style='{_FONT}'>"
-            f"<summary style='cursor:pointer'><b>{HEADING}</b></summary>{body}</details></div>"
+        body = details_html(
+            "<b>Samples and charts</b>", "".join(part.html for part in self._parts.values()), is_open=True
         )
+        return f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'>{body}</div>"
 
 
 class ShownMedia:

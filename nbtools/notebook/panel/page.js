@@ -65,7 +65,6 @@ function render({ model, el }) {
   const start = () => {
     if (signal.aborted) return;
     if (!(root = el.closest(".nbtools-live"))) return requestAnimationFrame(start);
-    root = root.parentElement.closest(".nbtools-live") ?? root;
     root.addEventListener("pointerdown", () => requestTitle(el, model.get("title"), true), options);
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");

@@ -33,7 +33,7 @@ from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.figure import HEIGHT, UNTITLED_HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.system import SystemReader
-from nbtools.notebook.plots.view import Limits, View, X, view_of
+from nbtools.notebook.plots.view import View, X, view_of
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import Displays, Output, view_bundle
 from nbtools.run import facts as run_facts
@@ -67,8 +67,8 @@ class LivePlot(LiveView):
     Args:
         run: a run, its id, a unique prefix of it, its name, `"latest"`, or the path of its directory.
         refresh_s: seconds between two checks of the files.
-        dark: dark picture; the kernel does not know the notebook's theme.
-        log: logarithmic y axes.
+        dark: dark picture for a saved notebook; the curves in the page follow its theme.
+        log: logarithmic y axes; the page switches each chart.
         smoothing: weight of earlier values in the bold lines, 0 to 0.99.
         metrics: patterns such as `grad*`; charts with a metric that matches one are open. By default, the usual ones.
         x: x axis: `step`, `samples`, `time` (of the clock) or `relative` (since the first row).
@@ -96,21 +96,17 @@ class LivePlot(LiveView):
         self._charts = LiveCharts(self._lock, self._hear, x, UNTITLED_HEIGHT)
         self._choices = self._charts.choices
         self._forget()
-        self._is_static = False
+        self._dark, self._log = dark, log
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        self._full: Limits = (0.0, 1.0)
-        self._widgets = Controls(dark, log, smoothing, self._charts, self._changed, self._check_changes)
+        self._widgets = Controls(smoothing, self._charts, self._changed, self._check_changes)
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
         self._widgets.name_run(self.run)
         with suppress(OSError):  # which the first look shows
             self._look_at_samples(self.run.state)  # chooses the tab before the page has it
-        self._widgets.span.observe(self._cut, "value")
-        self._widgets.x.observe(lambda change: self._choices.take({"x": change.new}), "value")
-        for option in self._widgets.options:
-            option.observe(self._changed, "value")
+        self._widgets.smoothing.observe(self._changed, "value")
         self._widgets.stop.on_click(lambda _: self._act("Stopping…", lambda: self.run.stop()))
         self._widgets.stacks.on_click(lambda _: self._act("Asking the ranks…", self._take_stacks))
-        self._widgets.resume.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
+        self._widgets.tabs.checkpoints.start.on_click(lambda _: self._act("Resuming…", self._resume_chosen))
         self._widgets.onward.on_click(lambda _: self._act("Resuming…", lambda: self._follow(resume)))
         self._widgets.again.on_click(lambda _: self._act("Launching…", lambda: self._follow(launch_again)))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
@@ -119,8 +115,7 @@ class LivePlot(LiveView):
         checkpoints.verify.on_click(lambda _: self._act("Comparing checksums…", checkpoints.check))
         for text in (checkpoints.pattern, checkpoints.words):
             text.observe(self._remember, "value")
-        if self._widgets.page is not None:
-            self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
+        self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = note(f"While a cell runs, stop with: nbtools stop {self.run.id}")
         self._start()
@@ -138,8 +133,8 @@ class LivePlot(LiveView):
     def _ipython_display_(self) -> None:
         """Display four outputs: text, picture, samples and charts, and the widgets.
 
-        The first three are static and show without a kernel: on GitHub, or after a restart. While it is active, they
-        are renewed now and then, and hidden as long as the widgets, which then show the whole panel, have a kernel.
+        The first three are static and show without a kernel: on GitHub, or after a restart. They are hidden as long as
+        the widgets, which show the whole panel, have a kernel, and are renewed now and then while the run is active.
         """
         _close_earlier(self)
         with self._lock:
@@ -151,18 +146,10 @@ class LivePlot(LiveView):
                 self._look_guarded()
             self._displays.show(self._outputs())
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle = view_bundle(self.widget, _TEXT)
-        if not self.run.state.is_final:
-            return bundle, {}
-        self.refresh()
-        picture = {"image/png": self._png} if self._png else {}
-        return {**bundle, "text/html": self._words() + self._widgets.shown.html(), **picture}, _SIZE
-
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
-            data, _ = picture_of(view_of(self.run, **self._options()), dark=self._widgets.dark.value)
+            data, _ = picture_of(view_of(self.run, **self._options()), dark=self._dark)
         alt = f"curves of {self.run.id}"
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=alt)  # type: ignore[no-untyped-call]
 
@@ -171,23 +158,21 @@ class LivePlot(LiveView):
         return f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}{note}</div>"
 
     def _outputs(self) -> list[Output]:
-        widgets, state = self._widgets, self._drawn_state
+        samples, state = self._widgets.tabs.samples, self._drawn_state
         is_live = state is None or not state.is_final
-        is_live_page = is_live or self._choices.is_ready
-        note = html.without_kernel(self.run.id, time.time() if is_live else None, is_covered=is_live_page)
+        note = html.without_kernel(self.run.id, time.time() if is_live else None)
         words = {"text/html": self._words(note), "text/plain": _TEXT}
-        widgets.shown.look(self.run.files.media, dark=self._is_dark)
-        below = widgets.shown.html()
+        samples.look(self.run.files.media, dark=self._is_dark)
+        below = samples.html()
         shown = {"text/html": below, "text/plain": ""} if below else {"text/plain": ""}
         picture = {"image/png": self._png, "text/plain": ""} if self._png else {"text/plain": ""}
-        controls = view_bundle(widgets.whole if is_live_page else widgets.below, "")
         size = _SIZE if self._png else {}
-        return [(words, {}), (picture, size), (shown, {}), (controls, {})]
+        return [(words, {}), (picture, size), (shown, {}), (view_bundle(self.widget, ""), {})]
 
-    def _update_displays(self, *, is_static: bool = False) -> None:
-        """Replace the outputs; with `is_static`, all but the widgets."""
+    def _update_displays(self) -> None:
+        """Replace the static outputs."""
         if self._displays and InteractiveShell.initialized():
-            self._displays.replace(self._outputs(), which=range(3 if is_static else 4))
+            self._displays.replace(self._outputs(), which=range(3))
 
     # --- keeping it up to date ---
 
@@ -201,8 +186,7 @@ class LivePlot(LiveView):
 
     def scroll_to(self) -> None:
         """Have the page scroll to the panel once it shows the widget."""
-        if self._widgets.page is not None:
-            self._widgets.page.is_sought = True
+        self._widgets.page.is_sought = True
 
     def close(self) -> None:
         """End the thread and remove the widgets; the run continues."""
@@ -288,7 +272,7 @@ class LivePlot(LiveView):
         self._say(state, now)
         measured, choices, options = self._measured(), self._choices, self._options()
         is_live_page = choices.is_ready
-        drawn = (widgets.dark.value, self._snapshot.version, state)
+        drawn = (self._snapshot.version, state)
         wanted = (*drawn, measured, choices.is_ready, choices.is_hidden, choices.width, *options.items())
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in self._snapshot.restarts)
@@ -305,21 +289,17 @@ class LivePlot(LiveView):
         self._wanted, self._drawn_state = wanted, state
         if state.is_final and not was_final:
             self._check_changes()
-        is_static = state.is_final and not is_live_page
-        if is_static or self._is_static:
-            self._is_static = is_static
-            self._update_displays()
-        elif not state.is_final:
+        if not state.is_final:
             self._is_stored = False
             self._store(now)
-        elif shows_more or not was_final:
-            self._update_displays(is_static=True)
+        elif shows_more or not was_final or not is_live_page:
+            self._update_displays()
         if state.is_final and self._first is None:
             self._release()
 
     @property
     def _is_dark(self) -> bool:
-        return self._choices.is_dark if self._choices.is_ready else bool(self._widgets.dark.value)
+        return self._choices.is_dark if self._choices.is_ready else self._dark
 
     def _look_at_samples(self, state: RunState) -> bool:
         """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""
@@ -343,12 +323,10 @@ class LivePlot(LiveView):
     def _send(self) -> None:
         """Draw the charts in the page."""
         charts = charts_of(self._view(), self._charts.sizes)
-        self._full = charts.full
         self._charts.show(charts, f"curves of {self.run.id}")
 
     def _render(self) -> None:
-        picture, charts = picture_of(self._view(), dark=self._widgets.dark.value, titled=False)
-        self._full = charts.full
+        picture, charts = picture_of(self._view(), dark=self._dark, titled=False)
         self._png = picture if charts.shown else b""  # a page keeps no picture without a curve
         self._charts.show_picture(picture)
 
@@ -358,7 +336,7 @@ class LivePlot(LiveView):
         if self._displays and not self._is_stored and not 0 <= now - self._stored_at < every_s:
             if self._choices.is_ready:
                 self._render()
-            self._update_displays(is_static=True)
+            self._update_displays()
             self._stored_at, self._is_stored = now, True
 
     def _release(self) -> None:
@@ -403,9 +381,9 @@ class LivePlot(LiveView):
             may_launch = foreign_owner(self.run.dir) is None
             may_resume = self._resume.has_checkpoint
             widgets.offer(is_final=state.is_final, is_running=is_running, may_launch=may_launch, may_resume=may_resume)
-            widgets.resume.disabled = not self._resume.may_start(state)
+            widgets.tabs.checkpoints.start.disabled = not self._resume.may_start(state)
         self._was_active |= not state.is_final
-        if widgets.page is not None and self._was_active:
+        if self._was_active:
             widgets.page.title = html.title(self.run.name, state, facts, is_alarming=bool(alarms))
 
     def _say_removed(self) -> None:
@@ -417,19 +395,13 @@ class LivePlot(LiveView):
         if not self._is_acting:
             widgets.offer(is_final=False, is_running=False, may_launch=False, may_resume=False)
         self._drawn_state = RunState.LOST
-        self._update_displays(is_static=True)
+        self._update_displays()
 
     # --- controls ---
 
     def _options(self) -> dict[str, Any]:
         options = self._choices.options(self._metrics)
-        return {**options, "log": self._widgets.log.value, "smoothing": self._widgets.smoothing.value}
-
-    def _cut(self, *_: object) -> None:
-        """Turn the chosen share of the x axis into limits, which later rows do not move."""
-        (first, last), (left, right) = self._widgets.span.value, self._full
-        limits = left + first / 100 * (right - left), left + last / 100 * (right - left)
-        self._choices.span = None if (first, last) == (0, 100) else limits
+        return {**options, "log": self._log, "smoothing": self._widgets.smoothing.value}
 
     def _hear_page(self, said: Mapping[str, Any]) -> None:
         """Act on a message of the page: it is saved, or a number of the log was clicked."""
@@ -475,11 +447,8 @@ class LivePlot(LiveView):
 
     def _hear(self) -> None:
         """Act on a message of the canvas."""
-        if self._choices.is_ready:
-            self._widgets.hide_own()
         if self._choices.is_hidden:  # a page that is left is often saved next
             self._stored_at = 0.0
-        self._widgets.x.value = self._choices.x
         self._changed()
 
     def _offer_checkpoints(self) -> None:
@@ -497,14 +466,14 @@ class LivePlot(LiveView):
         with self._lock:
             self._resume.check(self.run)
             if not self._is_acting:
-                self._widgets.resume.disabled = not self._resume.may_start(self.run.state)
+                self._widgets.tabs.checkpoints.start.disabled = not self._resume.may_start(self.run.state)
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
         self._widgets.note.value = note(text, is_warning=is_wrong)
 
     def _offer(self) -> None:
         widgets = self._widgets
-        for button in (widgets.stop, widgets.stacks, widgets.resume, widgets.again, widgets.onward):
+        for button in (widgets.stop, widgets.stacks, widgets.tabs.checkpoints.start, widgets.again, widgets.onward):
             button.disabled = True
 
     def _look_again(self) -> None:
@@ -518,7 +487,7 @@ class LivePlot(LiveView):
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _resume_chosen(self) -> str:
-        chosen, (changes, args) = self._widgets.checkpoint.value, self._resume.typed(self.run)
+        chosen, (changes, args) = self._widgets.tabs.checkpoints.choice.value, self._resume.typed(self.run)
         checkpoint: AnyCheckpoint | None = None if chosen == LATEST else chosen
         return self._follow(lambda run: resume(run, checkpoint, changes=changes, args=args))
 
@@ -527,7 +496,7 @@ class LivePlot(LiveView):
         parent, child = self.run.id, start(self.run)
         with self._lock:
             self.run = child
-            self._widgets.changes.value = self._widgets.taken.value = ""
+            self._widgets.tabs.checkpoints.changes.value = self._widgets.taken.value = ""
             self._widgets.name_run(child)
             self._forget()
             self._start()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbtools.errors import literal
-from nbtools.notebook.html_parts import BORDER, MUTED
+from nbtools.notebook.html_parts import BORDER, MUTED, table_html
 from nbtools.notebook.panel.media_view import cut, static_html
 from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.rundir import media
@@ -112,14 +112,12 @@ def _episodes(row: dict[str, Any]) -> str:
 
 def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:
     """Return names with their probabilities as bars."""
-    rows = "".join(
-        f"<tr style='background:none'><td style='{_CELL}'>{literal(name)}</td><td style='{_CELL}'>"
-        f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span></td>"
-        f"<td style='{_CELL};font-variant-numeric:tabular-nums;{MUTED}'>{chance:.3f}</td></tr>"
+    rows = [
+        (literal(name), f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span>", f"{chance:.3f}")
         for name, chance in values
-    )
+    ]
     caption = f"<div style='{MUTED};font-size:12px;margin-top:4px'>{literal(heading)}</div>" if heading else ""
-    return f"{caption}<table style='border-collapse:collapse;margin:4px 0;font-size:13px'>{rows}</table>"
+    return f"{caption}{table_html(rows, cell=_CELL, style='margin:4px 0')}"
 
 
 def _given(text: str) -> str:

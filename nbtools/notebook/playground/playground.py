@@ -3,15 +3,17 @@
 import re
 import shlex
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.errors import ConfigError, LaunchError, NbtoolsError, message_of
+from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
+from nbtools.notebook.background import guarded_by
 from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, FormRow, note_widget, row
+from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.media_view import FramesPart
@@ -62,6 +64,7 @@ class Playground(LiveView):
         """
         self.run = run if isinstance(run, Run) else Run(run)
         super().__init__(f"playground {self.run.id}")
+        self._guarded = guarded_by(lambda text: self._tell(text, is_wrong=True))
         self.results: list[dict[str, Any]] = []
         """The last answers, one for each input."""
         config = config_of(self.run)
@@ -94,10 +97,8 @@ class Playground(LiveView):
         )
         records = {name: field for name, field in fields_of(kind).items() if name != "num_frames"}
         self._fields = {name: FieldRow(field, self._guarded(self._check)) for name, field in records.items()}
-        self._more = widgets.ToggleButton(description="More settings", icon="chevron-down", layout={"width": "auto"})
-        self._more.add_class("nbtools-more")
-        self._folded = widgets.VBox([field.widget for name, field in self._fields.items() if not kind.is_basic(name)])
-        self._more.observe(self._guarded(self._fold), names="value")
+        settings = Section("Settings", [*self._fields.values()])
+        self._settings = Sections([], [[settings]], {name for name in self._fields if kind.is_basic(name)})
         self._go = button("Run", "play", "Compute the answers", style="primary")
         self._stop = button("Stop", "stop", "End the model's process")
         self._copy = button("Copy as command", "terminal", "Show the command that computes the same in a terminal")
@@ -108,19 +109,15 @@ class Playground(LiveView):
         self._frames = FramesPart()
         hint = note_widget()
         hint.value = f"{escape(kind.input_help)} A blank line separates several inputs."
-        basic = [self._consent, *(field.widget for name, field in self._fields.items() if kind.is_basic(name))]
         heading = f"{STYLE}<h3>{escape(title)}</h3><p>{escape(self.run.id)}</p>"
         buttons = row(self._go, self._stop, self._copy)
         buttons.layout.margin = "12px 0 4px"
         told = "Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile."
         chosen = FormRow(Field("checkpoint", help=told), self._checkpoint).widget
-        children = [widgets.HTML(heading), self._input, row(hint), chosen, *basic, self._more, self._folded]
-        self.widget = widgets.VBox(
-            [*children, buttons, self._status, self._command, self._answers, self._frames.widget]
-        )
+        asked = [widgets.HTML(heading), self._input, row(hint), chosen, self._consent, self._settings.columns]
+        self.widget = widgets.VBox([*asked, buttons, self._status, self._command, self._answers, self._frames.widget])
         self.widget.add_class("nbtools-form")
         answers_beside_cells(self.widget)
-        self._fold()
         self._stop.layout.display = "none"
         self._frames.widget.layout.display = "none"
 
@@ -204,8 +201,7 @@ class Playground(LiveView):
             except ValueError as error:
                 mistakes[name] = str(error)
         mistakes = {**errors_by_field(type(self._defaults), values), **mistakes}
-        for name, field in self._fields.items():
-            field.mark(mistakes.get(name, ""))
+        self._settings.mark(mistakes, {})
         if mistakes:
             raise ConfigError("; ".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
         return values
@@ -277,25 +273,7 @@ class Playground(LiveView):
     def _look_again(self) -> None:
         self._go.disabled, self._stop.layout.display = False, "none"
 
-    def _fold(self) -> None:
-        is_open = self._more.value
-        self._more.layout.display = "" if self._folded.children else "none"
-        self._folded.layout.display = "" if is_open else "none"
-        self._more.icon = "chevron-up" if is_open else "chevron-down"
-        self._more.description = "Fewer settings" if is_open else "More settings"
-
     # --- buttons ------------------------------------------------------------------------------------
-
-    def _guarded(self, action: Callable[[], object]) -> Callable[..., None]:
-        """Wrap a callback: an exception becomes words here, not a traceback in an unrelated cell."""
-
-        def run(*_: object) -> None:
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001 - front ends do not show errors of callbacks
-                self._tell(message_of(error), is_wrong=True)
-
-        return run
 
     def _check(self) -> None:
         self._values()

@@ -211,12 +211,11 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
     assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
     panel = LivePlot(parent)
     try:
-        controls = panel._widgets
-        eventually(lambda: not controls.resume.disabled)
+        table = panel._widgets.tabs.checkpoints
+        eventually(lambda: not table.start.disabled)
         for typed, is_said in (("--lr 2", True), ("--lr 2 --out_dir other", False), ("", False)):
-            controls.changes.value = typed
-            assert ("name another folder with --out_dir" in controls.changing.value) is is_said
-        table = controls.tabs.checkpoints
+            table.changes.value = typed
+            assert ("name another folder with --out_dir" in table.changing.value) is is_said
         assert [label for label, _ in table.choice.options] == [
             "latest verified",
             f"about step {saved.step} · {saved.name}",
@@ -263,11 +262,11 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         tab = panel._widgets.tabs.checkpoints
         eventually(lambda: tab.pattern.value == "ckpt_*.pt")
         tab.look()
-        (row,) = tab._buttons.children[1:]
-        assert row.disabled and row.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
+        assert tab.start.disabled
+        assert tab.start.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
         assert "Guessed: the files by the usual names of checkpoints" in tab._said_of_program.value
         tab.words.value = "--from {checkpoint}"
-        eventually(lambda: not row.disabled and not panel._widgets.resume.disabled)
+        eventually(lambda: not tab.start.disabled)
         assert known_words(run) == ("--from", "{checkpoint}")
         assert f"Continues from ckpt_1.pt (about step 3), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
         tab.pattern.value = "none/*.pt"

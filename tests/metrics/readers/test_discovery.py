@@ -460,7 +460,7 @@ def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
     assert second == f"files that it wrote: {work / 'model.pt'}"
     assert second in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
-    panel._repr_mimebundle_()
+    panel.refresh()
     shown = panel._widgets.sources.value
     panel.close()
     assert "<details" in shown and "no metrics were found" in shown and "model.pt" in shown
@@ -480,7 +480,7 @@ def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
     os.utime(run.files.log, (before, before))
     assert "none for 12 min" in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
-    panel._repr_mimebundle_()
+    panel.refresh()
     deadline = time.monotonic() + 20
     while "no output for 12m" not in panel._widgets.header.value:
         assert time.monotonic() < deadline, panel._widgets.header.value

@@ -1,70 +1,43 @@
 """What a panel shows of the changes since the last look at a run."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folder import RunFolder
 
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import Change, Look, cache_file, changes_since, read_look, record_look
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 LEFT = 1_750_000_000.0
 """Time of the last look; only what comes after it is a change."""
 
 
-class Record:
+class Record(RunFolder):
     """A run directory whose times are given in seconds from the last look."""
 
     def __init__(self, path: Path) -> None:
-        self.files = RunDir(path)
-        self.files.ranks.mkdir(parents=True)
-        self.files.checkpoints.mkdir()
-        write_json(self.files.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": LEFT - 1000, "launch": {}})
-        self.files.log.write_text("an early line\nwarning: seen before\n")
-        self.lock = acquire_lock(self.files.lock)
+        super().__init__(RunDir(path), LEFT - 1000)
+        self.start()
+        self.say("an early line\nwarning: seen before\n")
         self.look = Look(LEFT, self.files.log.stat().st_size)
 
-    def row(self, step: int, at_s: float, **metrics: Any) -> None:
-        values = {name.replace("_", "/", 1): value for name, value in metrics.items()}
-        with self.files.metrics.open("a") as file:
-            file.write(json.dumps({"step": step, "time": LEFT + at_s, **values}) + "\n")
+    def row(self, step: int, at: float, **metrics: Any) -> None:
+        super().row(step, LEFT + at, **metrics)
 
-    def rows(self, steps: Sequence[int], at_s: float, every_s: float = 1.0) -> None:
-        """Training rows, the first one at `at_s`."""
+    def train(self, steps: Sequence[int], at_s: float) -> None:
+        """Training rows, the first one at `at_s`, one each second."""
         for index, step in enumerate(steps):
-            self.row(step, at_s + index * every_s, train_loss=10 / step)
+            self.row(step, at_s + index, train_loss=10 / step)
 
-    def checkpoint(self, step: int, at_s: float) -> None:
-        folder = self.files.checkpoint(step)
-        folder.mkdir()
-        content = {"step": step, "time": LEFT + at_s, "metrics": {}, "files": {"state.pt": {"bytes": 1, "sha256": "0"}}}
-        write_json(folder / "manifest.json", content)
-
-    def restart(self, attempt: int, at_s: float, checkpoint: str | None) -> None:
-        failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
-        line = {"attempt": attempt, "time": LEFT + at_s, "failure": failure, "checkpoint": checkpoint}
-        with self.files.attempts.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def say(self, text: str) -> None:
-        with self.files.log.open("a") as log:
-            log.write(text)
-
-    def end(self, at_s: float, returncode: int = 0, failure: Any = None) -> None:
-        write_json(self.files.exit, {"returncode": returncode, "failure": failure, "time": LEFT + at_s})
-        self.release()
-
-    def release(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+    def fail(self, attempt: int, at_s: float, checkpoint: str | None) -> None:
+        cause = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
+        self.restart(attempt, checkpoint, LEFT + at_s, **cause)
 
     def changes(self) -> list[Change]:
         return changes_since(Run(self.files.path), self.look)
@@ -84,26 +57,26 @@ def record(tmp_path: Path) -> Any:
 
 
 def test_nothing_that_was_there_before_is_news(record: Record) -> None:
-    record.rows(range(1, 21), -100)
+    record.train(range(1, 21), -100)
     record.row(20, -80, eval_loss=2.0)
-    record.checkpoint(20, -79)
-    record.restart(1, -90, None)
+    record.checkpoint(20, at=LEFT - 79)
+    record.fail(1, -90, None)
     assert record.changes() == []
-    record.end(-1)
+    record.end(at=LEFT - 1)
     assert record.changes() == []
 
 
 def test_steps_best_loss_and_checkpoints_are_told_then_and_now(record: Record) -> None:
-    record.rows(range(10, 110, 10), -10)
+    record.train(range(10, 110, 10), -10)
     record.row(50, -5, eval_loss=3.5)
     record.row(100, -1, eval_loss=3.25)
-    record.checkpoint(100, -0.5)
+    record.checkpoint(100, at=LEFT - 0.5)
     assert record.short() == []
-    record.rows(range(110, 310, 10), 10)
+    record.train(range(110, 310, 10), 10)
     record.row(200, 19, eval_loss=2.5)
     record.row(300, 30, eval_loss=2.75)
-    record.checkpoint(200, 20)
-    record.checkpoint(300, 31)
+    record.checkpoint(200, at=LEFT + 20)
+    record.checkpoint(300, at=LEFT + 31)
     assert record.short() == ["step 100 → 300", "best eval loss 3.25 → 2.5", "2 checkpoints"]
     assert [list(change.details) for change in record.changes()] == [
         [],
@@ -133,7 +106,7 @@ def test_the_training_loss_is_told_until_a_first_evaluation(record: Record) -> N
 def test_the_best_loss_of_a_resumed_run_is_that_of_its_whole_curve(tmp_path: Path) -> None:
     parent = Record(tmp_path / "2026-01-31_142233_parent")
     parent.row(50, -500, eval_loss=1.5)
-    parent.end(-450)
+    parent.end(at=LEFT - 450)
     child = Record(tmp_path / "2026-01-31_152233_child")
     write_json(
         child.files.launch,
@@ -147,11 +120,11 @@ def test_the_best_loss_of_a_resumed_run_is_that_of_its_whole_curve(tmp_path: Pat
 
 
 def test_restarts_are_told_with_their_cause(record: Record) -> None:
-    record.rows(range(1, 251), -250)
-    record.checkpoint(200, -50)
-    record.restart(1, 5, "step-000200")
-    record.restart(2, 100, None)
-    record.rows(range(201, 260), 200)
+    record.train(range(1, 251), -250)
+    record.checkpoint(200, at=LEFT - 50)
+    record.fail(1, 5, "step-000200")
+    record.fail(2, 100, None)
+    record.train(range(201, 260), 200)
     assert record.short() == ["2 restarts", "step 200 → 259", "train loss 0.05 → 0.03861"]
     first, second = record.changes()[0].details
     assert first.endswith(": restarted at step 200: rank 1: killed by SIGKILL")
@@ -183,9 +156,9 @@ def test_of_a_flood_of_output_the_end_is_searched_and_of_many_warnings_the_last_
 
 def test_the_end_is_told_with_its_cause(record: Record) -> None:
     record.row(7, 10, train_loss=1.0)
-    record.end(20)
+    record.end(at=LEFT + 20)
     assert record.short()[0] == "succeeded at step 7" and not record.changes()[0].is_trouble
-    record.end(20, 1, {"rank": 1, "host": "node7", "message": "ValueError: boom"})
+    record.end(1, {"rank": 1, "host": "node7", "message": "ValueError: boom"}, at=LEFT + 20)
     first = record.changes()[0]
     assert first.short == "failed at step 7" and first.details[0].endswith("rank 1 on node7: ValueError: boom")
     assert first.is_trouble

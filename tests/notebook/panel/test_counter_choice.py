@@ -45,7 +45,7 @@ def test_a_choice_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
 
 def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     panel = LivePlot(run.dir)
-    panel._repr_mimebundle_()
+    panel.refresh()
     deadline = time.monotonic() + 20
     while not panel._widgets.counters.widget.children and time.monotonic() < deadline:
         time.sleep(0.05)

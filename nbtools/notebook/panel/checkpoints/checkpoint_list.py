@@ -10,7 +10,6 @@ from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Filling
 from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
-from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.widgets import html_widget, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
@@ -20,11 +19,10 @@ LATEST = ""
 """Value of the choice "latest verified"; a drop-down uses None for "nothing chosen"."""
 START = "Start a new run from this checkpoint, with these changes, and show it in this panel"
 _MOST_ROWS = 20
-_ROW_PX = 30
 
 
 class CheckpointList:
-    """A table of the newest checkpoints with a button in each row, above the choice, the changes, and the start.
+    """A table of the newest checkpoints, above the choice of one of them, the changes, and the start.
 
     `changed` is called after another checkpoint was chosen, or the typed changes differ. Of a program, `pattern` and
     `words` say what its checkpoints are and how it resumes.
@@ -50,16 +48,14 @@ class CheckpointList:
         self.pattern.placeholder, self.words.placeholder = "out/*.ckpt", "--resume {checkpoint}"
         self.pattern.continuous_update = self.words.continuous_update = False
         self.filling, self._said_of_program = Filling(), html_widget()
-        self._why_none = self._why_not = ""
+        self._why_none = ""
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
-        self._table, self._buttons = html_widget(), widgets.VBox(layout=widgets.Layout(width="170px", flex="0 0 auto"))
-        self._table.layout.flex, self._table.layout.width = "1 1 auto", "0"
-        rows = widgets.HBox([self._table, self._buttons], layout=widgets.Layout(width="100%"))
+        self._table = html_widget()
         wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
         self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
         hidden = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0", display="none")
         self._program = widgets.HBox([self.pattern, self.words, self._said_of_program], layout=hidden)
-        shown = [rows, self._program, self._form, self.changing]
+        shown = [self._table, self._program, self._form, self.changing]
         self.widget = widgets.VBox(shown, layout=widgets.Layout(width="100%"))
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
@@ -75,21 +71,14 @@ class CheckpointList:
         self._program.layout.display = ""
 
     def offer(
-        self,
-        found: Sequence[AnyCheckpoint],
-        *,
-        is_resumed: bool,
-        is_program: bool = False,
-        why_none: str = "",
-        why_not: str = "",
+        self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool = False, why_none: str = ""
     ) -> bool:
         """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have.
 
         Those of a program have names instead of measured values, and a fork of it has arguments instead of changes.
-        `why_none` says why none is listed, and `why_not` why none can be continued from.
+        `why_none` says why none is listed.
         """
-        self._why_none, self._why_not = why_none, why_not
-        self._mark_buttons()
+        self._why_none = why_none
         self.found, best = list(found), _best_of(found)
         offered: list[tuple[str, AnyCheckpoint | str]] = []
         for checkpoint in reversed(self.found):
@@ -118,8 +107,6 @@ class CheckpointList:
         if key == self._key:
             return
         shown = self.found[-_MOST_ROWS:][::-1]
-        if self._key is None or [button.name for button in self._buttons.children[1:]] != [c.name for c in shown]:
-            self._make_buttons(shown)
         self._key = key
         self.verify.disabled = not shown
         found = f"found: {self._why_none}" if self._why_none else "saved yet"
@@ -138,35 +125,6 @@ class CheckpointList:
         damaged = sum(bool(self._said[checkpoint.path]) for checkpoint in shown)
         return f"Verified at {time.strftime('%X')}: {len(shown) - damaged} of {plural(len(shown), 'checkpoint')} whole"
 
-    def _make_buttons(self, shown: Sequence[AnyCheckpoint]) -> None:
-        for button in self._buttons.children:
-            button.close()
-        head = widgets.Box(layout=widgets.Layout(height=f"{_ROW_PX}px", flex="0 0 auto"))
-        self._buttons.children = (head, *(self._button(checkpoint) for checkpoint in shown))
-        self._mark_buttons()
-
-    def _mark_buttons(self) -> None:
-        """Disable the buttons of the rows with the reason, if no checkpoint can be continued from."""
-        for button in self._buttons.children[1:]:
-            button.disabled = bool(self._why_not)
-            usual = f"Choose {button.name} below"
-            button.tooltip = f"Cannot resume: {self._why_not}" if self._why_not else usual
-
-    def _button(self, checkpoint: AnyCheckpoint) -> widgets.Button:
-        layout = widgets.Layout(width="164px", height="26px", margin="2px", flex="0 0 auto")
-        text = "Continue from here…"
-        button = widgets.Button(description=text, layout=layout)
-        button.name = checkpoint.name
-
-        def choose(_: object) -> None:
-            if checkpoint in self.found:
-                self.choice.value = checkpoint
-                self.changes.focus()
-
-        button.on_click(choose)
-        answers_beside_cells(button)
-        return button
-
 
 def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
     return best_of(one for one in found if isinstance(one, Checkpoint))
@@ -181,10 +139,7 @@ def _table(shown: Sequence[AnyCheckpoint], said: dict[Path, str], num_more: int,
         return ""
     newest = shown[0]
     metric = str(newest.manifest.get("best_by", BEST_BY)) if isinstance(newest, Checkpoint) else "file"
-    # With its border a row is as high as its button.
-    cell = f"box-sizing:content-box;height:{_ROW_PX - 1}px;line-height:{_ROW_PX - 1}px;border-bottom:{BORDER};"
-    cell += "padding:0 14px 0 0;text-align:left;white-space:nowrap"
-
+    cell = f"border-bottom:{BORDER};padding:4px 14px 4px 0;text-align:left;white-space:nowrap"
     rows = []
     for checkpoint in shown:
         value = checkpoint.metrics.get(metric)

@@ -37,9 +37,10 @@ class ResumeOffer:
         """Offer checkpoints, oldest first; returns why a run that is resumed would do nothing, or ""."""
         self.is_program = not has_recipe(run.files)
         self.why_not = why_not_resumable(run) if self.is_program else ""
-        why = {"why_none": why_no_checkpoints(run), "why_not": self.why_not}
-        is_resumed = bool(mapping_at(run.info, "resumed_from"))
-        self.has_checkpoint = self._list.offer(found, is_resumed=is_resumed, is_program=self.is_program, **why)
+        is_resumed, why_none = bool(mapping_at(run.info, "resumed_from")), why_no_checkpoints(run)
+        self.has_checkpoint = self._list.offer(
+            found, is_resumed=is_resumed, is_program=self.is_program, why_none=why_none
+        )
         if self.is_program:
             self._list.show_program(*said_in_words(run))
         if self.is_program or not total or step < total or run.state is not RunState.SUCCEEDED:
