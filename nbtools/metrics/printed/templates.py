@@ -26,8 +26,8 @@ _WRAPPERS: Final = frozenset(
 )
 _FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
 """Words in the name of a function, and the split of what it prints."""
-_CHANGE: Final = re.compile(r"improved|decreased|increased", re.IGNORECASE)
-"""Words of texts that have an old value and a new one: `validation loss decreased (inf --> 0.71)`."""
+_CHANGE: Final = re.compile(r"\s*(?:[-=]+>|→|to)\s*")
+"""Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
 Part = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
@@ -187,7 +187,8 @@ def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
 def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
     """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
     literal = "".join(part for part in line if isinstance(part, str))
-    if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120 or _CHANGE.search(literal):
+    is_change = any(isinstance(part, str) and _CHANGE.fullmatch(part) for part in line[1:-1])
+    if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120 or is_change:
         return
     for is_strict in (False, True):
         text, names, before = "", set[str](), ""

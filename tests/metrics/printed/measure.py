@@ -116,8 +116,8 @@ def _verdict(name: str, series: Any, curve: dict[str, Any], accept: dict[str, An
         return None
     if not is_placed and unit != "row":
         return 4, f"steps: {unit} {list(points)[:6]}, wanted {accept['unit']} {list(wanted)[:6]}"
-    if split_of(name) not in curve["splits"]:
-        return 3, f"split: wanted {curve['splits'][0] or 'none'}"
+    if (split := split_of(name)) not in curve["splits"]:
+        return 3 if split else 2, f"split: wanted {curve['splits'][0] or 'none'}"  # a plain name states none
     if not _fits(name, curve):
         return 2, f"under another name than {'/'.join(curve['names'])}"
     return (2, "by order") if not is_placed else (0, "") if is_whole else (1, "")

@@ -48,6 +48,7 @@ EXPECTED = {
         ("train/lr", "step", [0, 10], [0.1, 0.2], "", ""),
         ("train/loss", "row", [0, 1], [2.0, 1.0], "beside", "by order"),
         ("train/cost", "step", [0, 10], [2.0, 1.0], "beside", "another name"),
+        ("lr", "step", [0, 10], [0.1, 0.2], "beside", "split"),
         ("epoch", "step", [0, 10], [1.0, 1.0], "beside", "a counter"),
         ("train/loss", "step", [0, 10], [2.0, 1.5], "wrong", "values"),
         ("train/loss", "step", [1, 10], [2.0, 1.0], "wrong", "steps"),
