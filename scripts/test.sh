@@ -100,10 +100,10 @@ main() {
   run_part mypy "$PYTHON" -m mypy
   # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
   run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
-  # Three files at a time: most tests wait for processes that they started. tests/conftest.py has the order of the files. A
+  # Four files at a time: most tests wait for processes that they started. tests/conftest.py has the order of the files. A
   # killed worker ends the run: pytest-xdist would wait for its tests for ever.
   mkdir -p "${DURATIONS%/*}"
-  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_DURATIONS="$DURATIONS" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
+  run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_DURATIONS="$DURATIONS" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest -n 4 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
   test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"

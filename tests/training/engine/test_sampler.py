@@ -141,7 +141,7 @@ def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> N
 
 
 def test_a_missing_model_name_is_a_clear_error(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model_name='.*nowhere': neither a folder nor a hub id"):
+    with pytest.raises(ConfigError, match=r"model_name='.*: neither a folder nor a hub id"):
         tokenized(dataset, tmp_path, model_name=str(tmp_path / "nowhere"))
 
 
