@@ -46,7 +46,6 @@ DOORS = {"__init__.py", "cli/commands.py"}
 LATE_BY_NAME = {
     "training/__init__.py",  # torch is loaded after the command line was read
     "training/trial/trial_process.py",  # and after the thread that ends a trial was started
-    "notebook/plots/live.py",  # anywidget may be missing
 }
 """The modules that import a module of nbtools by `import_module("nbtools…")`."""
 LATE_IMPORTS = {
@@ -367,7 +366,7 @@ def test_lines_without_code_do_not_count(tmp_path: Path) -> None:
     assert lines_of_code(tmp_path / "a.js") == 1
 
 
-MOST_LINES = {"nbtools": 38_984, "tests": 50_619}
+MOST_LINES = {"nbtools": 38_984, "tests": 50_613}
 """Lines of code of product and tests. These numbers only fall: what is new makes room by a cut elsewhere."""
 
 

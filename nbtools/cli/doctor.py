@@ -124,10 +124,9 @@ def _widgets() -> Iterator[Finding]:
 
 
 def _canvas() -> Iterator[Finding]:
-    """Check that kernel and server have anywidget; without it a panel shows pictures."""
-    step = 'pip install -e ".[notebook]"'
+    """Check that kernel and server have anywidget; a page without it shows pictures."""
     if (kernel := _version("anywidget")) is None:
-        yield warn("canvas", "anywidget is not installed: panels show pictures instead of live curves", step)
+        yield warn("canvas", "anywidget is not installed: no panel", 'pip install -e ".[notebook]"')
         return
     folders = [Path(folder) for folder in _extension_folders()]
     if not any((folder / "anywidget" / "package.json").is_file() for folder in folders):

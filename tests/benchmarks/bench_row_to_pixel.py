@@ -3,9 +3,8 @@
 Each row is written alone, at a random moment of the panel's clock, into a run that is alive; the page notes when the
 canvas had drawn what followed. The pointer moves over 20 compared runs x 6 charts while rows arrive in all of them,
 first with an idle kernel, then while a cell computes; a frame is the work of the page's main thread for one move, in
-CPU and in wall time. A zoom of 1,000,000 rows x 5 is a drag of the mouse, from its end to the drawn answer; against the
-picture of a kernel without anywidget, whose slider is moved by a key. Needs Playwright and a Chromium
-(`apt-get install chromium`).
+CPU and in wall time. A zoom of 1,000,000 rows x 5 is a drag of the mouse, from its end to the drawn answer. Needs
+Playwright and a Chromium (`apt-get install chromium`).
 
     python tests/benchmarks/bench_row_to_pixel.py [number of rows]
 """
@@ -49,14 +48,6 @@ LISTEN = """() => {
   const drawn = document.querySelector('.nbt-canvas').parentElement;
   new MutationObserver(() => window.draws.push(Date.now() / 1000)).observe(drawn, {attributeFilter: ['data-version']});
 }"""
-LISTEN_TO_PICTURE = """() => {
-  window.taken = [];
-  let pressed = 0;
-  document.addEventListener('keydown', () => { pressed = performance.now(); }, true);
-  for (const image of document.querySelectorAll('.jp-OutputArea img')) {
-    image.addEventListener('load', () => { if (pressed) taken.push(performance.now() - pressed); pressed = 0; });
-  }
-}"""
 MOVE = """share => {
   const target = document.querySelector('.nbt-chart canvas[role=img]');
   const {left, top, width, height} = target.getBoundingClientRect();
@@ -88,7 +79,6 @@ def make_project(root: Path) -> RunDir:
         ("row", f"nt.LivePlot({RUN_ID!r})"),
         ("frames", "nt.compare('*_lr_*', metrics=['*'])", COMPUTES),
         ("zooms", "nt.LivePlot('2026-01-31_142233_long')"),
-        ("pictures", "import sys\nsys.modules['anywidget'] = None\nnt.LivePlot('2026-01-31_142233_long')"),
     ):
         cells = [nbformat.v4.new_code_cell(source) for source in ("import nbtools as nt", *sources)]
         notebook = nbformat.v4.new_notebook(cells=cells)
@@ -231,20 +221,6 @@ def measure_zooms(page: Any) -> list[float]:
     return taken
 
 
-def measure_pictures(page: Any) -> list[float]:
-    """Milliseconds from a key on the slider of the x axis to the picture of that span."""
-    page.locator(".jp-OutputArea img:visible").first.wait_for(timeout=60_000)
-    page.wait_for_timeout(5000)
-    page.get_by_role("button", name="Menu").click()
-    handle = page.locator(".widget-hslider", has_text="Range").locator(".noUi-handle-upper")
-    page.evaluate(LISTEN_TO_PICTURE)
-    for number in range(NUM_ZOOMS // 2):
-        handle.press("ArrowLeft")
-        page.wait_for_function(f"() => taken.length > {number}", timeout=30_000)
-        page.wait_for_timeout(300)
-    return [float(each) for each in page.evaluate("() => taken")]
-
-
 def told(name: str, taken: Sequence[float], unit: str, goal: str) -> None:
     """Print a median and a 95th percentile."""
     p95 = statistics.quantiles(taken, n=20)[-1]
@@ -263,7 +239,6 @@ def main() -> None:
         with jupyter_lab(root) as base, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
             told("zoom of 1,000,000 rows x 5", measure_zooms(open_notebook(browser, base, "zooms")), "ms", "(<= 120)")
-            told("the same by pictures", measure_pictures(open_notebook(browser, base, "pictures")), "ms", "")
             for kernel, taken in measure_frames(open_notebook(browser, base, "frames"), compared).items():
                 told(f"a frame with a move, {kernel}", taken, "ms", "(<= 16)")
             told(

@@ -61,7 +61,7 @@ def test_a_kernel_without_anywidget_is_a_warning_with_the_command_to_install_it(
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where distributions are looked for
     (finding,) = doctor._canvas()
-    assert finding.level == "warn" and finding.text.startswith("anywidget is not installed: panels show pictures")
+    assert finding.level == "warn" and finding.text == "anywidget is not installed: no panel"
     assert finding.next_step == 'pip install -e ".[notebook]"'
 
 

@@ -29,6 +29,7 @@ from nbtools.script.arguments.command_line import CommandLine, parse_words
 from nbtools.script.arguments.config_file import keys_of_config
 from nbtools.script.arguments.consent import consent_to, remember_consent, repository_of, why_never
 from nbtools.script.field import Field
+from nbtools.script.intercept.hydra_ import CONFIG_GROUP
 from nbtools.script.program import Program, config_file_of
 from nbtools.script.values import element_type, is_list
 from nbtools.settings import may_be_path
@@ -302,8 +303,12 @@ class ArgumentRows:
             self._problem = ""
         self.own.show(found, program.args, "" if found.is_complete or not found.parser else "preliminary")
         self._show_config(found, program)
+        chosen = [each for each in found.arguments if each.field.group == CONFIG_GROUP]
+        others = [each.field for each in chosen if self.own.value(each) != each.field.default]
         for argument in found.arguments:
-            self.own.rows[argument.field.name].tell(_not_found(argument, self.own.value(argument), self._question.cwd))
+            value = self.own.value(argument)
+            told = _not_found(argument, value, self._question.cwd) or _of_other_choice(argument, value, others)
+            self.own.rows[argument.field.name].tell(told)
         self._outer.join(self.own.sections)
         self.own.sections.join(self.config.sections if self.config.shown else None)
         self._offer(found, answer[0].consent)
@@ -353,7 +358,7 @@ class ArgumentRows:
         cwd, path = program.folder(self._root) or Path.cwd(), program.file(self._root)
         if not cwd.is_dir() or (path is None and program.module is None) or (path is not None and not path.is_file()):
             return None
-        changed_ns = 0 if path is None else path.stat().st_mtime_ns
+        changed_ns = path.stat().st_mtime_ns if path else 0
         return _Question(path, program.module, cwd, python, needs_torch, changed_ns)
 
     def _interpreter(self, question: _Question, *, may_run: bool) -> Interpreter:
@@ -390,13 +395,10 @@ class ArgumentRows:
             return
         count = plural(len(found.arguments), "argument")
         what = f"{count} of {found.script.name} ({found.parser})" if found.parser else f"{found.script.name}: no parser"
-        lines = [
-            f"{what}{'' if found.is_complete or not found.parser else ', preliminary: by its source'}",
-            *found.notes,
-        ]
+        what += "" if found.is_complete or not found.parser else ", preliminary: by its source"
+        lines = [what, *found.notes]
         if keys is not None:
-            count = plural(len(keys.arguments), "key")
-            lines += [f"{count} of {keys.script.name}; a run gets a copy of a file with those that are changed"]
+            lines += [f"{plural(len(keys.arguments), 'key')} of {keys.script.name}; a run's copy has the changed ones"]
         lines += [f"starts in {self._question.cwd}"] if self._question is not None else []
         lines += [f"runs in {self._python}"] if self._python else []
         wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""
@@ -455,6 +457,14 @@ def _not_found(argument: Argument, value: Any, cwd: Path) -> str:
     if not is_path or os.path.lexists(cwd / expanded(value)):
         return ""
     return f"{value}: not found" if expanded(value).is_absolute() else f"paths start in {cwd}: {value} not found there"
+
+
+def _of_other_choice(argument: Argument, value: Any, groups: Iterable[Field]) -> str:
+    """Return that a key has the default of another choice than that of its config group in hydra."""
+    inside = (group for group in groups if argument.field.name.startswith(f"{group.name.replace('/', '.')}."))
+    if value != argument.field.default or (group := next(inside, None)) is None:
+        return ""
+    return f"of {group.name}={group.default}; unless it is changed here, the run has that of the new {group.name}"
 
 
 def _described(argument: Argument) -> Field:

@@ -344,8 +344,7 @@ class LivePlot(LiveView):
 
         A page that draws the curves asks for parts of them, so they stay while it shows them, or may soon.
         """
-        is_shown = self._choices.is_ready or (self._charts.canvas is not None and self._displays)
-        if not is_shown or self._choices.is_hidden:
+        if self._choices.is_hidden or not (self._choices.is_ready or self._displays):
             with suppress(NbtoolsError):  # the directory was removed
                 self.run = Run(self.run.dir)
 

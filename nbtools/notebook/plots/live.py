@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 import ipywidgets
 
+from nbtools.notebook.plots.canvas import Canvas
 from nbtools.notebook.plots.charts import Charts, Size, page_sizes
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.view import Choices, X
@@ -30,14 +30,13 @@ class LiveCharts:
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         layout = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
         self.image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=layout)
-        self.canvas = _canvas(self._receive)
-        children = [] if self.canvas is None else [self.canvas]
-        self.box = ipywidgets.Box(children, layout=ipywidgets.Layout(display="none", width="100%"))
+        self.canvas = Canvas(self._receive)
+        self.box = ipywidgets.Box([self.canvas], layout=ipywidgets.Layout(display="none", width="100%"))
 
     @property
     def is_empty(self) -> bool:
         """Whether no charts were sent to the canvas; it then has no height, and the page reports it as not visible."""
-        return self.canvas is not None and self.canvas.version == 0
+        return self.canvas.version == 0
 
     def sizes(self, num_open: int) -> list[Size]:
         """Return the sizes of the plot areas of this number of open charts in the canvas."""
@@ -58,11 +57,3 @@ class LiveCharts:
             if self.choices.is_ready and self.box.layout.display == "none":
                 self.box.layout.display, self.image.layout.display = "block", "none"
             self._changed()
-
-
-def _canvas(receive: Callable[[Mapping[str, Any]], None]) -> Any:
-    """Return a canvas; None where anywidget is not installed."""
-    try:
-        return import_module("nbtools.notebook.plots.canvas").Canvas(receive)
-    except ModuleNotFoundError:
-        return None

@@ -10,6 +10,8 @@ from typing import Any
 from . import answer
 from .answer import Described
 
+CONFIG_GROUP = "config group"
+
 
 def hook(module: Any) -> None:
     """Let hydra end the program where it would compose its config and start the task."""
@@ -46,7 +48,7 @@ def describe_hydra(config: Any, loader: Any) -> list[Described]:
     for group, choice in config.hydra.runtime.choices.items():
         options = [] if group.split("/")[0] == "hydra" else list(loader.get_group_options(group))
         if options:  # an optional group may have no file
-            found.append(dict(hydra_key(group, choice, "config group"), choices=options, types=[]))
+            found.append(dict(hydra_key(group, choice, CONFIG_GROUP), choices=options, types=[]))
 
     def walk(node: Any, prefix: str) -> None:
         for name in (name for name in node if prefix or name != "hydra"):

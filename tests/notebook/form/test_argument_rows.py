@@ -1,5 +1,6 @@
 """The rows for the arguments of a program: what a row does to the words of the command line, and the reverse."""
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -699,3 +700,22 @@ def test_a_path_that_is_not_in_the_base_folder_says_so_below_its_row(show: Show,
     rows_of(form).own.rows["data"].type_in("/no/such.csv")
     assert below("data") == "/no/such.csv: not found"
     assert mistakes(form) == []
+
+
+def test_keys_below_a_changed_config_group_say_whose_values_they_show(show: Show, tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    zoo = Path(__file__).parents[2] / "script/arguments/zoo"
+    shutil.copytree(zoo / "hydra_conf", tmp_path / "hydra_conf")
+    form = show((zoo / "hydra_app.py").read_text(), ("data_dir=d",), asks=True)
+    rows = rows_of(form).own.rows
+
+    def said(name: str) -> str:
+        return " ".join(texts_in(rows[name].widget))
+
+    said_so = "of optimizer=adam; unless it is changed here, the run has that of the new optimizer"
+    assert said_so not in said("optimizer.lr")
+    rows["optimizer"].type_in("sgd")
+    assert form.content.args == ("data_dir=d", "optimizer=sgd")  # type: ignore[union-attr]
+    assert said_so in said("optimizer.lr") and said_so not in said("epochs")
+    rows["optimizer.lr"].type_in("0.5")
+    assert said_so not in said("optimizer.lr") and said_so in said("optimizer.name")
