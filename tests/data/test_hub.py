@@ -33,7 +33,7 @@ from nbtools.training.masked_diffusion.dataset import cached_data, prepare
 from nbtools.training.text.tokenized import tokenize
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from forked_rank import start_ranks
+from forked_rank import launched_ranks, start_ranks
 from trainings import TINY, free_port, train_here
 
 datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
@@ -422,7 +422,7 @@ def test_one_rank_reads_the_hub_for_all_and_its_error_is_that_of_all(
     log = project.root / "reads.log"
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    ranks = start_ranks(script, [], world_size=2, port=free_port(), cwd=project.root, log=log)
+    ranks = start_ranks(script, [], launched_ranks(2, free_port()), cwd=project.root, log=log)
     for rank in ranks:
         rank.join(120)
     assert [rank.exitcode for rank in ranks] == [0, 0], log.read_text()

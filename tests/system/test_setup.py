@@ -548,7 +548,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
     assert [line.split()[1] for line in runs] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
     fast = "'-m', 'not slow and not browser and not soak and not seeds', '-k', 'tail']"
-    options = "['-n', '3', '--max-worker-restart=0', '--dist', 'loadfile', '--no-loadscope-reorder'"
+    options = "['-n', '4', '--max-worker-restart=0', '--dist', 'loadfile', '--no-loadscope-reorder'"
     assert f"{options}, {fast}" in runs[-1]
     report = re.findall(r"^([\w-]+) +\d+ s wall +(\d+) s CPU  (.+)$", output, re.MULTILINE)
     assert [(part, verdict) for part, _, verdict in report] == [

@@ -1,5 +1,6 @@
 """The wheel that the project builds, what it holds, and that it trains in an empty folder outside the clone."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -96,3 +97,9 @@ def test_the_wheel_trains_and_plots_in_an_empty_folder(nbtools: Command, wheel: 
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in Path().iterdir()) == ["curves.png", "runs", "scripts"]
     assert str(ROOT) not in Path("runs", run, "launch.json").read_text(encoding="utf-8").replace(sys.prefix, "")
+
+    Path("train.py").write_text("for step in range(1, 21):\n    print(f'step {step} loss {1 / step:.4f}')\n")
+    run = nbtools("launch", "train.py").stdout.strip()  # a program of the user's own, which knows nothing of nbtools
+    nbtools("wait", run, "--timeout", "200")
+    shown = json.loads(nbtools("show", run, "--json").stdout)
+    assert (shown["state"], shown["step"], shown["metrics"]["train/loss"]) == ("SUCCEEDED", 20, 0.05)
