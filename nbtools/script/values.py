@@ -31,6 +31,7 @@ _PYTHON = ("constants", "fire")
 _LISTS = ("absl", FLAGS, *TYPED)
 """Languages in which a list is a text that is divided into those of its elements; a YAML list in others."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*", re.ASCII)
+_QUOTED = re.compile(r"('|\")(?:\\.|(?!\1|\\).)*\1", re.DOTALL)
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
 _PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "nan", "inf", ".nan", ".inf", "~"}
@@ -56,14 +57,9 @@ def to_text(value: Any, language: str, truth: tuple[str, str] = PYTHONS_TRUTH) -
     if isinstance(value, bool):
         return truth[not value]
     if isinstance(value, tuple | list):
-        texts = [to_text(item, language, truth) for item in value] if language in _LISTS else []
-        match language:
-            case "absl":
-                return ",".join(texts)
-            case "shell":
-                return shlex.join(texts)
-            case "form" | "flags":
-                return join_names(texts)
+        if language in _LISTS:
+            join = {"absl": ",".join, SHELL: shlex.join}.get(language, join_names)
+            return join([to_text(item, language, truth) for item in value])
         return f"[{','.join(_quoted(item, language, truth) for item in value)}]"
     if language in _PYTHON and isinstance(value, str):
         return _as_python(value, language)
@@ -179,6 +175,8 @@ def _list_of(text: str, kind: Any, language: str, truth: tuple[str, str]) -> tup
         text = text.strip("()[] ") if language == FLAGS and inner is not str else text  # a Python literal
         parts = (text.split(",") if text else ()) if language == "absl" else split(text)
         return tuple(from_text(part, Field("", (inner,)), language, truth) for part in parts)
+    if language == "hydra":  # its quotes are none of YAML's
+        text = _QUOTED.sub(lambda item: json.dumps(_unquoted(item[0], language), ensure_ascii=False), text)
     found = _loaded(text)
     if not isinstance(found, list):
         return None

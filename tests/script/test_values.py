@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbtools.recipes import MLMPretrainingConfig
@@ -55,6 +55,7 @@ def has_another_meaning(field: Field, value: Any, language: str) -> bool:
 
 
 @given(cases())
+@example((Field("x", (tuple[str, ...],)), ("\\", "a\\'b", "'"), "hydra"))
 def test_a_value_that_is_written_is_read_again(case: tuple[Field, Any, str]) -> None:
     field, value, language = case
     if has_another_meaning(field, value, language):
