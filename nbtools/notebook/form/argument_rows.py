@@ -398,7 +398,7 @@ class ArgumentRows:
         what += "" if found.is_complete or not found.parser else ", preliminary: by its source"
         lines = [what, *found.notes]
         if keys is not None:
-            lines += [f"{plural(len(keys.arguments), 'key')} of {keys.script.name}; a run's copy has the changed ones"]
+            lines += [f"{plural(len(keys.arguments), 'key')} of {keys.script.name}; a run gets a copy with the changes"]
         lines += [f"starts in {self._question.cwd}"] if self._question is not None else []
         lines += [f"runs in {self._python}"] if self._python else []
         wrong = f"<b>{escape(self._problem)}</b><br>" if self._problem else ""

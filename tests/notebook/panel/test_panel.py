@@ -568,7 +568,7 @@ def test_values_that_are_not_finite_are_an_alert_in_words(folder: RunFolder, sho
     assert "not finite" not in words(panel)
     folder.rows(10, 12, name=name, value="NaN")
     eventually(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
-    assert "role='alert'" in panel._widgets.losses.value
+    eventually(lambda: "role='alert'" in panel._widgets.losses.value)
     folder.rows(13, 13, name=name)
     eventually(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
 
