@@ -16,8 +16,12 @@ _WRAPPERS = ("Option", "Argument")
 
 
 def computed_defaults(path: Path) -> dict[str, str]:
-    """Return the texts of defaults that a file computes, by their flag, or by line and name of a parameter; ScriptError
-    or RecursionError if it cannot be read."""
+    """Return the texts of defaults that a file computes, by their flag, or by line and name of a parameter.
+
+    Raises:
+        ScriptError: the file cannot be read.
+        RecursionError: its source is nested too deeply.
+    """
     nodes = list(ast.walk(parse_source(path, read_source(path))))
     names, found = dict[str, str](), dict[str, str]()
     assignments = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name))
@@ -43,8 +47,10 @@ def computed_defaults(path: Path) -> dict[str, str]:
 
 
 def _computed(node: ast.AST | None, names: dict[str, str]) -> str:
-    """Return the text of an expression whose value may differ where the program runs; empty for others. `names` has the
-    texts of the variables that are computed."""
+    """Return the text of an expression whose value may differ where the program runs; empty for others.
+
+    `names` has the texts of the variables that are computed.
+    """
     if node is None or isinstance(node, ast.Name):
         return names.get(node.id, "") if node else ""
     inner = list(ast.walk(node))
