@@ -247,8 +247,8 @@ def write_text(path: Path, num_bytes: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_text_is_tokenized_and_its_baselines_counted_in_less_than_500_mb_with_the_imports(tmp_path: Path) -> None:
-    """20 MB here (of 150 MB: 395 MB of memory for chars, 457 for words); more text takes little more memory."""
+def test_a_text_is_tokenized_and_counted_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:
+    """20 MB here; more text takes little more (limits on the difference: builds of torch import 200 to 400 MB)."""
     file = tmp_path / "text.txt"
     write_text(file, 20_000_000)
     for level, num_kinds, least, most_mb in (("chars", 20, 18_000_000, 90), ("words", 50_000, 2_600_000, 160)):
@@ -259,7 +259,6 @@ def test_a_text_is_tokenized_and_its_baselines_counted_in_less_than_500_mb_with_
         assert vocab_size >= num_kinds
         assert num_tokens > least
         assert peak - before < most_mb, f"{peak} MB at most, {before} before the text was opened"
-        assert peak < 500 or before > 400, "the builds of torch for GPUs take more before anything is read"
         assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
 
