@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from nbtools.errors import ConfigError, shown
 from nbtools.settings import Settings, may_be_path, setting
 
 _GRES = r"(?:[A-Za-z0-9_.-]+:)?[0-9]{1,4}"
@@ -293,6 +294,16 @@ def beta(default: float, of: str) -> Any:
     return setting(default, f"AdamW's decay per step of the mean {of}.", ge=0, lt=1)
 
 
+def rate(text: str, *, basic: bool = False) -> Any:
+    """Declare a learning rate."""
+    return setting(1e-3, text, gt=0, le=10, basic=basic, steerable=True)
+
+
+def interval(default: int, text: str) -> Any:
+    """Declare a number of steps between two actions."""
+    return setting(default, text, "steps", ge=1, le=1_000_000_000, steerable=True)
+
+
 def num_evaluated_samples(what: str, unit: str) -> Any:
     """Declare `eval_samples`; a run from before that field existed measured all."""
     text = f"Held-out {what} that an evaluation measures, the same every time; None for all."
@@ -315,9 +326,15 @@ class TrainConfig(Settings):
         1, "Passes over the training data; max_steps ends earlier.", "epochs", ge=1, le=1_000_000, basic=True
     )
     max_steps: int | None = setting(
-        None, "Number of optimizer steps; None to train all epochs.", "steps", ge=1, le=1_000_000_000, basic=True
+        None,
+        "Number of optimizer steps; None to train all epochs.",
+        "steps",
+        ge=1,
+        le=1_000_000_000,
+        basic=True,
+        steerable=True,
     )
-    learning_rate: float = setting(1e-3, "Peak learning rate of AdamW, after warm-up.", gt=0, le=10, basic=True)
+    learning_rate: float = rate("Peak learning rate of AdamW, after warm-up.", basic=True)
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
         "linear", "Decay to zero after warm-up; constant has none."
     )
@@ -368,11 +385,9 @@ class TrainConfig(Settings):
     num_workers: int = setting(
         0, "Data loading processes; 0 loads in the rank itself.", "processes per rank", ge=0, le=64
     )
-    log_every: int = setting(10, "Steps between metric rows.", "steps", ge=1, le=1_000_000_000)
-    eval_every: int = setting(100, "Steps between evaluations; one more at the end.", "steps", ge=1, le=1_000_000_000)
-    checkpoint_every: int = setting(
-        200, "Steps between checkpoints; one more at a stop and at the end.", "steps", ge=1, le=1_000_000_000
-    )
+    log_every: int = interval(10, "Steps between metric rows.")
+    eval_every: int = interval(100, "Steps between evaluations; one more at the end.")
+    checkpoint_every: int = interval(200, "Steps between checkpoints; one more at a stop and at the end.")
     checkpoint_epochs: bool = setting(True, "Also save a checkpoint at the end of each epoch.")
     keep_last: int = setting(3, "Number of newest checkpoints to keep.", "checkpoints", ge=1, le=1_000_000)
     keep_best: int = setting(
@@ -402,6 +417,19 @@ class TrainConfig(Settings):
         if self.compile and self.strategy == "fsdp":
             raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
         return self
+
+    def steered(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with values that are changed while the training runs.
+
+        Raises:
+            ConfigError: a field is unknown or cannot be changed then, or a value is not allowed.
+        """
+        if fixed := [name for name in values if name in type(self).model_fields and name not in self.steerable()]:
+            raise ConfigError(
+                f"{fixed[0]}={shown(values[fixed[0]])}: cannot change while the training runs; stop it, and resume it "
+                f"with the change. These can: {', '.join(self.steerable())}"
+            )
+        return self.replace(**values)
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """Return the changes and notes on them: `epochs` without `max_steps` lifts the cap of this config.

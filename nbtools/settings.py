@@ -18,6 +18,7 @@ def setting(
     *,
     basic: bool = False,
     shapes: bool = False,
+    steerable: bool = False,
     before: Any = ...,
     **bounds: Any,
 ) -> Any:
@@ -29,10 +30,11 @@ def setting(
         unit: unit of a number.
         basic: whether the form shows it before "More settings".
         shapes: whether the value shapes the model, so that weights of another value do not fit.
+        steerable: whether the value may be changed while a training runs.
         before: value that this field means in a config recorded before the field existed; the default if not given.
         bounds: pydantic's `gt`, `ge`, `lt`, `le`.
     """
-    extra: dict[str, Any] = {"unit": unit, "basic": basic, "shapes": shapes}
+    extra: dict[str, Any] = {"unit": unit, "basic": basic, "shapes": shapes, "steerable": steerable}
     if before is not ...:
         extra["before"] = before
     return Field(default, description=help, json_schema_extra=extra, **bounds)
@@ -98,6 +100,11 @@ class Settings(BaseModel):
     def is_basic(cls, name: str) -> bool:
         """Whether the form shows the field `name` before "More settings"."""
         return bool(cls._declared(name).get("basic"))
+
+    @classmethod
+    def steerable(cls) -> list[str]:
+        """Names of the fields that may be changed while a training runs."""
+        return [name for name in cls.model_fields if cls._declared(name).get("steerable")]
 
     @classmethod
     def shapes_model(cls, name: str) -> bool:

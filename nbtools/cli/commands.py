@@ -467,10 +467,27 @@ def _plot(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _steer(arguments: argparse.Namespace) -> int:
+    from nbtools.launcher.resume import read_changes
+    from nbtools.parsing import literal_value
+    from nbtools.rundir.rundir import has_recipe
+
+    run = _named(arguments)
+    texts = [word for word in arguments.asked if "=" in word]
+    if has_recipe(run.files):
+        values = read_changes(run, texts) if texts else {}
+    else:
+        pairs = (text.partition("=") for text in texts)
+        values = {name: literal_value(text, otherwise=text) for name, _, text in pairs}
+    actions = [word for word in arguments.asked if "=" not in word]
+    print(printable(run.steer(*actions, timeout_s=arguments.timeout_s, **values)))
+    return DONE
+
+
 def _stop(arguments: argparse.Namespace) -> int:
+    from nbtools.run.control.stop import left_behind
     from nbtools.run.run import Run
     from nbtools.run.slurm_job import runs_on_slurm
-    from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
     code = DONE
@@ -532,6 +549,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "log": _log,
     "watch": _watch,
     "plot": _plot,
+    "steer": _steer,
     "stop": _stop,
     "resume": _resume,
     "export": _export,

@@ -205,6 +205,12 @@ def parser(
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 
+    steer = command("steer", "Change a running training: after the same step on all ranks, and on record.", run)
+    text = "save, evaluate, pause, continue, profile; or new values, such as learning_rate=5e-4 and max_steps=2000"
+    steer.add_argument("asked", nargs="+", metavar="ACTION|FIELD=VALUE", help=text)
+    text = "how long to wait for the answer, which comes after the current step (default: 10)"
+    steer.add_argument("--timeout", dest="timeout_s", type=_seconds, default=10.0, metavar="SECONDS", help=text)
+
     stop = command("stop", "Stop runs, the newest first; a recipe saves a checkpoint, a program gets its stop signal.")
     stop.add_argument("runs", nargs="+", metavar="RUN", help=named)
     text = "kill what remains after this time; default: the seconds that the launch grants, and 10"

@@ -23,7 +23,7 @@ from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of
-from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming
+from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming, steered_values
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.removal.clean import in_use
@@ -181,7 +181,7 @@ def _started(
 
     LaunchError if the code of a model would run because a run of another `owner` says so.
     """
-    own = resuming([] if forked else _args_of(parent), found.path)
+    own = resuming([] if forked else _args_of(parent), found.path, steered=forked is None)
     has_copy = parent.info.get("recipe") and parent.files.script.is_file()  # of a plain script
     script = forked or (parent.files.script if has_copy else Path(str(parent.info.get("script"))))
     recorded = str(forked or parent.info.get("script"))
@@ -194,7 +194,7 @@ def _started(
         )
     before = None
     with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
-        before = config_of(parent)
+        before = _config_at(parent, found)
     after = checked.config
     changes, more = _changes(parent, found, before, checked)
     for note in [*notes, *more]:
@@ -216,6 +216,11 @@ def config_of(run: Run) -> TrainConfig:
         return RECIPES[recipe].config_class.recorded(values)
     path = run.files.script
     return with_flags(parse_script(path), path, resuming(_args_of(run), path)[:-2], run.dir)
+
+
+def _config_at(run: Run, checkpoint: Checkpoint) -> TrainConfig:
+    """Return the config of a run as it was at a checkpoint: with the values that were changed while it ran."""
+    return config_of(run).replace(**steered_values(checkpoint.path))
 
 
 def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
@@ -398,12 +403,13 @@ def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -
 def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, plan: Schedule | None) -> list[str]:
     """Return a note if the learning rate after a checkpoint is another one than before it; [] where it is unknown."""
     owner = next((run for run, _ in _lineage(parent) if run.dir == found.path.parent.parent), parent)
-    total = whole(mapping_at(owner.config or {}, "derived").get("total_steps"))
+    total = steered_values(found.path).get("max_steps")
+    total = total or whole(mapping_at(owner.config or {}, "derived").get("total_steps"))
     left = _steps_left(found, after, plan)
     if not total or left is None or "warmup_learning_rate" in type(after).model_fields:  # a schedule per stage
         return []
     end = min(found.step + left, after.max_steps or sys.maxsize)
-    note = moved_rate(rate_settings(config_of(owner), total), rate_settings(after, end), found.step)
+    note = moved_rate(rate_settings(_config_at(owner, found), total), rate_settings(after, end), found.step)
     return [note] if note else []
 
 
@@ -427,9 +433,10 @@ def _forked(
     parent: Run, found: Checkpoint, changes: Mapping[str, object], settings: Mapping[str, Any]
 ) -> tuple[Path | None, list[str]]:
     """Write the script of a fork if any value differs; return its path and notes for the user."""
-    before = config_of(parent) if changes else None
-    if before is None or (after := changed(parent, changes)) == before:
+    before = _config_at(parent, found) if changes else None
+    if before is None or (after := before.replace(**before.uncapped(changes)[0])) == before:
         return None, []
+    _check_fits(parent, before, after)
     try:
         plain = parse_script(parent.files.script)
     except ScriptError as error:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from nbtools.config import TrainConfig, beta
+from nbtools.config import TrainConfig, beta, rate
 from nbtools.data import corpus, data_files, hub, split
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan import stories
@@ -106,8 +106,8 @@ class LLMGANConfig(TrainConfig):
     judge_steps: int = setting(
         3, "Updates of the judge per adversarial update of the generator.", "judge steps", ge=1, le=1000
     )
-    warmup_learning_rate: float = setting(1e-3, "Learning rate of both models during warm-up.", gt=0, le=10)
-    judge_learning_rate: float = setting(1e-3, "Learning rate of the judge in adversarial steps.", gt=0, le=10)
+    warmup_learning_rate: float = rate("Learning rate of both models during warm-up.")
+    judge_learning_rate: float = rate("Learning rate of the judge in adversarial steps.")
     discount: float | None = setting(
         None,
         "Discount of later rewards in a token's return; None for 0.25 with scores and 1 with verdicts.",

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError, html_table
 from nbtools.rundir.atomic import retried
-from nbtools.rundir.json_files import finite, read_json, strict_number, whole
+from nbtools.rundir.json_files import content_of, finite, read_json, strict_number, whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.tail import open_regular
 
@@ -217,8 +217,17 @@ def newest_verified(folder: Path, up_to: int | None = None) -> tuple[Checkpoint 
     return None, reasons
 
 
-def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
-    """Return a script's arguments with `--resume-from CHECKPOINT` at the end; an earlier one is removed."""
+def steered_values(checkpoint: Path) -> dict[str, Any]:
+    """Return the values that were changed while the training of a checkpoint ran, by the names of their fields."""
+    found = content_of(checkpoint / "manifest.json").get("steered")
+    return found if isinstance(found, dict) else {}
+
+
+def resuming(args: Sequence[str], checkpoint: Path, *, steered: bool = True) -> list[str]:
+    """Return a script's arguments with `--resume-from CHECKPOINT` at the end; an earlier one is removed.
+
+    With `steered`, flags before it repeat the values that were changed while the training ran.
+    """
     kept: list[str] = []
     rest = iter(args)
     for argument in rest:
@@ -227,4 +236,6 @@ def resuming(args: Sequence[str], checkpoint: Path) -> list[str]:
             next(rest, None)
         elif not flag.startswith("--resume-from="):
             kept.append(argument)
+    values = steered_values(checkpoint) if steered else {}
+    kept += [f"--{name.replace('_', '-')}={value!r}" for name, value in values.items()]
     return [*kept, "--resume-from", str(checkpoint.resolve())]

@@ -20,6 +20,8 @@ from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.project import find_project, located
 from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
+from nbtools.run.control.steer import steer
+from nbtools.run.control.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
@@ -27,7 +29,6 @@ from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, sto
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
-from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, strict_number, whole
@@ -35,6 +36,7 @@ from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
+from nbtools.rundir.steering.events import Event, read_events, steered
 from nbtools.rundir.tail import last_lines, one_line
 
 SILENT_S = 300.0
@@ -158,7 +160,8 @@ class Run:
     @property
     def total_steps(self) -> int | None:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
-        total = whole(mapping_at(self.config or {}, "derived").get("total_steps")) or self.rows.total_steps
+        planned = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
+        total = whole(steered(self.events).get("max_steps")) or planned or self.rows.total_steps
         return total and total + self.rows.shift
 
     @property
@@ -252,6 +255,34 @@ class Run:
             is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
             parts.append(f"newest checkpoint {newest.name}" if is_old else f"checkpoint {newest.name} saved")
         return "; ".join([*parts, str(ending), *other_machines(self.records), *released(used)])
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done with each request to the running training, oldest first: see `steer`."""
+        return read_events(self.files)
+
+    def steer(self, *actions: str, timeout_s: float = 10.0, **values: object) -> str:
+        """Change a running training: take actions, or change values for the steps that are left.
+
+        All ranks apply it after the same step. `run.steer("save")`, `run.steer(learning_rate=5e-4)`.
+
+        Args:
+            actions: `save`, `evaluate`, `pause`, `continue` or `profile` (the next five steps).
+            timeout_s: Seconds to wait for the answer.
+            values: Config fields and their new values: each learning rate (a new peak; the schedule keeps its shape),
+                `max_steps`, `log_every`, `eval_every`, `checkpoint_every`; of a program those that it polls.
+
+        Returns:
+            One sentence: what was done after which step, or that the training has not answered yet.
+
+        Raises:
+            ConfigError: The training does not take what was asked for, or refused it.
+            LaunchError: The run does not run, takes no requests, or belongs to another user.
+        """
+        found = steer(self.records, actions, values, timeout_s)
+        if not found:
+            return f"{self.id} has not answered within {timeout_s:g} s; it does after its current step"
+        return f"after step {found[-1].step}: {', '.join(map(str, found))}"
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:
         """Wait for the end and return the state.

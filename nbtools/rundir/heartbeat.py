@@ -9,7 +9,8 @@ from nbtools.rundir.json_files import content_of, finite, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
-_PHASES = "start", "evaluation", "checkpoint", "profile", "data", "forward", "backward", "collective", "outputs", "done"
+_BEFORE_STEP = "start", "evaluation", "checkpoint", "paused", "profile"
+_PHASES = *_BEFORE_STEP, "data", "forward", "backward", "collective", "outputs", "done"
 """Phases in the order in which a rank passes through them between two optimizer steps."""
 
 
@@ -23,7 +24,7 @@ class RankHeartbeat:
     step: int
     """Completed optimizer steps."""
     phase: str
-    """Current phase: start, data, forward, backward, collective, evaluation, checkpoint, profile, outputs or done."""
+    """Current phase, one of `_PHASES`."""
     time: float
     """Unix time at which the phase began."""
     nth: int = 0
@@ -62,8 +63,7 @@ class RankHeartbeat:
     @property
     def may_take_long(self) -> bool:
         """Whether the phase may take minutes in a healthy run; reading data may, before the first step."""
-        long = ("start", "evaluation", "checkpoint", "profile", "outputs")
-        return self.phase in long or (self.phase == "data" and self.step == 0)
+        return self.phase in (*_BEFORE_STEP, "outputs") or (self.phase == "data" and self.step == 0)
 
 
 def nodes_of(beats: Iterable[RankHeartbeat], nproc_per_node: int | None) -> dict[int, list[RankHeartbeat]]:

@@ -114,6 +114,12 @@ class RunDir:
     """`why` (completed, stopped, failed), last `step`, final `metrics`, `unsaved_since` (rank 0, once)."""
     unsaved = _file("unsaved.json")
     """`step` of a checkpoint that could not be written, and the `error`, until a later one is written (rank 0)."""
+    controls = _file("controls.json")
+    """Requests that the training takes: `actions`, and `values` by name (rank 0, once; no file if it takes none)."""
+    requests = _file("requests")
+    """Folder of the requests to the running training, one file each (the owner's viewers; rank 0 removes them)."""
+    events = _file("events.jsonl")
+    """What was done with each request, after which step: see `nbtools.rundir.steering.events` (rank 0, appended)."""
     exit = _file("exit.json")
     """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
     on_end_log = _file("ranks/on_end.log")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from nbtools.training.engine.stop_vote import stop_s
 from waiting import eventually
 
 import nbtools as nt
@@ -35,7 +36,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import part
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine import worker as engine
-from nbtools.training.engine.stop_vote import stop_s
 
 Mount = Callable[..., None]
 

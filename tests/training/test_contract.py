@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from nbtools.training.engine.stop_vote import StopVote
 from safetensors.torch import load_file
 
 from nbtools.cli.commands import main as nbtools
@@ -23,7 +24,6 @@ from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.plan import Plan
-from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
 
 import trainings

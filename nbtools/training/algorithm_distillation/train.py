@@ -51,7 +51,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     worker.begin(plan, optimizer, tally, num_parameters=num_parameters, flops_per_sample=flops)
 
     model.train()
-    for step in range(plan.first_step, plan.total_steps + 1):
+    for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             tokens_BT4, actions_BT = next(batches)
             with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):

@@ -101,7 +101,7 @@ def save(
 
 
 def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
-    """Keep the `keep_last` newest and the `keep_best` best checkpoints up to `step`.
+    """Keep the `keep_last` newest and the `keep_best` best checkpoints up to `step`, and those that were asked for.
 
     The one at `step` was just written and is complete. Later ones are not counted: an earlier attempt left them, maybe
     damaged, and they must not displace the only one that verifies.
@@ -110,6 +110,7 @@ def prune(folder: Path, step: int, keep_last: int, keep_best: int = 0) -> None:
         return
     older = [checkpoint for checkpoint in checkpoints_in(folder) if checkpoint.step <= step]
     best = best_of(older, keep_best)
+    older = [checkpoint for checkpoint in older if not checkpoint.manifest.get("asked")]
     for checkpoint in older[:-keep_last]:
         if checkpoint in best:
             continue

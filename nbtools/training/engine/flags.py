@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
@@ -20,9 +20,10 @@ import tyro
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.project import expanded
+from nbtools.run.checkpoints import steered_values
 from nbtools.run.records import recorded_arguments
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.script.compat import aliases
 from nbtools.script.script import read_script
 from nbtools.script.values import TRUTHS
@@ -47,6 +48,8 @@ class Flags(Generic[C]):
     """Names of the fields that flags set here, and did not in the run that is resumed."""
     recorded: Mapping[str, Any] | None = None
     """Values of the run that is resumed; None if it recorded none."""
+    steered: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the config that were changed while the run that is resumed by hand ran."""
 
 
 def parse(
@@ -86,6 +89,9 @@ def parse(
         earlier = config.values_before({*known, *config.model_fields_set, *named})
         values |= earlier
         notes += tuple(f"{name}={value!r}, as in the run that is resumed" for name, value in earlier.items())
+    steered = {} if resume_from is None or RUN_DIR_VARIABLE in environment else steered_values(expanded(resume_from))
+    steered = {name: value for name, value in steered.items() if name not in named}  # the launcher gives them as flags
+    values |= steered
     # A run recorded with these epochs and a cap keeps it: its flags meant that.
     if "epochs" in named and not (known and known.get("max_steps") and known.get("epochs") == values["epochs"]):
         asked = {name: value for name, value in values.items() if name != "max_steps" or "max_steps" in named}
@@ -101,7 +107,7 @@ def parse(
     before = read_json(_run_of(Path(resume_from)).launch) or {}
     with contextlib.suppress(ConfigError):
         named = list(Counter(named) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
-    return Flags(changed, overridden, Path(resume_from), notes, tuple(named), known)
+    return Flags(changed, overridden, Path(resume_from), notes, tuple(named), known, steered)
 
 
 def _names(args: Sequence[str]) -> list[str]:

@@ -114,6 +114,12 @@ class Optimizer:
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped_in_a_row = torch.zeros_like(self._skipped)
 
+    def replan(self, config: TrainConfig, total_steps: int) -> None:
+        """Take the learning rates of another config or end from the next step on."""
+        if rate_settings(config, total_steps) != (before := rate_settings(self._config, self._total_steps)):
+            self._before = {**before, "rate": self._rate}
+        self._config, self._total_steps = config, total_steps
+
     def _new_scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(self._device.type, enabled=self._config.precision == "fp16")
 

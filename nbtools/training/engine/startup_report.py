@@ -13,6 +13,7 @@ from nbtools.data import hub
 from nbtools.recipes import recipe_of
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.steering.requests import ACTIONS
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.precision import warning
@@ -68,6 +69,8 @@ def write_startup_report(
         "environment": environment,
     }
     write_json(files.config, content)
+    values = {name: getattr(config, name) for name in config.steerable()}
+    write_json(files.controls, {"actions": ACTIONS, "values": values})
     source = recipe.source(config, root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)

@@ -52,8 +52,9 @@ from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.standalone import check_shared, claim_run, own_project
 from nbtools.training.engine.startup_report import write_startup_report
-from nbtools.training.engine.stop_vote import StopVote, stop_s
+from nbtools.training.engine.steering import Steering
 from nbtools.training.engine.tally import Tally
+from nbtools.training.engine.vote import Vote, stop_s
 from nbtools.training.outputs.outputs import Outputs
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
@@ -76,6 +77,8 @@ LAST_SAVE_S = 600.0
 _RETRY_EVERY_S = 1.0
 _SAY_RETRY_EVERY_S = 30.0
 _PROGRESS_EVERY_S = 5.0
+_PAUSE_S = 0.2
+"""Time between two looks of a paused training for requests."""
 _SEED_OF_STEPS = 500_009
 """Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
@@ -159,9 +162,10 @@ class Worker:
         self._unsaved_since: int | None = None
         """Step of the newest checkpoint, if the last one could not be written."""
         self._sharded: list[torch.nn.Module] = []
-        self._vote = StopVote(stop, self.ranks.control)
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
         check_shared(self.ranks, self.files)
+        self._steering = Steering(self.files, self.ranks, self.attempt, self.say)
+        self._vote = Vote(stop, self.ranks.control, self._steering.num_waiting)
         self.heartbeat = HeartbeatWriter(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
@@ -316,6 +320,7 @@ class Worker:
         if self.device.type == "cuda" and self.is_main and (flops := derived.get("flops_per_sample")):
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._peak_samples_per_s = rate / flops
+        self._steering.continue_from(self.progress.step, self.flags.steered)
         self._clock.start(self.progress.samples)
 
     # --- the run directory and the log ------------------------------------------------------------
@@ -363,14 +368,44 @@ class Worker:
         self._clock.leave()
         return sums
 
+    def steps(self, plan: Plan) -> Iterator[int]:
+        """Yield the numbers of the steps that are left, of which steering may change the last; holds a pause."""
+        step = plan.first_step
+        while step <= plan.total_steps:
+            yield step
+            if self._steering.is_paused:
+                self._pause(plan, step)
+                if self.stopped:
+                    return
+            step += 1
+
     def advance(self, plan: Plan) -> Due:
         """Count an optimizer step and return the actions due after it; every rank calls it once per step."""
-        return plan.advance(self.progress, stop=self.stop_agreed())
+        self.stop_agreed()
+        ends_epoch = plan.count(self.progress)
+        self._steer(plan)
+        return plan.due(self.progress.step, self._steering.due, ends_epoch=ends_epoch, stop=self.stopped)
 
     def stop_agreed(self) -> bool:
         """Whether all ranks stop after this step; every rank calls it once per step."""
         self.stopped = self._vote.agreed()
         return self.stopped
+
+    def _steer(self, plan: Plan) -> None:
+        before = plan.config, plan.total_steps
+        self._steering.apply(plan, self.progress.step, takes_requests=self._vote.has_requests)
+        if (plan.config, plan.total_steps) != before:
+            for optimizer in self._optimizers:
+                optimizer.replan(plan.config, plan.total_steps)
+
+    def _pause(self, plan: Plan, step: int) -> None:
+        """Hold this rank after a step, until the owner continues the training or a stop is agreed on."""
+        self.say(f"paused after step {step}: nbtools steer {self.files.id} continue")
+        with self.aside("paused"):
+            while self._steering.is_paused and not self.stopped:
+                time.sleep(_PAUSE_S)
+                self.stopped = self._vote.at_once()
+                self._steer(plan)
 
     def end_step(self, values: Mapping[str, float], total_steps: int) -> None:
         """Append the metric row of the step, if it has one, and print a row every few seconds (rank 0)."""
@@ -500,6 +535,7 @@ class Worker:
         batch, recipe = self.config.effective_batch(self.world_size), recipe_of(self.config)
         state = {**state, "recipe": recipe.key, "effective_batch": batch}
         more: dict[str, Any] = {"attempt": self.attempt, "base": self.bases, "data": self._data, "stage": stage}
+        more |= {"steered": self._steering.values or None, "asked": "save" in self._steering.due or None}
         more |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
         is_sharded = self.config.strategy == "fsdp"
         with self.aside("checkpoint"):
@@ -614,6 +650,8 @@ class Worker:
     def finish(self, why: str, error: BaseException | None = None) -> None:
         """Record the end. A failed rank does not wait for the others, which torchrun ends."""
         outputs = self._outputs
+        if self.is_main:
+            self._steering.refuse_rest(self.progress.step, f"the training has {why} after step {self.progress.step}")
         if error is None:
             self._vote.count()
             with self.aside("outputs"):

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from nbtools.launcher.checks.step_count import learning_rate
 from nbtools.recipes.llm_gan import LLMGANConfig
+from nbtools.training.engine.plan import Plan
 
 
 class Stage(StrEnum):
@@ -20,9 +21,9 @@ class Stage(StrEnum):
 class Stages:
     """The stage of each step: adversarial training starts once the judge is accurate enough, and lasts to the end."""
 
-    def __init__(self, config: LLMGANConfig, total_steps: int, state: Mapping[str, Any] | None = None) -> None:
-        self._config = config
-        self._total_steps = total_steps
+    def __init__(self, plan: Plan, state: Mapping[str, Any] | None = None) -> None:
+        self._plan = plan
+        config = self._config
         self._warm = config.generator_warmup_steps + config.judge_warmup_steps
         state = state or {}
         self.adversarial_since: int | None = state.get("game_since")
@@ -31,6 +32,11 @@ class Stages:
         """Accuracy on held-out pairs at the last evaluation."""
         if self._warm == 0 and config.judge_accuracy == 0 and self.adversarial_since is None:
             self.adversarial_since = 0
+
+    @property
+    def _config(self) -> LLMGANConfig:
+        """The config with its current values, which steering may change."""
+        return cast(LLMGANConfig, self._plan.config)
 
     def at(self, step: int) -> Stage:
         """Return the stage of the next step, or of a past one."""
@@ -53,16 +59,18 @@ class Stages:
         """Return the generator's learning rate; the config's schedule holds for adversarial training."""
         if self.adversarial_since is None or step <= self.adversarial_since:
             return self._config.warmup_learning_rate
-        return learning_rate(self._config, step - self.adversarial_since, self._total_steps - self.adversarial_since)
+        return learning_rate(
+            self._config, step - self.adversarial_since, self._plan.total_steps - self.adversarial_since
+        )
 
     def warmup_note(self) -> str:
         """Return a note if the warm-up leaves no adversarial step, else an empty text."""
-        if self.adversarial_since is not None or self._warm < self._total_steps:
+        if self.adversarial_since is not None or self._warm < self._plan.total_steps:
             return ""
         return (
             f"note: generator_warmup_steps={self._config.generator_warmup_steps} and "
-            f"judge_warmup_steps={self._config.judge_warmup_steps} leave none of the {self._total_steps} steps for "
-            "adversarial training; give more epochs or max_steps, or less warm-up"
+            f"judge_warmup_steps={self._config.judge_warmup_steps} leave none of the {self._plan.total_steps} "
+            "steps for adversarial training; give more epochs or max_steps, or less warm-up"
         )
 
     def ends_warmup(self, step: int) -> bool:
@@ -80,7 +88,7 @@ class Stages:
         if judge_accuracy >= config.judge_accuracy:
             self.adversarial_since = step
             return f"{found}: adversarial training starts after step {step}"
-        if step < self._total_steps:
+        if step < self._plan.total_steps:
             return f"{found}, below {wanted}: its warm-up continues"
         return (
             f"warning: {found} after all {step} steps, below {wanted}: no adversarial step was taken; give more steps, "

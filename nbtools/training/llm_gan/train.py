@@ -58,7 +58,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         for model in (wrapped_generator, wrapped_discriminator)
     )
     state = worker.initial_state.state
-    stages = Stages(config, plan.total_steps, state.get("stages"))
+    stages = Stages(plan, state.get("stages"))
     rollouts = GANRollouts(config, generator, discriminator, worker.device)
     rollouts.baseline.load_state_dict(state.get("baseline"))
     evaluation = Evaluation(worker, config, data, generator, discriminator)
@@ -75,7 +75,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
 
     wrapped_generator.train()
     wrapped_discriminator.train()
-    for step in range(plan.first_step, plan.total_steps + 1):
+    for step in worker.steps(plan):
         stage = stages.at(step)
         passes = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         for draw in stages.discriminator_draws(stage):

@@ -62,7 +62,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     worker.begin(plan, optimizer, tally, num_parameters=num_parameters, hub_commits=text.commits, **sizes)
 
     model.train()
-    for step in range(plan.first_step, plan.total_steps + 1):
+    for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             batch = next(batches)  # inputs_BT, positions_K, labels_K, weights_K, lengths_B
             with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):

@@ -52,7 +52,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     worker.begin(plan, optimizer, tally, num_parameters=num_parameters, hub_commits=text.commits, **sizes)
 
     model.train()
-    for step in range(plan.first_step, plan.total_steps + 1):
+    for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             inputs_BT, positions_BK, labels_BK = next(batches)
             with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):

@@ -80,7 +80,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     worker.begin(plan, optimizer, tally, hub_commits=hub.commits_of(*config.files, *config.val_files), **sizes)
 
     model.train()
-    for step in range(plan.first_step, plan.total_steps + 1):
+    for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             inputs_BT, labels_BK = next(batches)
             with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from nbtools.recipes import LLMGANConfig
+from nbtools.training.engine.plan import Plan
 from nbtools.training.llm_gan.stages import Stage, Stages
 
 CONFIG = LLMGANConfig(
@@ -20,8 +21,12 @@ CONFIG = LLMGANConfig(
 )
 
 
+def plan_of(config: LLMGANConfig, total_steps: int) -> Plan:
+    return Plan(config, None, 1, total_steps, None)  # type: ignore[arg-type]  # of samples nothing is asked
+
+
 def test_generator_then_judge_then_the_game_as_soon_as_the_judge_is_good_enough() -> None:
-    stages = Stages(CONFIG, 20)
+    stages = Stages(plan_of(CONFIG, 20))
     assert [stages.at(step) for step in range(1, 7)] == [Stage.GENERATOR] * 2 + [Stage.DISCRIMINATOR] * 4
     assert [step for step in range(1, 20) if stages.ends_warmup(step)] == [2, 5]
     assert stages.update(2, 0.9) == "", "it has not learnt anything yet"
@@ -36,7 +41,7 @@ def test_generator_then_judge_then_the_game_as_soon_as_the_judge_is_good_enough(
 
 
 def test_a_judge_that_never_gets_there_is_told_at_the_end() -> None:
-    stages = Stages(CONFIG, 20)
+    stages = Stages(plan_of(CONFIG, 20))
     said = stages.update(20, 0.7)
     assert said.startswith("warning")
     assert "70.0%" in said
@@ -44,14 +49,14 @@ def test_a_judge_that_never_gets_there_is_told_at_the_end() -> None:
 
 
 def test_warm_ups_that_leave_nothing_for_the_game_are_told_before_the_first_step() -> None:
-    assert Stages(CONFIG, 6).warmup_note() == ""
-    said = Stages(CONFIG, 5).warmup_note()
+    assert Stages(plan_of(CONFIG, 6)).warmup_note() == ""
+    said = Stages(plan_of(CONFIG, 5)).warmup_note()
     assert all(part in said for part in ("generator_warmup_steps=2", "judge_warmup_steps=3", "none of the 5 steps"))
-    assert Stages(CONFIG, 5, {"game_since": 4}).warmup_note() == "", "it has begun earlier"
+    assert Stages(plan_of(CONFIG, 5), {"game_since": 4}).warmup_note() == "", "it has begun earlier"
 
 
 def test_each_stage_has_its_learners_and_its_rates() -> None:
-    stages = Stages(CONFIG, 15, {"game_since": 5, "judge_accuracy": 0.8})
+    stages = Stages(plan_of(CONFIG, 15), {"game_since": 5, "judge_accuracy": 0.8})
     steps = {Stage.GENERATOR: 1, Stage.DISCRIMINATOR: 4, Stage.ADVERSARIAL: 6}
     assert [len(stages.discriminator_draws(stage)) for stage in steps] == [0, 1, 2]
     assert [stages.trains_generator(stage) for stage in steps] == [True, False, True]
@@ -60,19 +65,19 @@ def test_each_stage_has_its_learners_and_its_rates() -> None:
     assert stages.generator_learning_rate(1) == 0.2
     # The schedule is that of the game's ten steps, two of which warm up.
     assert [stages.generator_learning_rate(step) for step in (6, 7, 8, 15)] == pytest.approx([0.05, 0.1, 0.1, 0.1])
-    frozen = Stages(CONFIG.replace(freeze_generator=True), 15, stages.state_dict())
+    frozen = Stages(plan_of(CONFIG.replace(freeze_generator=True), 15), stages.state_dict())
     assert [frozen.trains_generator(stage) for stage in steps] == [True, False, False]
 
 
 def test_a_resumed_training_is_where_it_was() -> None:
-    stages = Stages(CONFIG, 20)
+    stages = Stages(plan_of(CONFIG, 20))
     stages.update(5, 0.85)
-    again = Stages(CONFIG, 20, stages.state_dict())
+    again = Stages(plan_of(CONFIG, 20), stages.state_dict())
     assert (again.adversarial_since, again.judge_accuracy) == (5, 0.85)
-    assert math.isnan(Stages(CONFIG, 20, {}).judge_accuracy)
+    assert math.isnan(Stages(plan_of(CONFIG, 20), {}).judge_accuracy)
 
 
 def test_without_any_warm_up_the_game_begins_at_once() -> None:
     none = CONFIG.replace(generator_warmup_steps=0, judge_warmup_steps=0, judge_accuracy=0.0)
-    assert Stages(none, 20).at(1) is Stage.ADVERSARIAL
-    assert Stages(none.replace(judge_accuracy=0.8), 20).at(1) is Stage.DISCRIMINATOR
+    assert Stages(plan_of(none, 20)).at(1) is Stage.ADVERSARIAL
+    assert Stages(plan_of(none.replace(judge_accuracy=0.8), 20)).at(1) is Stage.DISCRIMINATOR

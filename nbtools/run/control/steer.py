@@ -1,0 +1,84 @@
+"""Steers a running training: writes a request into its run directory and waits for the events that answer it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbtools.errors import ConfigError, LaunchError, did_you_mean, shown
+from nbtools.run.records import Records
+from nbtools.run.state import RunState, state_of
+from nbtools.rundir.json_files import content_of
+from nbtools.rundir.rundir import RunDir, foreign_owner
+from nbtools.rundir.steering.events import Event, read_events, steered
+from nbtools.rundir.steering.requests import write_request
+
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The actions that a running training takes, and the values that may be changed."""
+
+    actions: tuple[str, ...]
+    values: Mapping[str, Any]
+    """Current values by name."""
+    is_paused: bool
+
+
+def controls_of(files: RunDir) -> Controls | None:
+    """Return what a training takes; None if it takes nothing, as a program that does not poll."""
+    found = content_of(files.controls)
+    actions, values = found.get("actions"), found.get("values")
+    if not isinstance(actions, list) or not isinstance(values, dict):
+        return None
+    events = [event for event in read_events(files) if not event.refused]
+    held = [event.action for event in events if event.action in ("pause", "continue")]
+    return Controls(tuple(map(str, actions)), {**values, **steered(events)}, held[-1:] == ["pause"])
+
+
+def steer(records: Records, actions: Sequence[str], values: Mapping[str, Any], timeout_s: float) -> list[Event]:
+    """Ask a running training for actions and for new values; wait for its answer.
+
+    Returns:
+        The events; none if the training has not answered within `timeout_s`, which it does after its current step.
+
+    Raises:
+        ConfigError: the training does not take what was asked for.
+        LaunchError: the run does not run, takes no requests, or belongs to another user.
+    """
+    files = records.files
+    _check(records, actions, values)
+    asked = [write_request(files, action=action) for action in actions]
+    asked += [write_request(files, values=values)] if values else []
+    until = time.monotonic() + timeout_s
+    while True:
+        answers = [event for event in read_events(files) if event.request in asked]
+        if {event.request for event in answers} == {*asked} or time.monotonic() > until:
+            break
+        if state_of(records).is_final:
+            raise LaunchError(f"{files.id} ended before it could answer; its last events: nbtools show {files.id}")
+        time.sleep(_LOOK_EVERY_S)
+    if refused := [event.refused for event in answers if event.refused]:
+        raise ConfigError("; ".join(refused))
+    return answers
+
+
+def _check(records: Records, actions: Sequence[str], values: Mapping[str, Any]) -> None:
+    files = records.files
+    if owner := foreign_owner(files.path):
+        raise LaunchError(f"{files.id}: belongs to {owner}, who alone may steer it")
+    if (state := state_of(records)) is not RunState.RUNNING:
+        raise LaunchError(f"{files.id} is {state}; only a running training can be steered")
+    if (controls := controls_of(files)) is None:
+        raise LaunchError(
+            f"{files.id}: takes no requests (yet): recipes do from their first step on, and a program does with "
+            "nbtools.steering.poll (see nbtools/launcher/README.md)"
+        )
+    if not actions and not values:
+        known = ", ".join((*controls.actions, *(f"{name}=…" for name in controls.values)))
+        raise ConfigError(f"nothing to do: give actions or new values, of {known}")
+    for kind, given, taken in (("action", actions, controls.actions), ("value", values, tuple(controls.values))):
+        if unknown := [name for name in given if name not in taken]:
+            hint = did_you_mean(unknown[0], taken) or f"it has {', '.join(taken) or 'none'}"
+            raise ConfigError(f"{shown(unknown[0])}: {files.id} has no such {kind} to steer; {hint}")

@@ -1,0 +1,109 @@
+"""The events of a training: what rank 0 has done with each request, and after which step.
+
+    {"request": "1769868153250000000-5f3a…", "step": 200, "time": …, "by": "ana@box", "action": "save"}
+    {"request": "…", "step": 240, "time": …, "by": "…", "field": "learning_rate", "from": 0.001, "to": 0.0005}
+    {"request": "…", "step": 260, "time": …, "by": "…", "refused": "max_steps=100: step 260 is done; …"}
+
+Rank 0 appends them to events.jsonl; after an automatic restart rows carry `attempt`.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from nbtools.errors import shown
+from nbtools.rundir.atomic import append_descriptor
+from nbtools.rundir.json_files import finite, kept, whole
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.tail import end_of, one_line
+
+_MOST_BYTES = 1 << 20
+_LONGEST_TEXT = 500
+
+
+@dataclass(frozen=True)
+class Event:
+    """An action that was taken, a value that was changed, or a request that was refused."""
+
+    request: str
+    step: int
+    """Completed optimizer steps: the event holds from the next one on."""
+    time: float
+    by: str = ""
+    action: str = ""
+    field: str = ""
+    before: Any = None
+    after: Any = None
+    refused: str = ""
+    """Why the request was refused."""
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"refused: {self.refused}"
+        return self.action or f"{self.field} {shown(self.before, 40)} -> {shown(self.after, 40)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as a row of events.jsonl holds it."""
+        row: dict[str, Any] = {"request": self.request, "step": self.step, "time": self.time}
+        row |= {name: text for name in ("by", "action", "refused") if (text := getattr(self, name))}
+        row |= {"field": self.field, "from": self.before, "to": self.after} if self.field else {}
+        return row | ({"attempt": self.attempt} if self.attempt > 1 else {})
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self | None:
+        """Return the event in a row; None if it is not one."""
+        step, at = whole(row.get("step")), finite(row.get("time"))
+        request, by, action, field, refused = (
+            one_line(str(row.get(name, "")), _LONGEST_TEXT) for name in ("request", "by", "action", "field", "refused")
+        )
+        if step is None or at is None or not (refused or field or action):
+            return None
+        before, after, attempt = row.get("from"), row.get("to"), whole(row.get("attempt")) or 1
+        return cls(request, step, at, by, action, field, before, after, refused, attempt)
+
+
+def append_events(run: RunDir, events: Iterable[Event]) -> None:
+    """Append events to events.jsonl, one complete line each; OSError if the disk is full."""
+    lines = b"".join(json.dumps(event.to_json(), allow_nan=False).encode() + b"\n" for event in events)
+    descriptor = append_descriptor(run.events)
+    try:
+        size = os.fstat(descriptor).st_size
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
+        os.write(descriptor, b"\n" * is_torn + lines)
+    finally:
+        os.close(descriptor)
+
+
+def read_events(run: RunDir) -> list[Event]:
+    """Return the events of a run, oldest first; rows that are damaged or of another kind are left out."""
+    return list(kept(_events_in, run.events) or ())
+
+
+def _events_in(path: Path) -> list[Event]:
+    found = []
+    for line in end_of(path, _MOST_BYTES).split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError, AttributeError):
+            found.append(Event.from_json(json.loads(line)))
+    return [event for event in found if event is not None]
+
+
+def steered(events: Iterable[Event]) -> dict[str, Any]:
+    """Return the last value of each field that events have changed."""
+    return {event.field: event.after for event in events if event.field and not event.refused}
+
+
+def paused_s(events: Iterable[Event], now: float | None = None) -> float:
+    """Return the seconds in which a training was paused, until `now`, a Unix time."""
+    total, since = 0.0, None
+    for event in events:
+        if event.action == "pause" and not event.refused and since is None:
+            since = event.time
+        elif event.action == "continue" and not event.refused and since is not None:
+            total, since = total + event.time - since, None
+    return total if since is None else total + (time.time() if now is None else now) - since

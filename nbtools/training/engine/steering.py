@@ -1,0 +1,121 @@
+"""Applies the owner's requests to a running training: on all ranks after the same step, and on record."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nbtools.errors import ConfigError
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.steering.events import Event, append_events, read_events, steered
+from nbtools.rundir.steering.requests import Inbox, Request, decoded, encoded
+from nbtools.training.engine.plan import Plan
+from nbtools.training.process.ranks import Ranks
+
+_REPEATED = "save", "evaluate"
+"""Actions that an automatic restart takes again at their steps; a pause and a profile are over."""
+
+
+class Steering:
+    """The requests of a training and what they have changed.
+
+    All ranks have the same one: rank 0 sends the requests as it has read them, and each rank checks and applies them
+    alike. Only rank 0 writes the events.
+    """
+
+    def __init__(self, files: RunDir, ranks: Ranks, attempt: int, say: Callable[[str], None]) -> None:
+        """Read the events of earlier attempts; `say` prints on rank 0."""
+        self.values: dict[str, Any] = {}
+        """Values that were changed, by the names of their fields; part of a checkpoint."""
+        self.due: set[str] = set()
+        """Actions to take after the current step."""
+        self.is_paused = False
+        self._files, self._ranks, self._attempt, self._say = files, ranks, attempt, say
+        earlier: list[Event] = ranks.from_main(lambda: read_events(files))
+        self._inbox = Inbox(files, [event.request for event in earlier])
+        self._repeated = [event for event in earlier if not event.refused and event.attempt < attempt]
+        self._unwritten: list[Event] = []
+
+    def num_waiting(self) -> int:
+        """Return the number of requests that wait; rank 0 looks, the others report none."""
+        return self._inbox.num_waiting() if self._ranks.is_main else 0
+
+    def continue_from(self, step: int, values: Mapping[str, Any]) -> None:
+        """Begin after `step`, with the steered `values` of the config.
+
+        Events of earlier attempts up to that step are part of the config by now; later ones are applied again.
+        """
+        self.values = {**values, **steered(event for event in self._repeated if event.step <= step)}
+        self._repeated = [event for event in self._repeated if event.step > step]
+
+    def apply(self, plan: Plan, step: int, *, takes_requests: bool) -> None:
+        """Apply the waiting requests, and the events of an earlier attempt, after `step`; every rank calls it."""
+        self.due.clear()
+        if self._repeated and self._repeated[0].step <= step:
+            self._repeat(plan, step)
+        if takes_requests:
+            data = self._ranks.bytes_of_main(lambda: encoded(self._inbox.take()))
+            for request in decoded(data):
+                self._record(self._answered(request, plan, step))
+        if self._unwritten and self._ranks.is_main:
+            self._write()
+
+    def refuse_rest(self, step: int, why: str) -> None:
+        """Answer the requests that came too late (rank 0)."""
+        for request in self._inbox.take() if self._ranks.is_main else ():
+            self._record([self._event(request, step, refused=why)])
+        self._write()
+
+    def _repeat(self, plan: Plan, step: int) -> None:
+        reached = [event for event in self._repeated if event.step <= step]
+        self._repeated = self._repeated[len(reached) :]
+        for event in reached:
+            if event.action in _REPEATED:
+                self.due.add(event.action)
+            elif event.field:
+                with contextlib.suppress(ConfigError):  # the restart has other epochs, say
+                    plan.change({event.field: event.after}, step)
+                    self.values[event.field] = event.after
+        self._say(f"note: applied again after step {step}, as before the restart: {', '.join(map(str, reached))}")
+
+    def _answered(self, request: Request, plan: Plan, step: int) -> list[Event]:
+        """Apply a request; return its events."""
+        if request.problem:
+            return [self._event(request, step, refused=f"requests/{request.name}: {request.problem}")]
+        if request.action:
+            return [self._act(request, step)]
+        before = plan.config
+        try:
+            plan.change(request.values, step)
+        except ConfigError as error:
+            return [self._event(request, step, refused=str(error))]
+        self.values |= request.values
+        return [
+            self._event(request, step, field=name, before=getattr(before, name), after=getattr(plan.config, name))
+            for name in request.values
+        ]
+
+    def _act(self, request: Request, step: int) -> Event:
+        action, refused = request.action, ""
+        if action in ("pause", "continue"):
+            if self.is_paused == (action == "pause"):
+                refused = f"the training {'is paused already' if self.is_paused else 'is not paused'}"
+            self.is_paused = action == "pause"
+        elif self.is_paused:
+            refused = f"{action}: the training is paused, with a checkpoint of step {step}; continue it first"
+        if not refused:
+            self.due.add(action)
+        return self._event(request, step, action="" if refused else action, refused=refused)
+
+    def _event(self, request: Request, step: int, **what: Any) -> Event:
+        return Event(request.name, step, time.time(), by=request.by, attempt=self._attempt, **what)
+
+    def _record(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._unwritten.append(event)
+            self._say(f"steered after step {event.step}: {event}" + f" ({event.by})" * bool(event.by))
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk: with the next events
+            append_events(self._files, self._unwritten)
+            self._unwritten.clear()

@@ -1,0 +1,241 @@
+"""Requests to a running training: applied after one step on all ranks, on record, and again after a restart."""
+
+import contextlib
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import eventually
+
+from nbtools.project import Project
+from nbtools.recipes import RECIPES
+from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.run import Run
+from nbtools.rundir.json_files import read_json
+from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.steering.events import read_events
+from nbtools.rundir.steering.requests import write_request
+from nbtools.training.engine import vote
+from nbtools.training.engine.optimizer import Optimizer
+
+from trainings import TINY, ByHand, assert_same_checkpoints, rows, script_text, write_inputs
+
+Requests = Mapping[int, list[Mapping[str, Any]]]
+"""What is asked for while a step is taken, by the step."""
+
+
+@pytest.fixture
+def steered(
+    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RunDir]:
+    """Train in this process; each request is written within the step after which it is applied."""
+    monkeypatch.setattr(vote, "_EVERY_S", 0.0)
+    real = Optimizer.step
+
+    def start(
+        key: str, asked: Requests, *, resume: Path | None = None, files: RunDir | None = None, **changes: Any
+    ) -> RunDir:
+        if not any(cpu_project.root.glob("texts")):
+            write_inputs(key, cpu_project)
+        left = dict(asked)
+        files = files or RunDir.create(cpu_project.runs, key)
+
+        def step(optimizer: Optimizer, number: int, rate: float | None = None) -> None:
+            for request in left.pop(number, ()):  # a step of several optimizers asks once
+                write_request(files, **request)
+            real(optimizer, number, rate)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Optimizer, "step", step)
+            config = RECIPES[key].config_class(**{**TINY[key], "max_steps": 12, "log_every": 1, **changes})
+            return trained(config, resume, files)
+
+    return start
+
+
+def linear(peak: float, step: int, total: int, warmup: int) -> float:
+    """The rate of a step, written anew: a straight line up to the peak, and one down to zero after the last step."""
+    return peak * min(step / warmup if warmup else math.inf, (total + 1 - step) / (total + 1 - warmup), 1.0)
+
+
+def test_rates_after_a_change_are_those_of_the_formula(steered: Callable[..., RunDir]) -> None:
+    asked = {4: [{"values": {"learning_rate": 0.05}}], 8: [{"values": {"max_steps": 20, "learning_rate": 0.02}}]}
+    files = steered("mlm_pretraining", asked, learning_rate=0.1, warmup_ratio=0.25, epochs=20)
+    rates = {row["step"]: row["train/learning_rate"] for row in rows(files)}
+    assert rates.keys() == set(range(1, 21))
+    for step, rate in rates.items():
+        peak, total = (0.1, 12) if step <= 4 else (0.05, 12) if step <= 8 else (0.02, 20)
+        assert rate == pytest.approx(linear(peak, step, total, total // 4), abs=1e-12), step
+    events = [(event.step, event.field, event.before, event.after) for event in read_events(files)]
+    assert events == [(4, "learning_rate", 0.1, 0.05), (8, "max_steps", 12, 20), (8, "learning_rate", 0.05, 0.02)]
+    assert Run(files).total_steps == 20
+    assert Checkpoint.read(files.checkpoint(20)).manifest["steered"] == {"learning_rate": 0.02, "max_steps": 20}
+    assert "steered" not in Checkpoint.read(files.checkpoint(3)).manifest
+
+
+@pytest.mark.parametrize("key", TINY)
+def test_every_recipe_saves_evaluates_and_takes_each_of_its_rates(key: str, steered: Callable[..., RunDir]) -> None:
+    fields = [name for name in RECIPES[key].config_class.steerable() if "learning_rate" in name]
+    values = {"values": dict.fromkeys(fields, 0.004)}
+    asked = {2: [{"action": "save"}], 7: [{"action": "evaluate"}, values, {"values": {"max_steps": 10}}]}
+    every = {"eval_every": 100, "checkpoint_every": 100, "keep_last": 1, "keep_best": 0, "checkpoint_epochs": False}
+    if key == "llm_gan":
+        every |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
+    files = steered(key, asked, **every, lr_schedule="constant", warmup_ratio=0.0)
+    measured = [row for row in rows(files) if any(name.startswith("eval/") for name in row)]
+    assert {7, 10} <= {row["step"] for row in measured}
+    assert [saved.step for saved in Run(files).checkpoints] == [2, 10], "one that was asked for is kept"
+    rates = {row["step"]: row["train/learning_rate"] for row in rows(files) if "train/learning_rate" in row}
+    assert rates[7] != 0.004
+    assert rates[8] == 0.004
+    assert max(rates) == 10
+    assert [event.refused for event in read_events(files)] == [""] * (3 + len(fields))
+    controls = read_json(files.controls) or {}
+    assert controls["values"].keys() == {*fields, "max_steps", "log_every", "eval_every", "checkpoint_every"}
+
+
+def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steered: Callable[..., RunDir]) -> None:
+    wrong = {
+        "learning_rate=-1": "must be > 0",
+        'learning_rate="fast"': "is text; give a number",
+        "batch_size=3": "cannot change while the training runs; stop it, and resume it with the change",
+        "no_such_field=3": "MLMPretrainingConfig has no such field",
+        "max_steps=3": "step 4 is done; give 4 to 160",
+        "max_steps=161": "epochs=20 ends at step 160; give 4 to 160",
+        "log_every=0": "must be >= 1",
+    }
+    values = [{"values": {name: json.loads(text)}} for name, _, text in (word.partition("=") for word in wrong)]
+    both = {"values": {"log_every": 2, "eval_every": 0}}
+    files = steered(
+        "mlm_pretraining", {4: [*values, both, {"action": "continue"}], 12: [{"action": "save"}]}, epochs=20
+    )
+    plain = steered("mlm_pretraining", {}, epochs=20)
+    refused = [event.refused for event in read_events(files)]
+    assert len(refused) == len(wrong) + 3
+    for said, expected in zip(refused, (*wrong.values(), "must be >= 1", "the training is not paused"), strict=False):
+        assert expected in said
+    assert rows(files) == rows(plain)
+    assert_same_checkpoints(files.checkpoint(12), plain.checkpoint(12))
+
+
+def test_a_request_that_comes_after_the_last_step_is_answered(
+    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vote, "_EVERY_S", 3600.0)
+    files = steered("mlm_pretraining", {12: [{"action": "save"}]})
+    assert [event.refused for event in read_events(files)] == ["the training has completed after step 12"]
+
+
+def test_a_restart_applies_later_events_again_at_their_steps(
+    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {2: [{"values": {"learning_rate": 0.02}}], 7: [{"values": {"learning_rate": 0.005, "max_steps": 15}}]}
+    options: dict[str, Any] = {"checkpoint_every": 5, "epochs": 20}
+    straight = steered("mlm_pretraining", asked, **options)
+    before = rows(straight)
+    kept = straight.checkpoint(15).rename(straight.path / "kept")
+    monkeypatch.setenv("NBTOOLS_ATTEMPT", "2")
+    # The supervisor gives the values that were changed before the checkpoint as flags.
+    again = steered("mlm_pretraining", {}, resume=straight.checkpoint(5), files=straight, learning_rate=0.02, **options)
+    repeated = [{k: v for k, v in row.items() if k != "attempt"} for row in rows(again)[len(before) :]]
+    assert repeated == [row for row in before if row["step"] > 5]
+    kept.rename(straight.path / "checkpoints" / "step-900015")
+    assert_same_checkpoints(straight.path / "checkpoints" / "step-900015", again.checkpoint(15))
+    assert len(read_events(again)) == 3, "no event is recorded twice"
+    assert Checkpoint.read(again.checkpoint(15)).manifest["steered"] == {"learning_rate": 0.005, "max_steps": 15}
+
+
+@contextlib.contextmanager
+def beside(act: Callable[[], None]) -> Iterator[None]:
+    """Run a function in a thread beside a training; its error is the test's."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(act)
+        yield
+        done.result()
+
+
+def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Callable[..., RunDir]) -> None:
+    files = RunDir(steered("mlm_pretraining", {}, checkpoint_every=100, keep_last=1).path)
+    held: list[dict[str, Any]] = []
+
+    def act(paused: RunDir) -> None:
+        eventually(lambda: [event.action for event in read_events(paused)] == ["pause"])
+        time.sleep(1.5)  # a heartbeat is written once a second
+        held.append(read_json(paused.heartbeat(0)) or {})
+        write_request(paused, action="continue")
+
+    other = RunDir.create(files.path.parent, "paused")
+    with beside(lambda: act(other)):
+        steered("mlm_pretraining", {6: [{"action": "pause"}]}, files=other, checkpoint_every=100, keep_last=1)
+    assert (held[0]["phase"], held[0]["step"]) == ("paused", 6)
+    assert rows(other) == rows(files)
+    assert_same_checkpoints(files.checkpoint(12), other.checkpoint(12))
+    rates = [json.loads(line).get("train/tokens_per_s", 0) for line in other.metrics.read_text().splitlines()]
+    assert rates[6] > 0.1 * rates[5], "the pause does not count in the throughput"
+
+
+_NOTED = """
+from pathlib import Path
+from nbtools.training.engine.worker import Worker
+
+real, stop = Worker.advance, Path("stop")
+
+def advance(worker, plan):
+    due = real(worker, plan)
+    with open(f"values-{worker.rank}.txt", "a") as file:
+        print(worker.progress.step, plan.config.learning_rate, plan.config.log_every, plan.total_steps, due, file=file)
+    worker._vote.stop.requested |= worker.rank == 1 and stop.exists()
+    return due
+
+Worker.advance = advance
+"""
+"""Lines of a script before it starts: each rank writes its values after every step; rank 1 is asked to stop."""
+
+
+@pytest.mark.slow
+def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_project: Project) -> None:
+    """Each rank writes the values of every step; requests come at any time, and pauses and a stop are among them."""
+    write_inputs("mlm_pretraining", cpu_project)
+    config = RECIPES["mlm_pretraining"].config_class(
+        **{
+            **TINY["mlm_pretraining"],
+            "max_steps": 4000,
+            "epochs": 10_000,
+            "eval_every": 10**6,
+            "checkpoint_every": 10**6,
+        }
+    )
+    start.script.write_text(script_text(config, _NOTED))
+    chance = random.Random(0)
+
+    def ask() -> None:
+        eventually(lambda: any(cpu_project.runs.glob("20*/controls.json")))
+        files = RunDir(next(cpu_project.runs.glob("20*")))
+        for number in range(60):
+            chosen = chance.choice(("rate", "rate", "every", "pause", "wrong"))
+            if chosen == "rate":
+                write_request(files, values={"learning_rate": 1e-3 * (number + 1)})
+            elif chosen == "every":
+                write_request(files, values={"log_every": chance.randint(1, 9), "learning_rate": 1e-5 * (number + 1)})
+            elif chosen == "wrong":
+                write_request(files, values={"batch_size": number})
+            else:
+                write_request(files, action="pause")
+                write_request(files, action="continue")
+            time.sleep(chance.uniform(0, 0.1))
+        eventually(lambda: len({event.request for event in read_events(files)}) >= 60, within_s=60)
+        write_request(files, values={"max_steps": None})
+        (cpu_project.root / "stop").touch()
+
+    with beside(ask):
+        finished = start.ended(start.script, nproc=2)
+    assert finished[0] == [0, 0], finished[1][-3000:]
+    first, second = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(2))
+    assert first == second
+    assert len({line.split()[1] for line in first.splitlines()}) > 5, "many rates were taken"
