@@ -27,6 +27,7 @@ from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early
 from nbtools.run.state import waiting_for
 from nbtools.rundir.media import MediaItem
+from nbtools.rundir.requests.events import Event
 from nbtools.rundir.rundir import name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import Tail, one_line, printable, terminal_text
@@ -171,6 +172,7 @@ def print_run(summary: dict[str, Any]) -> None:
         *((name, _number(value)) for name, value in summary["metrics"].items()),
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
+        *(("steered", " ".join(pair)) for pair in facts.steered(filter(None, map(Event.from_json, summary["events"])))),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
         *(("shared", line) for line in summary["shared"]),
         ("not saved", summary["unsaved"]),

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nbtools.rundir.json_files import finite, strict_number, whole
+from nbtools.rundir.requests.events import paused_s, read_events
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe
 from nbtools.rundir.tail import Tail, one_line
 
@@ -51,7 +52,7 @@ class StopConditions:
 
     def look(self) -> dict[str, Any] | None:
         """Return what holds in the new rows: `condition`, `step`, `metric`, `value`, `sentence`; None if nothing."""
-        if time.monotonic() >= self._ends_at:
+        if time.monotonic() >= self._ends_at and time.monotonic() - paused_s(read_events(self._run)) >= self._ends_at:
             hours = self._settings["time_budget_h"]
             return {"condition": "time_budget_h", "value": hours, "sentence": f"the time budget of {hours:g} h is over"}
         for row in self._rows() if self._reads_rows else ():

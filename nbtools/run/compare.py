@@ -211,6 +211,9 @@ def facts_of(run: Run) -> Facts:
     found |= _flattened("variables.", {k: v for k, v in variables if not k.startswith(_OWN_VARIABLES)})
     if origin := origin_of(launch):
         found["origin"] = origin
+    found |= {
+        f"steered.{one.field or one.action} after step {one.step}": str(one) for one in run.events if not one.refused
+    }
     return found
 
 
@@ -297,7 +300,8 @@ def _differences(runs: Sequence[Run], facts: Sequence[Facts]) -> list[Difference
     found = []
     are_arguments = not any(mapping_at(run.config or {}, "config") for run in runs)
     for name in dict.fromkeys(itertools.chain.from_iterable(facts)):
-        missing = "from its beginning" if name == "origin" else "–" if name.startswith("launch.slurm.") else None
+        missing = "from its beginning" if name == "origin" else None
+        missing = "–" if name.startswith(("launch.slurm.", "steered.")) else missing
         if name.startswith("arguments.") and are_arguments:
             missing = "not given"
         values = [one.get(name, missing) for one in facts]

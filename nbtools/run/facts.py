@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from nbtools.errors import plural, shown
 from nbtools.run.records import Records, mapping_at, recorded_arguments
 from nbtools.rundir.json_files import whole
+from nbtools.rundir.requests.events import Event
 from nbtools.rundir.tail import one_line
 
 
@@ -76,6 +77,11 @@ def stopped_by(records: Records) -> str:
         return "by stop_on"
     why = (records.exit or {}).get("why")
     return f"by Slurm: {one_line(why, 80)}" if isinstance(why, str) and why != "stopped" else "on request"
+
+
+def steered(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """Return what was done with each request to a training: after which step, and what, by whom."""
+    return [(f"after step {event.step}", f"{event}{f' ({event.by})' if event.by else ''}") for event in events]
 
 
 def steps(step: int | None, total: int | None) -> str:

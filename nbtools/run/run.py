@@ -34,9 +34,9 @@ from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
+from nbtools.rundir.requests.events import Event, read_events, steered
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
-from nbtools.rundir.steering.events import Event, read_events, steered
 from nbtools.rundir.tail import last_lines, one_line
 
 SILENT_S = 300.0
@@ -336,6 +336,7 @@ class Run:
             "metrics": {name: strict_number(value) for name, value in metrics.items()},
             "units": {} if brief else {name: series.unit for name, series in self.own_history.items()},
             "curves": self.rows.notes,
+            "events": [event.to_json() for event in self.events],
             "checkpoints": [{**checkpoint.to_json(), "best": checkpoint in best} for checkpoint in saved],
             "shared": shared_outputs(self),
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],

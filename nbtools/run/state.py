@@ -14,6 +14,7 @@ from nbtools.run.records import Records, mapping_at
 from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.rundir.json_files import read_json, whole
 from nbtools.rundir.machines import has_joined, join_command, num_machines
+from nbtools.rundir.requests.events import held, read_events
 from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import last_lines, one_line
@@ -104,7 +105,7 @@ def waiting_for(records: Records) -> str:
         more = f" and {plural(len(missing) - 1, 'machine')} more" if len(missing) > 1 else ""
         return f"waiting for machine {missing[0]}{more}"
     if (state := state_of(records)) is not RunState.QUEUED:
-        return _without_ranks(records) if state is RunState.RUNNING else ""
+        return (_paused(records) or _without_ranks(records)) if state is RunState.RUNNING else ""
     if runs_on_slurm(records):
         return _waiting_on_slurm(records)
     ticket = records.launch.get("ticket")
@@ -112,6 +113,14 @@ def waiting_for(records: Records) -> str:
     if before:
         return f"behind {before[-1]}" + (f" and {len(before) - 1} more" if len(before) > 1 else "")
     return "" if (after := awaited(records)) is None else f"after {one_line(name_of(after.id), 200)}"
+
+
+def _paused(records: Records) -> str:
+    """Return since which step a training is paused, and by whom; empty if it is not."""
+    if (pause := held(read_events(records.files))) is None:
+        return ""
+    by = f" by {pause.by}" if pause.by else ""
+    return f"paused{by} after step {pause.step}: nbtools steer {records.files.id} continue"
 
 
 def _without_ranks(records: Records) -> str:

@@ -39,6 +39,8 @@ def config(run: Run) -> str:
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
     notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
     parts = [_table(notes)] * bool(notes)
+    if events := facts.steered(run.events):
+        parts.append(details_html(f"Steered ({len(events)})", _table(events), is_open=True))
     parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
         parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))

@@ -9,9 +9,9 @@ from nbtools.errors import ConfigError, LaunchError, did_you_mean, shown
 from nbtools.run.records import Records
 from nbtools.run.state import RunState, state_of
 from nbtools.rundir.json_files import content_of
+from nbtools.rundir.requests.events import Event, held, read_events, steered
+from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir, foreign_owner
-from nbtools.rundir.steering.events import Event, read_events, steered
-from nbtools.rundir.steering.requests import write_request
 
 _LOOK_EVERY_S = 0.05
 
@@ -32,9 +32,8 @@ def controls_of(files: RunDir) -> Controls | None:
     actions, values = found.get("actions"), found.get("values")
     if not isinstance(actions, list) or not isinstance(values, dict):
         return None
-    events = [event for event in read_events(files) if not event.refused]
-    held = [event.action for event in events if event.action in ("pause", "continue")]
-    return Controls(tuple(map(str, actions)), {**values, **steered(events)}, held[-1:] == ["pause"])
+    events = read_events(files)
+    return Controls(tuple(map(str, actions)), {**values, **steered(events)}, held(events) is not None)
 
 
 def steer(records: Records, actions: Sequence[str], values: Mapping[str, Any], timeout_s: float) -> list[Event]:

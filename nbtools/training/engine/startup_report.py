@@ -13,7 +13,7 @@ from nbtools.data import hub
 from nbtools.recipes import recipe_of
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.steering.requests import ACTIONS
+from nbtools.steering import ACTIONS
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.precision import warning

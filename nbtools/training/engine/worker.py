@@ -36,6 +36,7 @@ from nbtools.rundir.json_files import reserve, strict_number, write_reserved_jso
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir
 from nbtools.training.engine import checkpoint
+from nbtools.training.engine.applied_requests import AppliedRequests
 from nbtools.training.engine.checkpoint import State
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.initial_state import InitialState, open_initial_state, recorded_data
@@ -52,7 +53,6 @@ from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.standalone import check_shared, claim_run, own_project
 from nbtools.training.engine.startup_report import write_startup_report
-from nbtools.training.engine.steering import Steering
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.vote import Vote, stop_s
 from nbtools.training.outputs.outputs import Outputs
@@ -164,8 +164,8 @@ class Worker:
         self._sharded: list[torch.nn.Module] = []
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
         check_shared(self.ranks, self.files)
-        self._steering = Steering(self.files, self.ranks, self.attempt, self.say)
-        self._vote = Vote(stop, self.ranks.control, self._steering.num_waiting)
+        self._requests = AppliedRequests(self.files, self.ranks, self.attempt, self.say)
+        self._vote = Vote(stop, self.ranks.control, self._requests.num_waiting)
         self.heartbeat = HeartbeatWriter(self.files, self.rank, stop)
         self._writer = MetricWriter(self.files.metrics, self.attempt) if self.is_main else None
         self._outputs: Outputs | None = None
@@ -320,7 +320,7 @@ class Worker:
         if self.device.type == "cuda" and self.is_main and (flops := derived.get("flops_per_sample")):
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._peak_samples_per_s = rate / flops
-        self._steering.continue_from(self.progress.step, self.flags.steered)
+        self._requests.continue_from(self.progress.step, self.flags.steered)
         self._clock.start(self.progress.samples)
 
     # --- the run directory and the log ------------------------------------------------------------
@@ -373,7 +373,7 @@ class Worker:
         step = plan.first_step
         while step <= plan.total_steps:
             yield step
-            if self._steering.is_paused:
+            if self._requests.is_paused:
                 self._pause(plan, step)
                 if self.stopped:
                     return
@@ -384,7 +384,7 @@ class Worker:
         self.stop_agreed()
         ends_epoch = plan.count(self.progress)
         self._steer(plan)
-        return plan.due(self.progress.step, self._steering.due, ends_epoch=ends_epoch, stop=self.stopped)
+        return plan.due(self.progress.step, self._requests.due, ends_epoch=ends_epoch, stop=self.stopped)
 
     def stop_agreed(self) -> bool:
         """Whether all ranks stop after this step; every rank calls it once per step."""
@@ -393,7 +393,7 @@ class Worker:
 
     def _steer(self, plan: Plan) -> None:
         before = plan.config, plan.total_steps
-        self._steering.apply(plan, self.progress.step, takes_requests=self._vote.has_requests)
+        self._requests.apply(plan, self.progress.step, takes_requests=self._vote.has_requests)
         if (plan.config, plan.total_steps) != before:
             for optimizer in self._optimizers:
                 optimizer.replan(plan.config, plan.total_steps)
@@ -402,7 +402,7 @@ class Worker:
         """Hold this rank after a step, until the owner continues the training or a stop is agreed on."""
         self.say(f"paused after step {step}: nbtools steer {self.files.id} continue")
         with self.aside("paused"):
-            while self._steering.is_paused and not self.stopped:
+            while self._requests.is_paused and not self.stopped:
                 time.sleep(_PAUSE_S)
                 self.stopped = self._vote.at_once()
                 self._steer(plan)
@@ -535,7 +535,7 @@ class Worker:
         batch, recipe = self.config.effective_batch(self.world_size), recipe_of(self.config)
         state = {**state, "recipe": recipe.key, "effective_batch": batch}
         more: dict[str, Any] = {"attempt": self.attempt, "base": self.bases, "data": self._data, "stage": stage}
-        more |= {"steered": self._steering.values or None, "asked": "save" in self._steering.due or None}
+        more |= {"steered": self._requests.values or None, "asked": "save" in self._requests.due or None}
         more |= {"best_by": recipe.best_by, "lower_is_better": recipe.lower_is_better}
         is_sharded = self.config.strategy == "fsdp"
         with self.aside("checkpoint"):
@@ -651,7 +651,7 @@ class Worker:
         """Record the end. A failed rank does not wait for the others, which torchrun ends."""
         outputs = self._outputs
         if self.is_main:
-            self._steering.refuse_rest(self.progress.step, f"the training has {why} after step {self.progress.step}")
+            self._requests.refuse_rest(self.progress.step, f"the training has {why} after step {self.progress.step}")
         if error is None:
             self._vote.count()
             with self.aside("outputs"):

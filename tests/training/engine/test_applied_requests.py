@@ -18,9 +18,9 @@ from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
+from nbtools.rundir.requests.events import read_events
+from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.steering.events import read_events
-from nbtools.rundir.steering.requests import write_request
 from nbtools.training.engine import vote
 from nbtools.training.engine.optimizer import Optimizer
 

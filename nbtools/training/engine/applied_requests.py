@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nbtools.errors import ConfigError
+from nbtools.rundir.requests.events import Event, append_events, read_events, steered
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.steering.events import Event, append_events, read_events, steered
-from nbtools.rundir.steering.requests import Inbox, Request, decoded, encoded
+from nbtools.steering import Inbox, Request, decoded, encoded
 from nbtools.training.engine.plan import Plan
 from nbtools.training.process.ranks import Ranks
 
@@ -16,7 +16,7 @@ _REPEATED = "save", "evaluate"
 """Actions that an automatic restart takes again at their steps; a pause and a profile are over."""
 
 
-class Steering:
+class AppliedRequests:
     """The requests of a training and what they have changed.
 
     All ranks have the same one: rank 0 sends the requests as it has read them, and each rank checks and applies them
@@ -32,7 +32,7 @@ class Steering:
         self.is_paused = False
         self._files, self._ranks, self._attempt, self._say = files, ranks, attempt, say
         earlier: list[Event] = ranks.from_main(lambda: read_events(files))
-        self._inbox = Inbox(files, [event.request for event in earlier])
+        self._inbox = Inbox(files.path, [event.request for event in earlier])
         self._repeated = [event for event in earlier if not event.refused and event.attempt < attempt]
         self._unwritten: list[Event] = []
 

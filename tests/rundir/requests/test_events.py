@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtools.rundir.requests.events import Event, append_events, paused_s, read_events, steered
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.steering.events import Event, append_events, paused_s, read_events, steered
 
 SAVED = Event("a", 10, 1.0, by="ana@box", action="save")
 CHANGED = Event("b", 20, 2.0, field="learning_rate", before=0.1, after=0.05, attempt=2)

@@ -9,7 +9,6 @@ Rank 0 appends them to events.jsonl; after an automatic restart rows carry `atte
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import shown
-from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, kept, whole
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import end_of, one_line
+from nbtools.steering import append_rows
 
 _MOST_BYTES = 1 << 20
 _LONGEST_TEXT = 500
@@ -70,14 +69,7 @@ class Event:
 
 def append_events(run: RunDir, events: Iterable[Event]) -> None:
     """Append events to events.jsonl, one complete line each; OSError if the disk is full."""
-    lines = b"".join(json.dumps(event.to_json(), allow_nan=False).encode() + b"\n" for event in events)
-    descriptor = append_descriptor(run.events)
-    try:
-        size = os.fstat(descriptor).st_size
-        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
-        os.write(descriptor, b"\n" * is_torn + lines)
-    finally:
-        os.close(descriptor)
+    append_rows(run.events, [event.to_json() for event in events])
 
 
 def read_events(run: RunDir) -> list[Event]:
@@ -96,6 +88,12 @@ def _events_in(path: Path) -> list[Event]:
 def steered(events: Iterable[Event]) -> dict[str, Any]:
     """Return the last value of each field that events have changed."""
     return {event.field: event.after for event in events if event.field and not event.refused}
+
+
+def held(events: Iterable[Event]) -> Event | None:
+    """Return the event that holds a training now; None if it is not paused."""
+    found = [event for event in events if event.action in ("pause", "continue") and not event.refused]
+    return found[-1] if found and found[-1].action == "pause" else None
 
 
 def paused_s(events: Iterable[Event], now: float | None = None) -> float:

@@ -1,0 +1,1 @@
+"""The requests to a running training, and the events that answer them."""

@@ -1,1 +1,0 @@
-"""Steering of a running training: the requests of its owner, and the events that answer them."""
