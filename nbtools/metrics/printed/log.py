@@ -59,8 +59,6 @@ class LogMetrics:
         self._history = History()
         self._lock = threading.Lock()
         self._looked, self._credit_s = -math.inf, 0.0
-        self.has_ended = False
-        """Whether nothing is added to the log any more: one look reads all of it."""
         self._error = ""
         self._start_over(0)
 
@@ -86,10 +84,14 @@ class LogMetrics:
     @property
     def history(self) -> History:
         """The history of the log as far as it is read; what a look leaves is read at the next one."""
+        return self.poll()
+
+    def poll(self, *, is_complete: bool = False) -> History:
+        """Read new lines: for a share of the time, or all of a log that `is_complete`."""
         with self._lock:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
-            self._credit_s = math.inf if self.has_ended else self._credit_s
+            self._credit_s = math.inf if is_complete else self._credit_s
             self._looked = now
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
