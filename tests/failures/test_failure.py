@@ -507,39 +507,6 @@ def test_a_script_that_its_own_processes_run_again_lacks_the_guard(run: RunDir, 
     assert found.message.startswith('the script has no if __name__ == "__main__":, and a process that it started ran')
 
 
-BESIDE = {
-    "Python": ("data/train.csv", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"),
-    "argparse": ("a.yml", "error: argument -c: can't open 'a.yml': [Errno 2] No such file or directory: 'a.yml'"),
-    "datasets": ("data/train.csv", "FileNotFoundError: Couldn't find any data file at {cwd}/data/train.csv."),
-    "transformers": ("out/model", "OSError: out/model is not a local folder and is not a valid model identifier"),
-    "numpy": ("x.npy", "FileNotFoundError: x.npy not found."),
-    "its own words": ("conf/a.yaml", "exited with code 1: config conf/a.yaml does not exist"),
-    "a module": ("helpers.py", "ModuleNotFoundError: No module named 'helpers'"),
-    "a package": ("src/toy/nets.py", "ModuleNotFoundError: No module named 'toy.nets'"),
-}
-
-
-@pytest.mark.parametrize("place", ["", "trainer"])
-@pytest.mark.parametrize("name", BESIDE)
-def test_a_path_that_another_folder_of_the_repository_has_names_both(run: RunDir, name: str, place: str) -> None:
-    path, said = BESIDE[name]
-    project = run.path.parent.parent
-    cwd, script, has = project / "work", project / "trainer" / "jobs" / "train.py", project / place
-    for file in (cwd / "x", script, has / path, project / ".git" / "x"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    write_json(run.launch, {"cwd": str(cwd), "script": str(script)})
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, said.format(cwd=cwd)))))
-    found = first_failure(run, 1, "h")
-    folder = has / "src" if name == "a package" else has
-    missed = script.parent if name.startswith("a ") else cwd
-    assert found.message.startswith(f"{path.removeprefix('src/')} is in {folder}, ")
-    assert f"{missed} (" in found.message
-    assert str(folder) in (found.advice or "")
-    (has / path).unlink()
-    assert " is in " not in first_failure(run, 1, "h").message
-
-
 def test_a_semaphore_without_room_is_a_matter_of_shared_memory(run: RunDir) -> None:
     traceback = TRACEBACK.replace('raise RuntimeError("two lines")', "sl = self._semlock = _multiprocessing.SemLock(")
     path = error_file(run, "OSError: [Errno 28] No space left on device", traceback)
@@ -548,7 +515,8 @@ def test_a_semaphore_without_room_is_a_matter_of_shared_memory(run: RunDir) -> N
 
 
 def test_what_was_killed_is_the_program_where_the_run_directory_is_away(tmp_path: Path) -> None:
-    assert first_failure(RunDir(tmp_path / "gone"), -9, "h").message == "the program was killed by SIGKILL"
+    said = first_failure(RunDir(tmp_path / "gone"), -9, "h").message
+    assert said.startswith("the program was killed by SIGKILL: from outside")
 
 
 # --- real faults --------------------------------------------------------------------------------------
