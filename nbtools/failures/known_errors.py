@@ -274,10 +274,6 @@ SIGNALS = {
 
 
 _ALARMING_SHARE = 0.9
-# Files or keys of: limit, use, page cache within the use, shared memory within the page cache (it cannot be dropped),
-# and the count of killed processes.
-_CGROUP_V2 = ("memory.max", "memory.current", "file", "shmem", "memory.events")
-_CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem", "memory.oom_control")
 
 
 @dataclass(frozen=True)
@@ -307,16 +303,17 @@ class HostMemory:
 
 
 def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> HostMemory:
-    """Return the memory in use and in total, within the limits of control groups (version 1 and 2), in about 0.5 ms."""
+    """Return the memory in use and in total, within the limits of control groups (version 2), in about 0.5 ms."""
     memory = psutil.virtual_memory()
     levels = [(memory.total - memory.available, memory.total)]
     oom_kills = None
-    for folder, (limit, usage, cache, shared, events) in _control_groups(cgroups, proc):
+    for folder in _control_groups(cgroups, proc):
         if oom_kills is None:  # the innermost group counts the kills of its own processes
-            oom_kills = _numbers(folder / events).get("oom_kill")
-        total, used, parts = (_numbers(folder / name) for name in (limit, usage, "memory.stat"))
+            oom_kills = _numbers(folder / "memory.events").get("oom_kill")
+        total, used, parts = (_numbers(folder / f"memory.{name}") for name in ("max", "current", "stat"))
         if total.get("") and "" in used:
-            levels.append((used[""] - parts.get(cache, 0) + parts.get(shared, 0), total[""]))
+            cache = parts.get("file", 0) - parts.get("shmem", 0)  # shared memory within it cannot be dropped
+            levels.append((used[""] - cache, total[""]))
     used_bytes, total_bytes = min(levels, key=lambda level: level[1] - level[0])
     if oom_kills is None:
         oom_kills = _numbers(proc / "vmstat").get("oom_kill")
@@ -335,22 +332,16 @@ def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
     return f"most likely the host ran out of memory: {fullest}" if fullest.share >= _ALARMING_SHARE else None
 
 
-def _control_groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str, str]]]:
-    """Yield the control groups for memory of this process, inner ones first, with the names of their files."""
+def _control_groups(cgroups: Path, proc: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, inner ones first."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:  # not on Linux
         return
-    for line in lines:
-        _, controllers, name = (*line.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, names = (cgroups / "memory", _CGROUP_V1) if controllers else (cgroups, _CGROUP_V2)
-        folder = root / name.lstrip("/")
-        yield folder, names
-        for parent in folder.parents:  # a container shows only some of the outer ones
-            if parent.is_relative_to(root):
-                yield parent, names
+    for name in (line.removeprefix("0::") for line in lines if line.startswith("0::")):
+        folder = cgroups / name.lstrip("/")
+        yield folder
+        yield from (parent for parent in folder.parents if parent.is_relative_to(cgroups))  # a container shows some
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -20,17 +20,8 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "for i in tqdm(range(10), postfix={'loss': 1.5}):\n    time.sleep(0.02)\n    if i == 5:\n        " + RAISES,
         "ValueError: batch 3 has no labels",
     ),
-    "two open bars": (
-        "from tqdm import tqdm\nouter, inner = tqdm(total=4), tqdm(total=9, position=1)\n"
-        "outer.update()\ninner.update(3)\n" + RAISES,
-        "ValueError: batch 3 has no labels",
-    ),
     "an abort at the exit": (
         "import atexit, os\natexit.register(os.abort)\n" + RAISES,
-        "ValueError: batch 3 has no labels",
-    ),
-    "rich": (
-        "from rich.traceback import install\ninstall(show_locals=True)\n" + RAISES,
         "ValueError: batch 3 has no labels",
     ),
     "hydra": (
@@ -124,7 +115,7 @@ WHERE = {
     "a relative import": "in main: from .models import Net",
 }
 """Where a program fails, if that is not its line of module level that raises."""
-NO_FRAME = {"rich", "tyro", "argparse", "typer", "click", "sys.exit", "mp.spawn, killed"}
+NO_FRAME = {"tyro", "argparse", "typer", "click", "sys.exit", "mp.spawn, killed"}
 ADVICE = {
     "no GPU": "torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
     "no keyboard": "Give the answer as an argument",
