@@ -8,7 +8,7 @@ from typing import Final
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_known, read_line
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
@@ -93,9 +93,8 @@ class LinePlans:
     def __init__(self, patterns: Sequence[tuple[Pattern, str]], curves: PrintedCurves) -> None:
         """Start without plans; `patterns` have their source, the first that matches reads a line."""
         self.kinds: dict[str, LineKind] = {}
-        self._patterns = patterns
-        known = ((pattern, "grammar") for pattern in KNOWN_LINES)
-        self._exact = [pattern for pattern, _ in (*patterns, *known) if pattern.has_digits]
+        self._patterns = [*patterns, *((pattern, "grammar") for pattern in KNOWN_LINES)]
+        self._exact = [pattern for pattern, _ in self._patterns if pattern.has_digits]
         self._curves = curves
         self._every: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
@@ -169,9 +168,9 @@ class LinePlans:
 
     def _reading(self, text: str) -> Reading | None:
         for pattern, source in self._patterns:
-            if source == "pattern" and (found := of_pattern(pattern, text, source)):
+            if source != "template" and (found := of_pattern(pattern, text, source)):
                 return found
-        reading = read_known(text) or tables.box_line_of(text)
+        reading = tables.box_line_of(text)
         if reading is None and self._header is not None:
             reading = tables.row_of(text, self._header)
         reading = reading or read_line(text)
