@@ -105,7 +105,7 @@ class LinePlans:
         self._below(None, None)
 
     def _below(self, header: tables.Header | None, split: str | None) -> None:
-        """What follows is below this header of a table, and this split of a heading."""
+        """Begin the lines below this header of a table, and this split of a heading."""
         self._header, self._split = header, split
         self._plans = self._every.setdefault((header, split), {})
 
