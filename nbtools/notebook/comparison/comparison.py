@@ -77,8 +77,8 @@ def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = Fa
     comparison = compare_runs(*refs)
     figure = RunFigure(dark=dark, runs=run_legend(comparison.labels))
     curves = [read_curves(run) for run in comparison.runs]
-    figure.draw(overlay(comparison, curves, Options(**options), figure.sizes), _title(comparison))
-    path.write_bytes(figure.png())
+    charts = overlay(comparison, curves, Options(**options), figure.sizes)
+    path.write_bytes(figure.png(charts, _title(comparison)))
     return comparison
 
 
@@ -179,7 +179,6 @@ class ComparisonPanel(LiveView):
         self._end()
         self._reader.close()
         close_tree(self.widget)
-        self._figure.close()
 
     def _work(self) -> None:
         is_last = False
@@ -253,8 +252,7 @@ class ComparisonPanel(LiveView):
     def _draw_picture(self, subtitle: str = "") -> None:
         options = replace(self._options, span=None)
         charts = overlay(self.comparison, self._reader.curves, options, self._figure.sizes)
-        self._figure.draw(charts, _title(self.comparison), subtitle)
-        self._png, self._pictured_at = self._figure.png(), time.monotonic()
+        self._png, self._pictured_at = self._figure.png(charts, _title(self.comparison), subtitle), time.monotonic()
         self._charts.show_picture(self._png)
 
     def _store(self) -> None:

@@ -162,12 +162,10 @@ def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
 def test_the_picture_has_a_legend_of_all_runs_and_stays_small(make: MakeRun) -> None:
     found = compare_runs([make(f"run_{number}", {"lr": number}) for number in range(20)])
     figure = RunFigure(runs=run_legend(found.labels))
-    figure.draw(charts_of_runs(found), "20 runs")
-    texts = {text.get_text() for text in figure.figure.findobj(Text)}
+    texts = {text.get_text() for text in figure.draw(charts_of_runs(found)).findobj(Text)}
     assert set(found.labels) <= texts
-    data = figure.png()
-    assert len(data) < 100_000 and Image.open(io.BytesIO(data)).width in (1350, 1800)
-    figure.close()
+    data = figure.png(charts_of_runs(found))
+    assert len(data) < 100_000 and Image.open(io.BytesIO(data)).width == 1800
 
 
 # --- tables -----------------------------------------------------------------------------------------

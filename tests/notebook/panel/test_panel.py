@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from ipywidgets import HTML, Button, FloatSlider, ToggleButton
 from ipywidgets.widgets.widget import _instances
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from run_folder import RunFolder
 from waiting import eventually
@@ -35,7 +36,6 @@ from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.charts import charts_of
-from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
@@ -705,10 +705,8 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:
     folder.restart(1, None)
     folder.restart(2, "step-000020")
     folder.restart(3, "step-000050")
-    figure = RunFigure()
-    figure.update(view_of(Run(folder.files.path)))
-    (panel,) = figure.panels
-    assert [list(line.get_xdata()) for line in panel.drawn["cut"]] == [[20, 20], [50, 50]]
+    found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
+    assert [x for x, _ in found.shown[0].cuts] == [20, 50]
 
 
 def look(folder: RunFolder, at: float) -> None:
@@ -1181,7 +1179,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(folde
     assert image(panel)[:4] == b"\x89PNG"
     assert panel.run.rows._written.num_rows == 0
     gc.collect()
-    assert not any(type(found) is RunFigure for found in gc.get_objects())
+    assert not any(isinstance(found, Figure) for found in gc.get_objects())
     before = image(panel)
     panel._widgets.smoothing.value = 0.1  # draws it again
     eventually(lambda: image(panel) != before)
