@@ -245,7 +245,7 @@ def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resum
     panel = LivePlot(first)
     try:
         table = panel._widgets.tabs.checkpoints
-        eventually(lambda: why in panel._widgets.losses.value)
+        eventually(lambda: why in panel._widgets.words.losses.value)
         table.look()
         assert f"No checkpoint has been found: {why}" in table._table.value
     finally:

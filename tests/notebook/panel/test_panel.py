@@ -34,7 +34,7 @@ from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
+from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
@@ -87,7 +87,7 @@ def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
     folder.release()
     panel = show(folder)
     panel.refresh()
-    assert "elapsed 1m02s" in panel._widgets.progress.value
+    assert "elapsed 1m02s" in panel._widgets.words.progress.value
 
 
 def threads(panel: LivePlot) -> list[threading.Thread]:
@@ -171,9 +171,9 @@ def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show
             folder.end()
             eventually(lambda: threads(panel) == [])
         before = image(panel)
-        panel._widgets.smoothing.value = 0.1
+        panel._smoothing.value = 0.1
         eventually(lambda before=before: image(panel) != before)  # type: ignore[misc]
-        panel._widgets.smoothing.value = 0.6
+        panel._smoothing.value = 0.6
         eventually(lambda before=before: image(panel) == before)  # type: ignore[misc]
 
 
@@ -317,7 +317,7 @@ def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFol
     folder.rows(1, 3)
     panel = show(folder)
     panel.refresh()
-    header = panel._widgets.header.value
+    header = panel._widgets.words.header.value
     assert 0 < header.index("second &lt;try&gt;") < header.index(folder.files.id) < header.index("Running")
     assert "commit 3f2a91c04b + uncommitted changes (12 lines)" in header
     view = view_of(Run(folder.files.path))
@@ -328,8 +328,8 @@ class Gate:
     """Holds the reading of all rows by panels until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened, read = threading.Event(), LivePlot._read
-        monkeypatch.setattr(LivePlot, "_read", lambda panel: self.opened.wait(20) and read(panel))
+        self.opened, read = threading.Event(), ShownRun.read_rows
+        monkeypatch.setattr(ShownRun, "read_rows", lambda shown: self.opened.wait(20) and read(shown))
 
 
 def long_run(folder: RunFolder) -> None:
@@ -342,7 +342,7 @@ def long_run(folder: RunFolder) -> None:
 
 def highest(panel: LivePlot) -> float:
     """Return the upper limit of the first chart in the picture."""
-    return charts_of(panel._view(), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
+    return charts_of(panel._shown.view(panel._options()), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
 
 
 def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
@@ -353,12 +353,12 @@ def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
     panel = show(folder)
     eventually(lambda: bool(panel._png))
     said = "the curves show the first and the last rows; all are being read"
-    assert said in panel._widgets.header.value and "step 30,000" in panel._widgets.progress.value
+    assert said in panel._widgets.words.header.value and "step 30,000" in panel._widgets.words.progress.value
     assert not panel.run.rows.is_read and highest(panel) < 10, "the spike in the middle is not known"
-    panel._widgets.smoothing.value = 0.0  # the panel is not locked while rows are read
+    panel._smoothing.value = 0.0  # the panel is not locked while rows are read
     first = panel._png
     gate.opened.set()
-    eventually(lambda: said not in panel._widgets.header.value and panel._png != first)
+    eventually(lambda: said not in panel._widgets.words.header.value and panel._png != first)
     assert highest(panel) > 99 and panel.run.rows.is_read
     whole = show(folder, smoothing=0.0)
     whole.refresh()
@@ -373,14 +373,14 @@ def test_a_long_run_that_was_opened_before_is_whole_at_once(
     gate = Gate(monkeypatch)
     panel = show(folder)
     eventually(lambda: bool(panel._png))
-    assert highest(panel) > 99 and "being read" not in panel._widgets.header.value
+    assert highest(panel) > 99 and "being read" not in panel._widgets.words.header.value
     assert not panel.run.rows.is_read
     folder.rows(30_001, 30_001)
     lagging = show(folder)
     eventually(lambda: bool(lagging._png))
-    assert "the newest rows are being read" in lagging._widgets.header.value
+    assert "the newest rows are being read" in lagging._widgets.words.header.value
     gate.opened.set()
-    eventually(lambda: "being read" not in lagging._widgets.header.value)
+    eventually(lambda: "being read" not in lagging._widgets.words.header.value)
     assert lagging.run.history.last_step == 30_001
 
 
@@ -488,7 +488,7 @@ def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: RunFolde
         write_json(folder.files.heartbeat(1), {**beat, **identity})
         panel = show(folder)
         eventually(lambda: ", stopped (state T)</b>" in words(panel))
-        assert "rank 1 silent for" in panel._widgets.header.value
+        assert "rank 1 silent for" in panel._widgets.words.header.value
         assert words(panel).count("silent") == 2, "in the header, and at the rank"
     finally:
         held.kill()
@@ -506,15 +506,15 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     eventually(lambda: len(read_heartbeats(run.files)) == 2, 60)
     panel = LivePlot(run, refresh_s=0.05)
     try:
-        eventually(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)
-        panel._widgets.stacks.click()
+        eventually(lambda: "silent" in words(panel) and not panel._widgets.buttons.stacks.disabled, 60)
+        panel._widgets.buttons.stacks.click()
         eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
         shown = panel._widgets.taken.value
         assert shown.count("in hang_here") == 2 and shown.count("<details open>") == 1
         assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
-        eventually(lambda: not panel._widgets.stacks.disabled)
+        eventually(lambda: not panel._widgets.buttons.stacks.disabled)
         run.stop(timeout_s=1)
-        eventually(lambda: panel._widgets.stacks.disabled, 60)
+        eventually(lambda: panel._widgets.buttons.stacks.disabled, 60)
     finally:
         panel.close()
 
@@ -568,7 +568,7 @@ def test_values_that_are_not_finite_are_an_alert_in_words(folder: RunFolder, sho
     assert "not finite" not in words(panel)
     folder.rows(10, 12, name=name, value="NaN")
     eventually(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
-    eventually(lambda: "role='alert'" in panel._widgets.losses.value)
+    eventually(lambda: "role='alert'" in panel._widgets.words.losses.value)
     folder.rows(13, 13, name=name)
     eventually(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
 
@@ -593,14 +593,14 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
     write_json(folder.files.launch, {**info, "after": str(before.files.path)})
     try:
         panel = show(folder)
-        eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
-        assert "waiting for its processes" not in panel._widgets.header.value
-        assert panel._widgets.stop.description == "Cancel" and not panel._widgets.stop.disabled
+        eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.words.header.value)
+        assert "waiting for its processes" not in panel._widgets.words.header.value
+        assert panel._widgets.buttons.stop.description == "Cancel" and not panel._widgets.buttons.stop.disabled
         before.end()
-        eventually(lambda: "<b>Queued</b>" in panel._widgets.header.value)
+        eventually(lambda: "<b>Queued</b>" in panel._widgets.words.header.value)
         folder.files.log.touch()
-        eventually(lambda: "Running" in panel._widgets.header.value)
-        assert panel._widgets.stop.description == "Stop"
+        eventually(lambda: "Running" in panel._widgets.words.header.value)
+        assert panel._widgets.buttons.stop.description == "Stop"
     finally:
         before.release()
 
@@ -613,7 +613,7 @@ def test_the_script_stands_below_a_name_that_does_not_tell_it(
     folder.end()
     panel = show(folder)
     panel.refresh()
-    assert ("tiny.py" in panel._widgets.header.value) is is_told
+    assert ("tiny.py" in panel._widgets.words.header.value) is is_told
 
 
 def test_a_page_keeps_no_picture_before_the_first_metric(folder: RunFolder, show: Show) -> None:
@@ -648,9 +648,11 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
         said = f"its run directory was removed; its processes still run: stop them with kill {process.pid}"
         eventually(lambda: said[1:] in words(panel))
         widgets = panel._widgets
-        assert "Lost since its run directory was removed" in widgets.header.value
-        eventually(lambda: not widgets.trouble.value + widgets.ranks.value and "Error" not in widgets.failure.value)
-        assert (widgets.stop.layout.display, widgets.again.layout.display) == ("", "none")
+        assert "Lost since its run directory was removed" in widgets.words.header.value
+        eventually(
+            lambda: not widgets.trouble.value + widgets.words.ranks.value and "Error" not in widgets.words.failure.value
+        )
+        assert (widgets.buttons.stop.layout.display, widgets.buttons.again.layout.display) == ("", "none")
         assert panel._png == picture, "the curves stay"
         with pytest.raises(RunNotFoundError, match=f"{folder.files.id}: {said}"):
             LivePlot(panel.run)
@@ -676,13 +678,13 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, s
     write_json(folder.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}})
     panel = show(folder)
     headers: list[str] = []
-    panel._widgets.header.observe(lambda change: headers.append(change["new"]), "value")
+    panel._widgets.words.header.observe(lambda change: headers.append(change["new"]), "value")
     folder.rows(1, 60)
     folder.checkpoint(50, 3.0)
     eventually(lambda: "step 60 of 100" in words(panel))
     failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
     write_json(folder.files.finished, {"why": "failed", "step": 60, "metrics": {}, "failure": failure, "time": 1.0})
-    eventually(lambda: panel._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
+    eventually(lambda: panel._shown._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
     folder.restart(1, "step-000050", **failure)
     folder.files.finished.unlink()
     eventually(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))
@@ -692,7 +694,7 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, s
             file.write(json.dumps(row) + "\n")
     eventually(lambda: "step 55 of 100" in words(panel))
     assert len(threads(panel)) == 1
-    assert not panel._widgets.stop.disabled and panel._widgets.tabs.checkpoints.start.disabled
+    assert not panel._widgets.buttons.stop.disabled and panel._widgets.tabs.checkpoints.start.disabled
     assert headers
     assert all("Running" in header for header in headers)
     folder.end()
@@ -769,7 +771,7 @@ def test_the_static_words_of_a_run_that_ended_meanwhile_say_so(folder: RunFolder
     folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
     panel = show(folder)
     panel.refresh()
-    assert "Since the last look" in panel._words() and "failed at step 40" in panel._words()
+    assert "Since the last look" in panel._static()[0] and "failed at step 40" in panel._static()[0]
 
 
 STOP_LOG = """\
@@ -834,15 +836,15 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: RunFolder,
     assert panel._widgets.tabs.checkpoints.start.disabled, "a running run is not resumed"
     folder.end()
     eventually(lambda: not panel._widgets.tabs.checkpoints.start.disabled)
-    assert panel._widgets.stop.disabled
+    assert panel._widgets.buttons.stop.disabled
 
 
 def test_stop_answers_at_once_and_then_in_a_sentence(folder: RunFolder, show: Show) -> None:
     panel = show(folder)
     eventually(lambda: "Running" in words(panel))
-    panel._widgets.stop.click()
-    assert panel._widgets.stop.disabled
-    panel._widgets.stop.click()
+    panel._widgets.buttons.stop.click()
+    assert panel._widgets.buttons.stop.disabled
+    panel._widgets.buttons.stop.click()
     eventually(lambda: "Stopping…" not in panel._widgets.note.value, 60)
     assert panel._widgets.note.value
 
@@ -909,7 +911,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
         child.rows(201, 230)
         eventually(lambda: "step 230 of 100" in words(panel))
         assert f"resumed from {folder.files.id} at step 200" in words(panel)
-        eventually(lambda: not panel._widgets.stop.disabled)
+        eventually(lambda: not panel._widgets.buttons.stop.disabled)
         child.end()
         eventually(lambda: threads(panel) == [] and "Succeeded" in words(panel))
     finally:
@@ -982,7 +984,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
         assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
         assert panel._widgets.tabs.checkpoints.changes.value == ""
         told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
-        eventually(lambda: told in panel._widgets.header.value)
+        eventually(lambda: told in panel._widgets.words.header.value)
     finally:
         child.release()
 
@@ -1105,7 +1107,7 @@ def test_a_page_that_is_left_or_saved_has_the_picture_of_that_moment(folder: Run
     panel._displays.append(("words", "picture", "samples", "widgets"))
     tell(panel, ready=True, width=900)
     panel.refresh()
-    panel._stored_at, earlier = time.time(), panel._png  # as after a renewal
+    panel._stored_at, earlier = time.monotonic(), panel._png  # as after a renewal
     folder.rows(21, 40)
     panel.refresh()
     assert panel._png == earlier, "a picture a minute while the page draws"
@@ -1181,7 +1183,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(folde
     gc.collect()
     assert not any(isinstance(found, Figure) for found in gc.get_objects())
     before = image(panel)
-    panel._widgets.smoothing.value = 0.1  # draws it again
+    panel._smoothing.value = 0.1  # draws it again
     eventually(lambda: image(panel) != before)
 
 
@@ -1220,10 +1222,10 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
 ) -> None:
     folder.rows(1, 20)
     sources = [
-        "from nbtools.notebook.panel import panel as module\nmodule.STORE_EVERY_S = 0.2",
-        f"panel = module.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
+        "import nbtools as nt\nfrom nbtools.notebook import chart_view\nchart_view.STORE_EVERY_S = 0.2",
+        f"panel = nt.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\ndef is_stored():\n    with panel._lock:\n"
-        "        return panel._stored_at and panel._is_stored and 'step 20 of 100' in panel._words()\n"
+        "        return panel._stored_at > 0 and panel._is_stored and 'step 20 of 100' in panel._static()[0]\n"
         "while not is_stored(): time.sleep(0.05)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
