@@ -78,13 +78,6 @@ def header(
     )
 
 
-def title(name: str, state: str, facts: Snapshot, *, is_alarming: bool) -> str:
-    """Return the title of the browser's tab for a run: a sign, the completed share, and its name."""
-    sign = "▲" if is_alarming else STATES[state][0]
-    share = f"{100 * facts.step / facts.total_steps:.0f}% " if facts.total_steps and state == "RUNNING" else ""
-    return f"{sign} {share}{name}"
-
-
 def changes_card(changes: Sequence[Change], absent_s: float) -> str:
     """Return what changed since the last look as one line that unfolds; empty without changes."""
     if not changes:

@@ -104,7 +104,7 @@ class LivePlot(ChartView):
             button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
         self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
-        for text in (checkpoints.pattern, checkpoints.words):
+        for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
         if not answers_beside_cells(self._widgets.whole):
@@ -280,10 +280,8 @@ class LivePlot(ChartView):
         widgets = self._widgets
         if not self._is_acting:
             widgets.buttons.show(state, self._resume, may_launch=foreign_owner(self.run.dir) is None)
-        title = widgets.words.show(self._shown, state, now)
+        widgets.words.show(self._shown, state, now)
         widgets.counters.look(self.run.rows.sources)
-        if not state.is_final or widgets.page.title:  # the page of a run that had ended keeps its own
-            widgets.page.title = title
 
     def _say_removed(self) -> None:
         """Say that the run directory was removed; the curves stay, and Stop ends the processes that still run."""
@@ -344,7 +342,7 @@ class LivePlot(ChartView):
 
     def _remember(self, change: Any) -> None:
         """Remember what the user says of the checkpoints or the resume of a program, and look again."""
-        if not self._widgets.tabs.checkpoints.filling.is_on:
+        if not self._widgets.tabs.checkpoints.program.filling.is_on:
             self._act("Remembering…", lambda: self._resume.remembered(self.run, change))
 
     def _check_changes(self, *_: object) -> None:

@@ -27,8 +27,8 @@ class Words:
         words = "".join(part.value for part in self.above)
         return f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'>{words}</div>"
 
-    def show(self, shown: ShownRun, state: RunState, now: float) -> str:
-        """Write the texts, which differ at each look: ages and the remaining time; returns the title of the page."""
+    def show(self, shown: ShownRun, state: RunState, now: float) -> None:
+        """Write the texts, which differ at each look: ages and the remaining time."""
         run, facts = shown.run, shown.snapshot
         is_running, job_s = state is RunState.RUNNING, time_left_s(run.records)
         script, notes = Path(str(run.info.get("script") or "")), notes_of(run, facts.restarts)
@@ -46,7 +46,6 @@ class Words:
         self.ranks.value = html.ranks(facts.ranks, shown.stragglers, now, is_running, facts.nproc_per_node)
         self.sources.value = html.sources(facts.sources)
         self.losses.value = note("\n".join(facts.warnings), is_warning=True)
-        return html.title(run.name, state, facts, is_alarming=bool(alarms))
 
     def show_removed(self, shown: ShownRun) -> None:
         """Say that the run directory was removed."""

@@ -43,7 +43,7 @@ class ResumeOffer:
             found, is_resumed=is_resumed, is_program=self.is_program, why_none=why_none
         )
         if self.is_program:
-            self._list.show_program(*said_in_words(run))
+            self._list.program.show(*said_in_words(run))
         self.nothing_left = ""
         if not self.is_program and total and step >= total and run.state is RunState.SUCCEEDED:
             more = f"enter max_steps={2 * total} as Changes below Checkpoints"
@@ -93,6 +93,6 @@ class ResumeOffer:
         """
         if MASK in edit.new:
             raise ConfigError(f"{MASK} stands for a secret; write the words into a launcher script")
-        if edit.owner is self._list.pattern:
+        if edit.owner is self._list.program.pattern:
             return f"Checkpoints: {remember(run, checkpoints=edit.new or None)}"
         return f"Resume: {remember(run, resume=tuple(shlex.split(edit.new)))}"
