@@ -28,7 +28,7 @@ from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST
 from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.controls import Controls
 from nbtools.notebook.panel.snapshot import ShownRun
-from nbtools.notebook.panel.tabs import SAMPLES, SYSTEM
+from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.charts import Charts, Size, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of
@@ -222,9 +222,8 @@ class LivePlot(ChartView):
         if shown.look(state, now):
             self._offer_checkpoints()
         self._say(state, now)
-        measured, choices = self._measured(), self._choices
-        drawn = shown.snapshot.version, state
-        wanted = (*drawn, measured, choices.is_ready, choices.is_hidden, choices.width, *self._options().items())
+        choices, drawn = self._choices, (shown.snapshot.version, state)
+        wanted = (*drawn, choices.is_ready, choices.is_hidden, choices.width, *self._options().items())
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in shown.snapshot.restarts)
         widgets.tabs.look(shown.run, now, is_stopped=is_stopped, system=shown.system)
@@ -252,13 +251,6 @@ class LivePlot(ChartView):
             tabs.show_samples()
         is_shown = tabs.index == SAMPLES or state.is_final
         return is_shown and tabs.samples.look(folder, dark=self._is_dark)
-
-    def _measured(self) -> int:
-        """Read the system metrics while they are shown, all rows if a chart is open; returns the rows in charts."""
-        is_open = any(key.startswith("system/") and value for key, value in self._choices.opened.items())
-        if is_open or self._widgets.tabs.index == SYSTEM:
-            self._shown.system.read(is_whole=is_open)
-        return self._shown.system.num_rows if is_open else 0
 
     @property
     def _alt(self) -> str:

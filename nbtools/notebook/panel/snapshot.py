@@ -140,7 +140,7 @@ class ShownRun:
     def view(self, options: Mapping[str, Any]) -> View:
         """Return the curves, or those of the first and the last rows while the others are read."""
         curves = self._first if self._first is not None else self.run.history
-        return view_of(self.run, curves, system=self.system.series(curves), reading=self.reading, **options)
+        return view_of(self.run, curves, reading=self.reading, **options)
 
 
 def stamp_of(run: Run) -> tuple[object, ...]:

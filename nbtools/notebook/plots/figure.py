@@ -247,8 +247,8 @@ def _line(x: Any, y: Any, colour: str, dash: Sequence[float] = (), **style: Any)
 
 
 def _left_out(charts: Charts, shown: Sequence[Chart]) -> str:
-    """Return the number and the names of the charts that are not drawn, without those of the machine."""
-    others = [chart for chart in charts.charts if chart not in shown and not chart.key.startswith("system/")]
+    """Return the number and the names of the charts that are not drawn."""
+    others = [chart for chart in charts.charts if chart not in shown]
     named = (f"{one.title} ({', '.join(one.names)})" if len(one.names) > 1 else one.title for one in others)
     return f"{plural(len(others), 'more chart')}: {', '.join(named)}" if others else ""
 
