@@ -210,7 +210,7 @@ class RunFigure:
             at = {"transform": axes.transAxes, "ha": "right", "va": "top", "weight": "bold", "bbox": box}
             axes.text(1, 1, chart.badge.text, **at, color="#ffffff", size=10.5, zorder=9)
         if rings := [mark for mark in chart.marks if mark.y is not None]:
-            x, y = [mark.x for mark in rings], np.array([mark.y for mark in rings], float)
+            xs, y = [mark.x for mark in rings], np.array([mark.y for mark in rings], float)
             look: Any = {**_SIGNS, "marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.3}
             look |= {"label": "ring", "zorder": 4}
             axes.add_line(

@@ -42,6 +42,7 @@ from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import stragglers
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir import media
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -204,19 +205,6 @@ def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Sho
     assert "(no output yet)" in words(panel)
     folder.files.log.write_text("hello from rank 0\n")
     eventually(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
-
-
-def test_a_finished_run_gives_a_static_picture(folder: RunFolder, show: Show) -> None:
-    folder.rows(1, 100)
-    folder.end()
-    panel = show(folder)
-    panel.refresh()
-    (words, _), (picture, metadata), _, (controls, _) = panel._outputs()
-    assert picture["image/png"][:4] == b"\x89PNG" and metadata["image/png"]["width"] == 900
-    assert words["text/plain"] == "a panel of a run" and "SUCCEEDED" in repr(panel)
-    assert "step 100 of 100" in words["text/html"] and "application/vnd.jupyter.widget-view+json" in controls
-    assert panel.picture().data[:4] == b"\x89PNG"
-    eventually(lambda: threads(panel) == [])
 
 
 def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: RunFolder, show: Show) -> None:
@@ -434,14 +422,6 @@ def test_right_after_a_resume_the_rate_is_this_runs_own(tmp_path: Path) -> None:
     assert take_snapshot(run, RunState.RUNNING).seconds_per_step == pytest.approx(0.25)
 
 
-def beats(*entries: tuple[int, str, float]) -> list[RankHeartbeat]:
-    return [RankHeartbeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
-
-
-def strip(found: list[RankHeartbeat]) -> str:
-    return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True)
-
-
 def on_nodes(num_ranks: int, per_node: int, *late: int) -> str:
     """The strip of ranks on several nodes, where those in `late` are a step behind for a minute."""
     found = [
@@ -525,12 +505,6 @@ def test_hostile_stacks_are_shown_literally(text: str) -> None:
     assert shown.count(html.literal(text)) == 2
     assert text not in shown or text == html.literal(text)
     assert len(shown) < 5000
-
-
-def test_many_ranks_are_summed_up_but_the_straggler_stays() -> None:
-    entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
-    shown = strip(beats(*entries))
-    assert "rank 63" in shown and "of 64 ranks, all at step 7" in shown
 
 
 def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: RunFolder, show: Show) -> None:
@@ -664,13 +638,6 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
     panel._changed()
     eventually(lambda: "stop them" not in words(panel))
     assert folder.files.path not in [run.path for run in removed_runs()]
-
-
-def test_the_header_wraps_only_for_what_must_be_read_in_full() -> None:
-    for state in RunState:
-        assert "flex-wrap:nowrap" in html.header("name", "id", state)
-    assert "flex-wrap:wrap" in html.header("name", "id", "RUNNING", alarms=["no new values for 5m"])
-    assert "flex-wrap:wrap" in html.header("name", "id", "QUEUED", waiting_for="behind mlm_tiny")
 
 
 def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, show: Show) -> None:
@@ -1007,7 +974,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     assert above.data["text/plain"] == "a panel of a run", "the same in each execution"
     assert set(picture.data) == {"image/png", "text/plain"} and picture.metadata["image/png"]["width"] == 900
     assert "application/vnd.jupyter.widget-view+json" in controls.data
-    assert "image/png" in notebook.cells[3].outputs[0].data
+    assert notebook.cells[3].outputs[0].data["image/png"]
 
 
 def test_every_control_has_a_name_and_a_tooltip(folder: RunFolder, show: Show) -> None:
@@ -1166,6 +1133,28 @@ def test_messages_beside_refreshes_leave_one_consistent_state(folder: RunFolder,
     panel.refresh()
     assert drawn(panel)["x"]["limits"] == panel._choices.span
     assert min(steps(panel)) <= panel._choices.span[0] + 1  # type: ignore[index]
+
+
+# --- samples and charts of the training ---
+
+
+def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(folder: RunFolder, show: Show) -> None:
+    folder.rows(1, 20)
+    panel = show(folder)
+    eventually(lambda: bool(panel._charts.image.value))
+    picture = panel._charts.image.value
+    media.append(folder.files.media, "sample", 5, media.text("A sample", "once upon a time"))
+    eventually(lambda: "once upon a time" in words(panel))
+    assert panel._charts.image.value is picture
+
+
+def test_the_static_outputs_of_an_ended_run_have_its_samples(folder: RunFolder, show: Show) -> None:
+    media.append(folder.files.media, "unmasked", 5, media.frames("Unmasked", ["░░░░", "░nce", "once"]))
+    folder.end()
+    panel = show(folder)
+    panel.refresh()
+    shown = panel._outputs()[2][0]
+    assert "Unmasked" in shown["text/html"] and "widget" not in "".join(shown)
 
 
 # --- what stays of a panel ---
