@@ -9,13 +9,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import NbtoolsError, plural
-from nbtools.notebook.chart_view import ChartView
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import LIVE, note
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.tab_html import uncommitted
+from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size
 from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.view import Options, X

@@ -9,8 +9,8 @@ from nbtools.notebook.panel.checkpoints.checkpoint_list import START
 from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.page import Page
+from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
-from nbtools.notebook.panel.words import Words
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control
@@ -73,7 +73,7 @@ class Controls:
     def __init__(
         self, charts: LiveCharts, smoothing: widgets.Widget, changed: Callable[..., None], typed: Callable[..., None]
     ) -> None:
-        self.words, self.tabs, self.counters, self.page = Words(), Tabs(changed, typed), CounterChoice(), Page()
+        self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
         self.buttons = RunButtons(self.tabs.checkpoints.start)
         self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(4))
         self._commands.layout.width = "auto"

@@ -19,7 +19,6 @@ from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
-from nbtools.notebook.chart_view import ChartView
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.panel import html
@@ -29,6 +28,7 @@ from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.controls import Controls
 from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.notebook.panel.tabs import SAMPLES
+from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of

@@ -213,16 +213,12 @@ class RunFigure:
             xs, y = [mark.x for mark in rings], np.array([mark.y for mark in rings], float)
             look: Any = {**_SIGNS, "marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.3}
             look |= {"label": "ring", "zorder": 4}
-            axes.add_line(
-                _line([mark.x for mark in rings], log10(y) if chart.is_log else y, theme["evaluation"], **look)
-            )
+            axes.add_line(_line(xs, log10(y) if chart.is_log else y, theme["evaluation"], **look))
         if not chart.marks:
             return []
         look = {**_SIGNS, "marker": "^", "markersize": 7, "label": "mark", "transform": upright, "zorder": 8}
-        axes.add_line(
-            line := _line([mark.x for mark in chart.marks], [floor] * len(chart.marks), theme["text"], **look)
-        )
-        return [line]
+        line = _line([mark.x for mark in chart.marks], [floor] * len(chart.marks), theme["text"], **look)
+        return [axes.add_line(line)]
 
     def _draw_trace(self, axes: Axes, trace: Trace, is_log: bool, limits: Limits) -> Line2D:
         """Draw a curve, over a thin line through all extremes if it is smoothed; returns the line."""

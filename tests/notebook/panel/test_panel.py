@@ -1211,7 +1211,7 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
 ) -> None:
     folder.rows(1, 20)
     sources = [
-        "import nbtools as nt\nfrom nbtools.notebook import chart_view\nchart_view.STORE_EVERY_S = 0.2",
+        "import nbtools as nt\nfrom nbtools.notebook.plots import chart_view\nchart_view.STORE_EVERY_S = 0.2",
         f"panel = nt.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\ndef is_stored():\n    with panel._lock:\n"
         "        return panel._stored_at > 0 and panel._is_stored and 'step 20 of 100' in panel._static()[0]\n"

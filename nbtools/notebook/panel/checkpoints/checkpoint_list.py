@@ -22,7 +22,7 @@ _MOST_ROWS = 20
 
 
 class ProgramRow:
-    """What the checkpoints of a program are, and how it resumes."""
+    """The pattern of a program's checkpoints, and the words with which it resumes."""
 
     def __init__(self) -> None:
         tooltip = "Files or folders that are checkpoints, from the working directory on; each * is in one name"

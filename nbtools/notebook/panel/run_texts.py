@@ -13,7 +13,7 @@ from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped
 
 
-class Words:
+class RunTexts:
     """One widget for each text; an empty one takes no room."""
 
     def __init__(self) -> None:
