@@ -129,6 +129,7 @@ class ComparisonPanel(ChartView):
         for run in self.comparison.runs:
             run.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), check=False)
         while (thread := self._thread) is not None:
+            self.refresh()  # raises what the thread shows: a run was removed
             self._wake.set()
             thread.join(_READING_S)
         return self
@@ -170,6 +171,8 @@ class ComparisonPanel(ChartView):
         with self._lock:
             if not self._is_closed:
                 self._draw()
+                self._is_stored = False
+                self._store()
 
     def _draw_all(self) -> None:
         self._compare_again()
