@@ -390,7 +390,7 @@ def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
     assert second in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
     panel.refresh()
-    shown = panel._widgets.sources.value
+    shown = panel._widgets.words.sources.value
     panel.close()
     assert "<details" in shown and "no metrics were found" in shown and "model.pt" in shown
 
@@ -411,8 +411,8 @@ def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
     panel = LivePlot(run.dir)
     panel.refresh()
     deadline = time.monotonic() + 20
-    while "no output for 12m" not in panel._widgets.header.value:
-        assert time.monotonic() < deadline, panel._widgets.header.value
+    while "no output for 12m" not in panel._widgets.words.header.value:
+        assert time.monotonic() < deadline, panel._widgets.words.header.value
         time.sleep(0.05)
     panel.close()
     run.stop(timeout_s=1)
