@@ -7,6 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import publish_display_data
 
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import NO_FORMULAS
 
 Output = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -60,6 +61,27 @@ def view_bundle(widget: widgets.Widget, text: str | None = None) -> dict[str, An
     """Return the output that shows a widget; without a `text` for other front ends, a stored notebook is without it."""
     bundle = {**widget._repr_mimebundle_(), "text/plain": text}
     return {kind: data for kind, data in bundle.items() if data is not None}
+
+
+class Below:
+    """The place below some controls for one view at a time, such as the panel of a run."""
+
+    def __init__(self) -> None:
+        self.widget = widgets.VBox()
+        self.view: Any = None
+
+    def show(self, view: Any) -> None:
+        """Show a view in place of the one before, which is closed."""
+        self.close()
+        self.view, self.widget.children = view, (view.widget,)
+        answers_beside_cells(view.widget)
+
+    def close(self) -> None:
+        """Close the view."""
+        if self.view is not None:
+            self.widget.children = ()
+            self.view.close()
+            self.view = None
 
 
 def close_tree(widget: widgets.Widget) -> None:

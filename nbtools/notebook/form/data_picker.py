@@ -15,7 +15,7 @@ from nbtools.errors import DataError, message_of, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Background, Filling, Guarded
 from nbtools.notebook.form.chooser import FileList
-from nbtools.notebook.form.field_rows import FieldRow
+from nbtools.notebook.rows.field_rows import FieldRow
 from nbtools.recipes import Recipe
 from nbtools.script.field import Field, fields_of
 

@@ -25,7 +25,7 @@ from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
 from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search, action
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, view_bundle
+from nbtools.notebook.widgets import Below, Output, close_tree, html_widget, in_row, view_bundle
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
 from nbtools.rundir.rundir import RunDir
@@ -45,7 +45,6 @@ class RunTable(LiveView):
         self._read_rows: dict[str, RunRow] = {}  # as they were when their details were read
         self._ticked: set[str] = set()
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
-        self._opened: Any = None
         self._search = Search(lambda: self._turn_to(0))
         self._page = RowsPage(self._on_tick, self._turn_to, self._look_again)
         self._labels = LabelForm(self._save_labels)
@@ -57,10 +56,10 @@ class RunTable(LiveView):
             "resume": action("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run),
             "delete": self._removal.delete,
         }
-        self._said, self._below = html_widget(), widgets.VBox()
+        self._said, self._below = html_widget(), Below()
         tools = in_row(*self._search.controls, self._page.turning)
         actions = in_row(*self._buttons.values(), self._removal.keep)
-        parts = [tools, self._page.head, self._page.box, actions, self._labels.row, self._said, self._below]
+        parts = [tools, self._page.head, self._page.box, actions, self._labels.row, self._said, self._below.widget]
         self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
         for name in (html_parts.LIVE, "nbtools-runs-page"):
             self.widget.add_class(name)
@@ -88,7 +87,7 @@ class RunTable(LiveView):
         """End the thread and remove the widgets."""
         self._end()
         with self._lock:
-            self._close_opened()
+            self._below.close()
             close_tree(self.widget)
 
     def _turn_to(self, page: int) -> None:
@@ -211,16 +210,8 @@ class RunTable(LiveView):
     def _show_below(self, opened: Any) -> None:
         if self._is_closed:  # while an action ran
             opened.close()
-            return
-        self._close_opened()
-        self._opened, self._below.children = opened, (opened.widget,)
-        answers_beside_cells(opened.widget)
-
-    def _close_opened(self) -> None:
-        if self._opened is not None:
-            self._below.children = ()
-            self._opened.close()
-            self._opened = None
+        else:
+            self._below.show(opened)
 
     def _open_run(self) -> None:
         self._show_below(LivePlot(self.runs.rows.run(self._chosen()[0].id)))

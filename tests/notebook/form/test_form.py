@@ -20,8 +20,9 @@ from nbtools.config import Launch, Slurm, StopOn
 from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.machine.devices import Device
-from nbtools.notebook.form import layout, summary
-from nbtools.notebook.form.field_rows import FieldRow, GPUField
+from nbtools.notebook.form import field_list, summary
+from nbtools.notebook.rows.field_rows import FieldRow
+from nbtools.notebook.rows.gpu_row import GPUField
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.rundir.json_files import write_json
@@ -76,7 +77,7 @@ def control(form: nt.ConfigForm, description: str) -> Any:
 
 def labelled(form: nt.ConfigForm, name: str) -> Any:
     """The row of a field, also of one whose label is a widget of its own."""
-    return next(row.widget for row in form._body._view.sections.rows if row.field.name == name)
+    return next(row.widget for row in form._body.view.sections.rows if row.field.name == name)
 
 
 def is_visible(form: nt.ConfigForm, wanted: Any, widget: Any = None) -> bool:
@@ -269,7 +270,7 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
 def test_preset_out_of_reach_says_so_and_can_be_written_but_not_launched(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "devices", list)
+    monkeypatch.setattr(field_list, "devices", list)
     form = nt.ConfigForm("mlm_pretraining", name="demo")
     labels = [label for label, _ in control(form, "preset").options]
     assert labels[:2] == ["none", "cpu_demo"] and "4gpu_standard: needs 4 GPUs, this machine has none" in labels
@@ -284,7 +285,7 @@ def test_preset_out_of_reach_says_so_and_can_be_written_but_not_launched(
 def test_a_drop_down_without_a_value_shows_none(project: Project) -> None:
     config = RECIPES["text_classification"].preset("cpu_demo")[0].replace(formatter=None)
     form = nt.ConfigForm("text_classification", config=config)
-    assert (control(form, "preset").label, form._body._view.preset_name) == ("none", None)
+    assert (control(form, "preset").label, form._body._preset.name) == ("none", None)
     assert control(form, "formatter").label == "none"
     assert form.config.formatter is None  # type: ignore[attr-defined]
     control(form, "formatter").label = "generic"
@@ -675,8 +676,8 @@ def test_choice_of_a_file_fills_in_dataset_and_columns_and_counts(classifier: nt
     assert is_visible(classifier, control(classifier, "text_col"))
     eventually(lambda: "training samples; held out: " in text(classifier))
     assert not control(classifier, "Launch").disabled
-    assert "&lt;b&gt;message&lt;/b&gt; number 4 of them" in classifier._body._view.data._preview.value
-    assert "number 5 of them" not in classifier._body._view.data._preview.value
+    assert "&lt;b&gt;message&lt;/b&gt; number 4 of them" in classifier._body.view.data._preview.value
+    assert "number 5 of them" not in classifier._body.view.data._preview.value
 
 
 def test_another_file_brings_its_own_columns_and_none_restores_the_recipes_data(classifier: nt.ConfigForm) -> None:
@@ -765,7 +766,7 @@ def test_file_chosen_while_a_thread_shows_other_rows_is_kept(
 ) -> None:
     (project.root / "rows.csv").write_text("id,body\n" + "1,some longer words for the model\n" * 9)
     control(form, "Look again").click()
-    picker = form._body._view.data
+    picker = form._body.view.data
     assert picker is not None
     showing, chosen = threading.Event(), threading.Event()
     offer = picker.row.offer
@@ -889,7 +890,7 @@ def test_columns_that_are_read_where_none_is_named_are_marked(classifier: nt.Con
     control(classifier, "dataset").value = "jobs.csv"
     eventually(lambda: is_visible(classifier, control(classifier, "text_col")))
     assert classifier.config.target_cols is None
-    heads = re.findall(r"<th class=nbtools-named>(\w+)<small>(\w+)</small>", classifier._body._view.data._preview.value)
+    heads = re.findall(r"<th class=nbtools-named>(\w+)<small>(\w+)</small>", classifier._body.view.data._preview.value)
     assert heads == [("occ1", "text_col"), ("code", "target_cols"), ("lang", "lang_col")]
 
 
@@ -929,7 +930,7 @@ def test_write_button_writes_and_says_where(form: nt.ConfigForm, project: Projec
     assert f"Wrote {project.script('demo')}" in text(form)
     assert "scripts/demo.py has these values" in text(form)
     control(form, "batch_size").value = "5"
-    assert "scripts/demo.py has another batch_size" in text(form)
+    assert "scripts/demo.py: batch_size is 16 in the script, 5 in the form" in text(form)
 
 
 def edited_by_hand(project: Project, form: nt.ConfigForm) -> Path:
@@ -997,7 +998,7 @@ def test_looking_at_a_script_does_not_license_write_script_to_replace_it(form: n
     path = nt.write_script(form.config, "other", project=project)
     path.write_text(path.read_text().replace("seed=0,", "seed=1,"))
     control(form, "script").value = "other"
-    assert "scripts/other.py has another seed" in text(form)
+    assert "scripts/other.py: seed is 1 in the script, 0 in the form" in text(form)
     with pytest.raises(HandEditedError, match="seed is 1 there, 0 here"):
         nt.write_script(form.config, "other", project=project)
 
@@ -1019,7 +1020,7 @@ def test_a_link_is_not_replaced_without_being_asked(form: nt.ConfigForm, project
 def test_loading_takes_the_values_over_and_marks_what_changed(form: nt.ConfigForm, project: Project) -> None:
     edited_by_hand(project, form)
     control(form, "Write script").click()
-    control(form, "Load into form").click()
+    control(form, "Load from script").click()
     assert form.config.warmup_ratio == 0.3
     control(form, "More settings").value = True
     assert "was 0.1" in text(form) and "edited by hand: 1 field changed" in text(form)
@@ -1058,8 +1059,8 @@ def launched(project: Project) -> Iterator[list[nt.ConfigForm]]:
     forms: list[nt.ConfigForm] = []
     yield forms
     for form in forms:
-        if form._body is not None and form._body._panel is not None:
-            form._body._panel.close()
+        if form._body is not None:
+            form._body.panel.close()
     for run in nt.runs():
         run.stop(timeout_s=20)
 
@@ -1069,10 +1070,10 @@ def test_a_launch_of_an_active_script_is_that_run_and_of_other_values_another(
     form: nt.ConfigForm, launched: list[nt.ConfigForm]
 ) -> None:
     launched.append(form)
-    form._body._view.launch.click()
+    form._body.bar.launch.click()
     (first,) = nt.runs()
     assert f"Launched {first.id}." in text(form) and "already started" not in text(form)
-    form._body._view.launch.click()
+    form._body.bar.launch.click()
     assert f"{first.id} was already started, so there is no second run. Watch" in text(form)
     assert "Launched" not in text(form) and [run.id for run in nt.runs()] == [first.id]
     # Run All after a click, also after a restart: another form, the same script.
@@ -1090,7 +1091,7 @@ def test_a_launch_of_an_active_script_is_that_run_and_of_other_values_another(
 @pytest.mark.promise("safety-double-launch")
 def test_forms_that_launch_together_show_one_run(project: Project, launched: list[nt.ConfigForm]) -> None:
     launched += [nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo") for _ in range(3)]
-    clicks = [threading.Thread(target=form._body._view.launch.click) for form in launched]
+    clicks = [threading.Thread(target=form._body.bar.launch.click) for form in launched]
     for click in clicks:
         click.start()
     for click in clicks:
