@@ -224,11 +224,8 @@ def _hub() -> Iterator[Finding]:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     free = f"{cache}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free"
-    offline = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")]
     if not os.access(folder, os.W_OK):
         yield warn("hub cache", f"{cache} is not writable", "set HF_HOME to a writable folder")
-    elif offline:
-        yield ok("hub cache", f"{free}; {' and '.join(offline)}: only downloaded files are found")
     else:
         yield ok("hub cache", free)
 

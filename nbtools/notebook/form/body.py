@@ -145,7 +145,7 @@ class FormBody:
             after = values_of(script.content, script.launch)
             self._loaded_over = {name: before.get(name) for name in after if before.get(name) != after[name]}
             if script.path.resolve().parent == self._script.project.scripts.resolve():
-                self._script.typed = script.path.stem
+                self._script.input.value = script.path.stem
                 self._script.remember(script.path)
             self._fill(after)
             edited = ", edited by hand" if script.hand_edited else ""
@@ -156,7 +156,7 @@ class FormBody:
     def __repr__(self) -> str:
         kind = "" if self._recipe is None else f"{self._recipe.key!r}, "
         preset = self._preset.name if self._preset else None
-        return f"ConfigForm({kind}name={self._script.typed!r}, preset={preset!r})"
+        return f"ConfigForm({kind}name={self._script.input.value!r}, preset={preset!r})"
 
     @property
     def subject(self) -> str:
@@ -192,8 +192,8 @@ class FormBody:
                 return
             # Read once: the front end may assign to a field while another thread is here.
             values, mistakes = self.fields.read()
-            if chosen := self.view.show_data(values):
-                self._fill(chosen)
+            if guessed := self.view.show_data(values):
+                self._fill(guessed)
                 return
             valid = None if mistakes else self.fields.built(values)
             if valid is None:
@@ -256,10 +256,8 @@ class FormBody:
                     obstacles["script" if content.script else "module"] = str(error)
         elif unfit := self._summary.show(content, settings, commands):
             obstacles["dataset" if "dataset" in self.fields.rows else ""] = unfit
-        if (data := self.view.data) is not None:
-            data.counts.value = f"<small>{escape(self._summary.counts)}</small>"
-            if data.is_waiting:
-                obstacles["dataset"] = "the first rows are read"
+        if self.view.data is not None and self.view.data.is_waiting:
+            obstacles["dataset"] = "the first rows are read"
         return obstacles
 
     def _guessed(self, values: Values, read: ScriptArguments) -> Values:

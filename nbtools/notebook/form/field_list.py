@@ -6,9 +6,8 @@ from typing import Any
 
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.launcher.sbatch import site_defaults
-from nbtools.machine import slurm
 from nbtools.machine.devices import Device, devices
-from nbtools.notebook.rows.field_rows import FieldRow, FormRow, read_rows
+from nbtools.notebook.rows.field_rows import FieldRow, FormRow, read_values
 from nbtools.notebook.rows.gpu_row import GPUField
 from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
@@ -18,7 +17,6 @@ Values = dict[str, Any]
 """Values by row: those of a config or a program, `where`, and the fields of `Launch`, `Slurm` and `StopOn`."""
 WHERE, HERE, SLURM = "where", "this machine", "Slurm"
 """The row of `Launch.cluster`, and its choices."""
-_WHERE_HELP = "Where the processes run; sbatch submits a job of yours to Slurm."
 _IN_A_JOB = {
     "nproc_per_node": ("processes per node", "Processes on each node, one per GPU when it has any."),
     "nnodes": ("nodes", "Nodes of the job, with nproc_per_node processes each."),
@@ -35,8 +33,8 @@ class FieldList:
     def __init__(self, cls: type[TrainConfig] | type[Program], on_edit: Callable[[object], None]) -> None:
         """Make the rows of the class of a config, or of `Program`; `on_edit` is called after every edit."""
         self.cls = cls
-        here = _WHERE_HELP if slurm.is_available() else f"{_WHERE_HELP} It is not on the path of this kernel."
-        where = Field(WHERE, (), HERE, choices=(HERE, SLURM), help=here, is_basic=True)
+        told = "Where the processes run; sbatch submits a job of yours to Slurm."
+        where = Field(WHERE, (), HERE, choices=(HERE, SLURM), help=told, is_basic=True)
         launch = {WHERE if name == "cluster" else name: field for name, field in fields_of(Launch).items()}
         records = fields_of(cls) | launch | {WHERE: where} | fields_of(Slurm) | fields_of(StopOn)
         del records["stop_on"]
@@ -75,7 +73,7 @@ class FieldList:
 
     def read(self) -> tuple[Values, dict[str, str]]:
         """Return the valid values and the errors by row; the key "" holds errors of several fields."""
-        values, mistakes = read_rows(self.in_use)
+        values, mistakes = read_values(self.in_use)
         for cls in (self.cls, Slurm, StopOn, Launch):
             given = {name: values[name] for name in cls.model_fields if name in values}
             if cls is Launch:

@@ -19,7 +19,7 @@ from nbtools.notebook.form.data_picker import COLUMN, DataPicker
 from nbtools.notebook.form.field_list import WHERE, FieldList
 from nbtools.notebook.form.script_row import ScriptRow
 from nbtools.notebook.rows.field_rows import STYLE, FieldRow
-from nbtools.notebook.rows.sections import Finder, Section, Sections
+from nbtools.notebook.rows.sections import Section, Sections, SettingFinder
 from nbtools.project import check_name, plain_name
 from nbtools.recipes import Recipe
 from nbtools.script.program import Program
@@ -44,12 +44,12 @@ class FormLayout:
         root, on_read = script.project.root, partial(on_edit, None)
         self._fields, self._script = fields, script
         is_data = recipe is not None and recipe.guess_columns is not None
-        self.data = DataPicker(root, recipe, on_read, guarded) if recipe and is_data else None
+        self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and is_data else None
         self._columns: tuple[str, ...] = ()
         """The columns of the chosen table."""
         self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_read)
         self.sections = self._of_program(root) if recipe is None else self._of_recipe(recipe)
-        self._finder = Finder()
+        self._finder = SettingFinder()
 
     def _section(self, title: str, names: Iterable[str], *above: widgets.DOMWidget) -> Section:
         return Section(title, [self._fields.rows[name] for name in names], *above)
@@ -95,17 +95,16 @@ class FormLayout:
         return form.add_class("nbtools-form")
 
     def show_data(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the first rows of the data that `values` name; return the values from a choice of data."""
-        if self.data is None or self.data.chosen:
-            return self.data.take() if self.data else {}
+        """Show the first rows of the data that `values` name; return guesses for a file that was chosen."""
+        if self.data is None:
+            return {}
         named = {name: values.get(name) for name in self.data.column_fields}
-        found = self.data.show(values.get("dataset"), named)
-        self._columns = tuple(column for column in found.columns if column) if found else ()
+        self._columns, guessed = self.data.show(values.get("dataset"), named)
         for name in self.data.column_fields:
             line = self._fields.rows[name]
             assert isinstance(line, FieldRow)
             line.offer(self._columns or None)
-        return self.data.take()
+        return guessed
 
     def mark(self, wrong: Mapping[str, str], was: Mapping[str, str]) -> None:
         """Show in each row its error, or else its earlier value; columns to choose from are shown without unfolding."""
@@ -132,4 +131,4 @@ class FormLayout:
         assert isinstance(script, FieldRow)
         script.type_in(path)
         with suppress(InvalidNameError):
-            self._script.typed = check_name(f"run_{plain_name(Path(path).stem).replace('-', '_')}")
+            self._script.input.value = check_name(f"run_{plain_name(Path(path).stem).replace('-', '_')}")

@@ -25,30 +25,16 @@ class ScriptRow:
     """
 
     def __init__(self, project: Project, label: str, name: str, on_edit: Callable[[object], None]) -> None:
-        self.project = project
+        self.project, self.label = project, label
         self._digests: dict[Path, str] = {}
-        self._input = widgets.Text(value=name, description=label, placeholder="name of the script", **INPUT_SHAPE)
-        self._input.observe(on_edit, names="value")
-        self.row = FormRow(Field(label), self._input)
-
-    @property
-    def label(self) -> str:
-        """Name of the row."""
-        return self.row.field.name
-
-    @property
-    def typed(self) -> str:
-        """The text in the row."""
-        return str(self._input.value)
-
-    @typed.setter
-    def typed(self, name: str) -> None:
-        self._input.value = name
+        self.input = widgets.Text(value=name, description=label, placeholder="name of the script", **INPUT_SHAPE)
+        self.input.observe(on_edit, names="value")
+        self.row = FormRow(Field(label), self.input)
 
     @property
     def name(self) -> str:
         """Name of the script; InvalidNameError if it cannot be used."""
-        return check_name(self.typed.strip())
+        return check_name(self.input.value.strip())
 
     @property
     def path(self) -> Path:

@@ -15,7 +15,7 @@ from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
 from nbtools.notebook.playground.open_model import OpenModel
-from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL, FieldRow, note_widget, read_rows, row
+from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL, FieldRow, note_widget, read_values, row
 from nbtools.notebook.rows.sections import Section, Sections
 from nbtools.notebook.widgets import Output, button, close_tree, html_widget, view_bundle
 from nbtools.recipes import recipe_of
@@ -173,7 +173,7 @@ class Playground(LiveView):
         Raises:
             ConfigError: one of them is wrong.
         """
-        values, mistakes = read_rows({line.field.name: line for line in self._settings.rows})
+        values, mistakes = read_values({line.field.name: line for line in self._settings.rows})
         mistakes = {**errors_by_field(type(self._defaults), values), **mistakes}
         self._mark(mistakes)
         if mistakes:

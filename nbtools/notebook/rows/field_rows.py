@@ -216,7 +216,7 @@ class FieldRow(FormRow):
         self._input.value = entry
 
 
-def read_rows(rows: Mapping[str, FormRow]) -> tuple[dict[str, Any], dict[str, str]]:
+def read_values(rows: Mapping[str, FormRow]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of rows by name, and why the texts of the others are no values."""
     values: dict[str, Any] = {}
     mistakes: dict[str, str] = {}

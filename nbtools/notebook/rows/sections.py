@@ -115,7 +115,7 @@ class Sections:
         return any(shown)
 
 
-class Finder:
+class SettingFinder:
     """A box to find a setting in all sections, and a toggle that unfolds everything."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from nbtools.script.program import Program
 
 
 @dataclass(frozen=True)
-class Question:
+class ProgramQuestion:
     """A program whose arguments are to be read, and the time of its file."""
 
     script: Path | None
@@ -34,7 +34,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """A program's arguments and interpreter."""
 
     arguments: ScriptArguments | None
@@ -55,15 +55,15 @@ class ProgramReader:
         self._root, self._on_time = root, on_time
         self._known, self._told = Background(self._look, on_read), Background(self._ask, on_read)
 
-    def question_of(self, program: Program, python: str | None, needs_torch: bool) -> Question | None:
+    def question_of(self, program: Program, python: str | None, needs_torch: bool) -> ProgramQuestion | None:
         """Return the question about a program; None if its file or its working directory does not exist."""
         cwd, path = program.folder(self._root) or Path.cwd(), program.file(self._root)
         if not cwd.is_dir() or (path is None and program.module is None) or (path is not None and not path.is_file()):
             return None
         changed_ns = path.stat().st_mtime_ns if path else 0
-        return Question(path, program.module, cwd, python, needs_torch, changed_ns)
+        return ProgramQuestion(path, program.module, cwd, python, needs_torch, changed_ns)
 
-    def answer(self, question: Question) -> Answer | None:
+    def answer(self, question: ProgramQuestion) -> ProgramAnswer | None:
         """Return the arguments that are known, or those that the program told; None until they are read."""
         if (known := self._known.answer(question)) is None:
             return None
@@ -77,11 +77,11 @@ class ProgramReader:
         """Read again what is known, as after the user's consent."""
         self._known.forget()
 
-    def _interpreter(self, question: Question, *, may_run: bool) -> Interpreter:
+    def _interpreter(self, question: ProgramQuestion, *, may_run: bool) -> Interpreter:
         needs_torch = question.needs_torch
         return interpreter_for(question.where, question.python, self._root, needs_torch=needs_torch, may_run=may_run)
 
-    def _look(self, question: Question) -> Answer:
+    def _look(self, question: ProgramQuestion) -> ProgramAnswer:
         """Read what is known of a program without running it."""
         python, mistakes = None, {}
         consent = consent_to(question.where)
@@ -96,15 +96,15 @@ class ProgramReader:
             may_ask = python is not None and (python.is_own or consent is True)
             if python is not None and may_ask and (why := module.why_missing(self._root, python)):
                 mistakes["module"] = why
-            return Answer(None, mistakes=mistakes)
+            return ProgramAnswer(None, mistakes=mistakes)
         try:
             path, search = (python.path, python.search) if python else (question.cwd, ())
             found = known_arguments(question.script, path, question.cwd, module=question.module, search=search)
         except (NbtoolsError, OSError):  # the form names what is wrong with the file
             found = None
-        return Answer(found, "" if python is None else str(python), mistakes, consent)
+        return ProgramAnswer(found, "" if python is None else str(python), mistakes, consent)
 
-    def _ask(self, question: Question) -> ScriptArguments:
+    def _ask(self, question: ProgramQuestion) -> ScriptArguments:
         """Run a program up to its parser, and tell the time until it answers."""
         assert question.script is not None
         is_done = threading.Event()

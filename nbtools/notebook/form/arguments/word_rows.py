@@ -40,9 +40,6 @@ class WordRows:
         self.rows: dict[str, FieldRow] = {}
         """The rows by the name of the argument."""
         self.sections = Sections([])
-        text = f"Words that are none of these {kind}s, kept as they are."
-        rest = Field(f"other words of {name}", (tuple[str, ...],), (), help=text)
-        self.rest = FieldRow(rest, guarded(self._edited_rest), is_command=True)
         self._commands = widgets.Dropdown(description=_COMMAND, **INPUT_SHAPE)
         self._commands.observe(guarded(self._edited), names="value")
         self.command = FormRow(Field(_COMMAND), self._commands)
@@ -58,9 +55,9 @@ class WordRows:
         """Scroll to the row of a mistake; whether it is one of these rows."""
         if is_own := name.startswith(f"{self._kind} "):
             self.sections.go_to(name.removeprefix(f"{self._kind} "))
-        elif line := {_COMMAND: self.command, self.rest.field.name: self.rest}.get(name):
-            line.focus()
-        return is_own or line is not None
+        elif is_own := name == _COMMAND:
+            self.command.focus()
+        return is_own
 
     def show(self, found: ScriptArguments, words: tuple[str, ...], label: str = "") -> None:
         """Show arguments with the values in words; `label` precedes the titles of the sections."""
@@ -89,7 +86,7 @@ class WordRows:
             title = " · ".join(filter(None, (label, argument.field.group))) or "Arguments"
             groups.setdefault(title, []).append(line)
         self.sections = Sections(_columns([Section(title, rows) for title, rows in groups.items()]))
-        self._body.children = (self.sections.columns, self.rest.widget) if self.rows else ()
+        self._body.children = (self.sections.columns,) if self.rows else ()
 
     def _fill(self, found: ScriptArguments, words: tuple[str, ...]) -> None:
         self.words = words
@@ -97,7 +94,6 @@ class WordRows:
         with self._filling:
             self._commands.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
             self.command.value = self._line.command
-            self.rest.value = tuple(self._line.rest)
             for argument in found.arguments:
                 shown, value = self.rows[argument.field.name], self.value(argument)
                 shown.hide_secret(value)
@@ -127,25 +123,10 @@ class WordRows:
         else:
             self._line = parse_words(self._line.script, self.words)
             with self._filling:
-                self.rest.value = tuple(self._line.rest)
                 for name in (name for name in values if values[name] is not None):
                     self.rows[name].hide_secret(values[name])
         self._mark(wrong, problem)
         self._on_words(self.words)
-
-    def _edited_rest(self) -> None:
-        """Put the words of the last row in place of those that no argument takes."""
-        if self._filling.is_on or self._line is None:
-            return
-        words, wrong = self.words, ""
-        try:
-            words = tuple(self._line.with_rest(self.rest.value))
-        except ValueError as error:
-            wrong = str(error)
-        self.mistakes.pop(self.rest.field.name, None)
-        self.mistakes |= {self.rest.field.name: wrong} if wrong else {}
-        self.rest.mark(wrong)
-        self._on_words(words)
 
     def _is_used(self, argument: Argument) -> bool:
         chosen: tuple[str, ...] = self.command.value
@@ -160,7 +141,6 @@ class WordRows:
         self.mistakes = {_COMMAND: command} if command else {}
         self.mistakes |= {f"{self._kind} {name}": why for name, why in wrong.items()}
         self.mistakes |= {self._name: problem} if problem else {}
-        self.rest.mark()
         script = self._line.script
         changed, usual = dict[str, str](), set[str]()
         for argument in script.arguments:

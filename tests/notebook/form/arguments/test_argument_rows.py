@@ -119,7 +119,8 @@ def test_rows_show_what_the_words_say_and_nothing_is_executed(show: Show) -> Non
     given = {"lr": 0.5, "optimizer": "adamw", "steps": 3, "fp16": True, "layers": (1, 4), "hf_token": None}
     assert values(form) == given
     assert "6 arguments of train.py (argparse)" in note(form)
-    assert rows_of(form).own.rest._input.value == "--unknown=x"
+    described = rows_of(form).own.rows["lr"].widget.children[1].value
+    assert "float" in described and "step size (train.py:8)" in described
     assert not Path("executed").exists()
 
 
@@ -167,11 +168,6 @@ def test_a_wrong_value_is_a_mistake_and_valid_rows_are_taken_over(show: Show) ->
     words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "4")
     assert (form.content.args, mistakes(form)) == (words, [])  # type: ignore[union-attr]
     assert "<mark>default: 3</mark>" in row.widget.children[1].value
-
-
-def test_a_help_names_the_line_of_the_source_and_the_type(show: Show) -> None:
-    described = rows_of(show(TRAIN)).own.rows["lr"].widget.children[1].value
-    assert "float" in described and "step size (train.py:8)" in described
 
 
 def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None:
@@ -272,18 +268,6 @@ def test_an_error_about_the_words_has_no_secret(show: Show) -> None:
     assert mistake.startswith("args: ") and "would be read differently" in mistake and "hunter22" not in mistake
 
 
-def test_only_the_rows_of_the_chosen_sub_command_are_words(show: Show) -> None:
-    form = show(COMMANDS, ("--seed", "1", "train", "--lr", "0.5"), asks=True)
-    rows = rows_of(form)
-    assert rows.own.command.value == ("train",)
-    by_flag = {name.rpartition(".")[2]: line for name, line in rows.own.rows.items()}
-    assert by_flag["lr"].value == 0.5
-    assert by_flag["lr"].widget.layout.display == "" and by_flag["split"].widget.layout.display == "none"
-    rows.own.command.value = ("score",)
-    by_flag["split"].type_in("dev")
-    assert form.content.args == ("--seed", "1", "score", "--split", "dev")  # type: ignore[union-attr]
-
-
 def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
     form = show(COMMANDS, ("--seed", "1"), asks=True)
     rows = rows_of(form)
@@ -303,6 +287,8 @@ def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
     assert form.content.args == ("--seed", "2", "score", "--split", "dev")  # type: ignore[union-attr]
     rows.own.command.value = ()
     assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+    line_of(form, "args").type_in("--seed 1 train --lr 0.5")
+    assert (rows.own.command.value, by_flag["lr"].value, shown()) == (("train",), 0.5, ["seed", "lr"])
 
 
 def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
@@ -472,7 +458,9 @@ args = parser.parse_args()
 """
 
 
-def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> None:
+def test_missing_and_excluding_arguments_are_named_unless_preliminary(show: Show) -> None:
+    preliminary = show(REQUIRED)
+    assert "preliminary" in note(preliminary) and mistakes(preliminary) == []
     form = show(REQUIRED, asks=True)
     rows = rows_of(form).own.rows
     missing = ["argument data: data is missing (train.py:5); give it a value"]
@@ -500,20 +488,6 @@ def test_all_missing_and_excluding_arguments_are_named_at_once(show: Show) -> No
     assert mistakes(form) == missing[1:]
     line_of(form, "args").type_in("@more.txt")
     assert mistakes(form) == []  # argparse may read the others from the file
-
-
-def test_other_words_have_a_row_of_their_own(show: Show) -> None:
-    form = show(TRAIN, ("--unknown", "1", "--lr", "0.5"))
-    rest = rows_of(form).own.rest
-    assert rest._input.value == "--unknown 1"
-    rest.type_in("--unknown 2 'a b'")
-    assert form.content.args == ("--unknown", "2", "a b", "--lr", "0.5")  # type: ignore[union-attr]
-    rest.type_in("--steps 9")  # known: it moves to its row
-    assert (rest._input.value, values(form)["steps"]) == ("", 9)
-    rest.type_in("'open")
-    assert mistakes(form) == ["other words of args: No closing quotation"]
-    rest.type_in("")
-    assert (form.content.args, mistakes(form)) == (("--steps", "9", "--lr", "0.5"), [])  # type: ignore[union-attr]
 
 
 def test_one_box_finds_settings_of_the_launch_and_arguments(show: Show) -> None:
@@ -661,11 +635,6 @@ def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: S
     assert (program.config_file, program.config_values) == (None, ("data.yaml:steps=6",))
     assert (rows.config.keys.rows["steps"].value, rows.config.keys.rows["data.yaml:steps"].value) == (8, 6)
     assert mistakes(form) == []
-
-
-def test_preliminary_rows_keep_no_program_from_its_launch(show: Show) -> None:
-    form = show(REQUIRED)
-    assert "preliminary" in note(form) and mistakes(form) == []
 
 
 def test_keys_below_a_changed_config_group_say_whose_values_they_show(show: Show, tmp_path: Path) -> None:
