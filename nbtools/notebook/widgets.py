@@ -1,7 +1,7 @@
 """Small ipywidgets that the form, the panel and the tables share, and the outputs of cells that show them."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -31,10 +31,15 @@ class Displays(list[tuple[str, ...]]):
                 _publish(*outputs[index], transient={"display_id": ids[index]}, update=True)
 
 
-def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
-    """Make a button as wide as its text."""
+def button(
+    text: str, icon: str, tooltip: str, act: Callable[[], object] | None = None, *, style: str = ""
+) -> widgets.Button:
+    """Make a button as wide as its text; a click calls `act`."""
     layout = {"width": "auto", "flex": "0 0 auto"}
-    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
+    made = widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
+    if act is not None:
+        made.on_click(lambda _: act())
+    return made
 
 
 def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:

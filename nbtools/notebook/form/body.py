@@ -60,33 +60,33 @@ class FormBody:
             content, launch = content or preset_config, launch or preset_launch
         launch = launch or Launch()
         self._lock = threading.RLock()
-        self._guarded = guarded_by(lambda text: self.bar.say(text, wrong=True), self._lock)
+        guarded = guarded_by(lambda text: self.bar.say(text, wrong=True), self._lock)
         self._filling = Filling()
         self._loaded_over: Values = {}
         self.run: Run | None = None
         """The run that this form launched last."""
         self.panel = Below()
         """The panel of that run."""
-        edited, refresh = self._guarded(self._edited), self._guarded(self._refresh)
+        edited, refresh = guarded(self._edited), guarded(self._refresh)
         self.fields = FieldList(recipe.config_class if recipe else Program, edited)
         usual_name = "my_program" if recipe is None else recipe.key
         label = "script" if recipe else "name"
         self._script = ScriptRow(find_project(), label, usual_name if name is None else name, edited)
         project = self._script.project
-        self.view = FormLayout(recipe, self.fields, self._script, edited, self._guarded, self._fill)
+        self.view = FormLayout(recipe, self.fields, self._script, edited, guarded, self._fill)
         self._summary = Summary(project.root, refresh)
         self._job = JobCheck(project.runs, refresh)
         self._preset, self._trial = None, None
         if recipe is not None:
-            on_choice = self._guarded(lambda: self._apply_preset(keeps_data=True))
-            on_reset = self._guarded(lambda: self._apply_preset(keeps_data=False))
+            on_choice = guarded(lambda: self._apply_preset(keeps_data=True))
+            on_reset = guarded(lambda: self._apply_preset(keeps_data=False))
             self._preset = PresetRow(recipe, preset, self.fields.num_gpus, on_choice, on_reset)
-            self._trial = TrialView(project.root, self._guarded)
+            self._trial = TrialView(project.root, guarded)
         trial = (self._trial.button, self._trial.widget) if self._trial else None
-        self.bar = LaunchBar(self.view.go_to, self._guarded, trial)
-        self.bar.write.on_click(self._guarded(lambda: self._ask_or(self._write_and_say)))
-        self.bar.launch.on_click(self._guarded(lambda: self._ask_or(self._launch_and_watch)))
-        self.bar.load.on_click(self._guarded(self.load))
+        self.bar = LaunchBar(self.view.go_to, guarded, trial)
+        self.bar.write.on_click(guarded(lambda: self._ask_or(self._write_and_say)))
+        self.bar.launch.on_click(guarded(lambda: self._ask_or(self._launch_and_watch)))
+        self.bar.load.on_click(guarded(self.load))
         title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
         head = [*([self._preset.widget] if self._preset else []), self._script.row.widget]
         below = [self._summary.widget, self.bar.widget, self.panel.widget]

@@ -30,10 +30,8 @@ class LaunchBar:
         self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
         self._asked = widgets.HTML()
         self._on_overwrite: Callable[[], object] = self.close_question
-        overwrite = button("Overwrite", "check", "Replace the script", style="warning")
-        keep = button("Keep", "times", "Leave the script unchanged")
-        overwrite.on_click(guarded(self._overwrite))
-        keep.on_click(guarded(self.close_question))
+        overwrite = button("Overwrite", "check", "Replace the script", guarded(self._overwrite), style="warning")
+        keep = button("Keep", "times", "Leave the script unchanged", guarded(self.close_question))
         self._question = widgets.VBox([self._asked, widgets.HBox([overwrite, keep])]).add_class("nbtools-question")
         self._reason, self._said = note_widget(), widgets.HTML()
         self._links: list[widgets.Button] = []

@@ -30,11 +30,10 @@ class PresetRow:
         options = [(f"{key}: {need}" if need else key, key) for key, need in self._needs.items()]
         options = [("none", NONE), *options]
         self._choice = widgets.Dropdown(description="preset", options=options, value=chosen or NONE, **INPUT_SHAPE)
-        self._reset = button("Reset", "undo", "Restore the values of the preset")
+        self._reset = button("Reset", "undo", "Restore the values of the preset", on_reset)
         self._row = FormRow(Field("preset"), self._choice, self._reset)
         self.widget = self._row.widget
         self._choice.observe(on_choice, names="value")
-        self._reset.on_click(on_reset)
 
     @property
     def name(self) -> str | None:

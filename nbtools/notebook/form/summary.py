@@ -31,11 +31,6 @@ class Summary:
         self._root = root
         self._counts = Background(self._counted, on_counted)
 
-    def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
-        """Return the schedule, its error, None if only the training can know it, or "counting"."""
-        found = self._counts.answer((config, world_size))
-        return "counting" if found is None else found[0]
-
     def _counted(self, wanted: tuple[TrainConfig, int]) -> Schedule | DataError | None:
         try:
             return schedule(*wanted, root=self._root)
@@ -52,7 +47,8 @@ class Summary:
         is_known = launch.cluster is None or launch.cluster.num_gpus(resolved.num_processes) == 0
         precision = precision_of(config, gpus) if is_known else config.precision  # the GPUs of a job are not known yet
         num_processes = resolved.world_size
-        outcome = self.count(config, num_processes)
+        counted = self._counts.answer((config, num_processes))
+        outcome = "counting" if counted is None else counted[0]
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         memory = _memory(config, num_processes, precision, gpus)

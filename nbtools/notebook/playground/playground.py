@@ -82,10 +82,8 @@ class Playground(LiveView):
         fields = [field for name, field in fields_of(kind).items() if name != "num_frames"]
         self._settings = Sections([[Section("Settings", [FieldRow(field, guarded(self._check)) for field in fields])]])
         self._mark({})
-        self._go = button("Run", "play", "Compute the answers", style="primary")
-        self._stop = button("Stop", "stop", "End the model's process")
-        self._go.on_click(guarded(self._start))
-        self._stop.on_click(guarded(self._end_early))
+        self._go = button("Run", "play", "Compute the answers", guarded(self._start), style="primary")
+        self._stop = button("Stop", "stop", "End the model's process", guarded(self._end_early))
         self._status, self._answers, self._frames = html_widget(), html_widget(), FramesPart()
         hint = note_widget()
         hint.value = f"{escape(kind.input_help)} A blank line separates several inputs."

@@ -40,7 +40,6 @@ class FormRow:
     def __init__(self, field: Field, line: widgets.DOMWidget, *others: widgets.DOMWidget) -> None:
         """Put the input `line`, a note and others side by side; on a narrow page the note wraps below the input."""
         self.field, self._input = field, line
-        self._below: widgets.HTML | None = None
         self.note = note_widget()
         """The text beside the input."""
         self._line = self.widget = row(line, self.note, *others)
@@ -66,15 +65,6 @@ class FormRow:
         before = f"<mark>{escape(was)}</mark> " if was else ""
         before += f"<i>{escape(self.field.unit)}</i> " if self.field.unit else ""
         self.note.value = f"<b>{escape(mistake)}</b>" if mistake else before + escape(self.field.help)
-
-    def tell(self, text: str) -> None:
-        """Show a text below the row; an empty one removes it."""
-        if self._below is None and text:
-            layout = {"flex": "1 1 100%", "margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)"}
-            self._below = widgets.HTML(layout=layout).add_class("nbtools-note")
-        if self._below is not None:
-            self._below.value = escape(text)
-            self._line.children = (*self._line.children[:2], *([self._below] if text else []))
 
 
 class FieldRow(FormRow):

@@ -23,9 +23,9 @@ from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
-from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search, action
+from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Below, Output, close_tree, html_widget, in_row, view_bundle
+from nbtools.notebook.widgets import Below, Output, button, close_tree, html_widget, in_row, view_bundle
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
 from nbtools.rundir.rundir import RunDir
@@ -50,10 +50,10 @@ class RunTable(LiveView):
         self._labels = LabelForm(self._save_labels)
         self._removal = Removal(runs.rows.runs, lambda: [row.id for row in self._chosen()], self._act, self._tell)
         self._buttons = {
-            "open": action("Open", "line-chart", "Show the panel of the ticked run below", self._open_run),
-            "compare": action("Compare", "clone", "Draw the ticked runs over each other, below", self._compare),
-            "stop": action("Stop", "stop", "End each ticked run; a recipe saves a checkpoint first", self._stop_runs),
-            "resume": action("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run),
+            "open": button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run),
+            "compare": button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare),
+            "stop": button("Stop", "stop", "End each ticked run; a recipe saves a checkpoint first", self._stop_runs),
+            "resume": button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run),
             "delete": self._removal.delete,
         }
         self._said, self._below = html_widget(), Below()
@@ -148,8 +148,8 @@ class RunTable(LiveView):
             "resume": is_idle and one is not None and one.is_final,
             "delete": is_idle and chosen,
         }
-        for name, button in self._buttons.items():
-            button.disabled = not fits[name]
+        for name, each in self._buttons.items():
+            each.disabled = not fits[name]
         name = "" if one is None else one.id
         self._labels.show(name, lambda: self.runs.rows.run(name).records.labels)
 

@@ -1,6 +1,6 @@
 """The rows of a program's arguments and of the config files that they name, with a note on where they come from."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -16,9 +16,6 @@ from nbtools.notebook.form.arguments.program_reader import ProgramReader
 from nbtools.notebook.form.arguments.word_rows import WordRows
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.rows.sections import Sections
-from nbtools.script.arguments.arguments import Argument
-from nbtools.script.field import Field
-from nbtools.script.intercept.hydra_ import CONFIG_GROUP
 from nbtools.script.program import Program
 
 
@@ -84,11 +81,6 @@ class ArgumentRows:
             self._problem = ""
         self.own.show(found, program.args, "" if found.is_complete or not found.parser else "preliminary")
         self.config.show(found, program, question.cwd)
-        chosen = [each for each in found.arguments if each.field.group == CONFIG_GROUP]
-        others = [each.field for each in chosen if self.own.value(each) != each.field.default]
-        for argument in found.arguments:
-            told = _of_other_choice(argument, self.own.value(argument), others)
-            self.own.rows[argument.field.name].tell(told)
         never = self.consent.show(question.script, found, answer.consent)
         what = f"{found.script.name}: no parser"
         if found.parser:
@@ -110,11 +102,3 @@ class ArgumentRows:
         self._problem = problem
         wrong = f"<b>{escape(problem)}</b><br>" if problem else ""
         self.note.value = f"<small>{wrong}{'<br>'.join(map(escape, self._facts))}</small>"
-
-
-def _of_other_choice(argument: Argument, value: Any, groups: Iterable[Field]) -> str:
-    """Return that a key has the default of another choice than that of its config group in hydra."""
-    inside = (group for group in groups if argument.field.name.startswith(f"{group.name.replace('/', '.')}."))
-    if value != argument.field.default or (group := next(inside, None)) is None:
-        return ""
-    return f"of {group.name}={group.default}; unless it is changed here, the run has that of the new {group.name}"

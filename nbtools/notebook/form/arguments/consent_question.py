@@ -27,10 +27,9 @@ class ConsentQuestion:
         """Show nothing; `on_answer` is called after the user's answer was remembered."""
         self._on_answer = on_answer
         self._script: Path | None = None
-        self.allow = button("Allow", "check", "Let forms run the programs of this project up to their parser")
-        self.allow.on_click(guarded(lambda: self._decide(True)))
-        self.refuse = button("Not now", "times", "Run nothing; the rows stay preliminary")
-        self.refuse.on_click(guarded(lambda: self._decide(False)))
+        allow, refuse = guarded(lambda: self._decide(True)), guarded(lambda: self._decide(False))
+        self.allow = button("Allow", "check", "Let forms run the programs of this project up to their parser", allow)
+        self.refuse = button("Not now", "times", "Run nothing; the rows stay preliminary", refuse)
         self.why = widgets.HTML(layout={"flex": "1 1 0"})
         layout = {"align_items": "center", "display": "none"}
         self.widget = widgets.HBox([self.why, self.allow, self.refuse], layout=layout)

@@ -14,6 +14,7 @@ from nbtools.rundir.secret_values import MASK
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same
 from nbtools.script.arguments.command_line import CommandLine, parse_words
 from nbtools.script.field import Field
+from nbtools.script.intercept.hydra_ import CONFIG_GROUP
 from nbtools.script.values import element_type, is_list
 
 _FEW = 24
@@ -143,6 +144,8 @@ class WordRows:
         self.mistakes |= {self._name: problem} if problem else {}
         script = self._line.script
         changed, usual = dict[str, str](), set[str]()
+        groups = [argument for argument in script.arguments if argument.field.group == CONFIG_GROUP]
+        other_choices = [argument.field for argument in groups if self.value(argument) != argument.field.default]
         for argument in script.arguments:
             field, line = argument.field, self.rows[argument.field.name]
             try:
@@ -152,10 +155,20 @@ class WordRows:
             if differs and not field.is_required:
                 known = MASK if field.is_secret and field.default else shown(field.default, 60)
                 changed[field.name] = f"default: {field.default_text or known}"
+            elif told := _of_other_choice(field, other_choices):
+                changed[field.name] = told
             is_own = field.source.partition(":")[0] in script.script.name.split(", ")
             if len(script.arguments) <= _FEW or is_own or differs or field.is_required:
                 usual.add(field.name)
         self.sections.mark(wrong, changed, usual, {a.field.name for a in script.arguments if not self._is_used(a)})
+
+
+def _of_other_choice(field: Field, groups: Iterable[Field]) -> str:
+    """Return that a key has the default of another choice than that of its config group in hydra."""
+    inside = (group for group in groups if field.name.startswith(f"{group.name.replace('/', '.')}."))
+    if (group := next(inside, None)) is None:
+        return ""
+    return f"of {group.name}={group.default}; unless it is changed here, the run has that of the new {group.name}"
 
 
 def _described(argument: Argument) -> Field:
