@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for an ASCII terminal
     try:
-        arguments = parser(__doc__, *([_prediction_fields()] if own[:1] == ["predict"] else [])).parse_args(own)
+        arguments = _parser_for(own).parse_args(own)
         arguments.script_args = script_args
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -59,6 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(io.UnsupportedOperation):  # a stream without a descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python reports the error again at exit
         return DONE if isinstance(error, BrokenPipeError) else complain(str(error))  # `nbtools log RUN | head`
+
+
+def _parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the grammar; the fields of settings, whose import takes a moment, are read for the commands with them."""
+    if words[:1] == ["predict"]:
+        from nbtools.cli.predictions import prediction_fields
+
+        return parser(__doc__, prediction_fields())
+    if words and words[0] in TAKE_ARGUMENTS:
+        from nbtools.cli.field_flags import launch_flags
+
+        return parser(__doc__, launch_flags=launch_flags())
+    return parser(__doc__)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -270,12 +283,6 @@ def _export(arguments: argparse.Namespace) -> int:
 
     print(shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
     return DONE
-
-
-def _prediction_fields() -> dict[str, dict[str, str]]:
-    from nbtools.cli.predictions import prediction_fields
-
-    return prediction_fields()
 
 
 def _predict(arguments: argparse.Namespace) -> int:

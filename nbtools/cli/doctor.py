@@ -19,18 +19,16 @@ import psutil
 
 from nbtools import __version__
 from nbtools.config import Launch
-from nbtools.errors import ProjectError, plural
+from nbtools.errors import ProjectError
 from nbtools.launcher.checks.findings import Finding, Findings, ok, problem, warn
 from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
-from nbtools.machine.file_systems import local_disk
 from nbtools.project import find_project, lost_target
 from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.script.torchrun import ON_ONE_MACHINE
 
 _PROBE_TIMEOUT_S = 180
-_MOST_PARTITIONS = 6
 
 # Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
 _TORCH_PROBE = """
@@ -226,11 +224,8 @@ def _hub() -> Iterator[Finding]:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     free = f"{cache}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free"
-    offline = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")]
     if not os.access(folder, os.W_OK):
         yield warn("hub cache", f"{cache} is not writable", "set HF_HOME to a writable folder")
-    elif offline:
-        yield ok("hub cache", f"{free}; {' and '.join(offline)}: only downloaded files are found")
     else:
         yield ok("hub cache", free)
 
@@ -271,7 +266,7 @@ def _removed_runs() -> Iterator[Finding]:
 
 
 def _slurm() -> Iterator[Finding]:
-    """Report the cluster that this machine submits to, and the settings that affect runs; nothing without Slurm."""
+    """Report the cluster of this machine; nothing without Slurm. The check of a launch tells its limits."""
     if not slurm.is_available():
         return
     if slurm.own_jobs() is None:
@@ -279,35 +274,9 @@ def _slurm() -> Iterator[Finding]:
         yield warn("slurm", text, "check SLURM_CONF, or ask the site's administrators; runs on this machine work")
         return
     found = slurm.settings()
-    if found.get("PreemptType", "").endswith("none"):
-        preempted = "no job is preempted"
-    elif found.get("JobRequeue") == "1" and "REQUEUE" in found.get("PreemptMode", ""):
-        preempted = "a preempted job is queued again, and its run continues"
-    else:
-        preempted = "a preempted job is not queued again by Slurm itself"
     cluster, wait = found.get("ClusterName", "of unknown name"), found.get("KillWait", "of unknown length")
     version = found.get("SLURM_VERSION", "of unknown version")
-    yield ok("slurm", f"{version}, cluster {cluster}; {wait} from SIGTERM to SIGKILL (KillWait); {preempted}")
-    listed: dict[str, list[slurm.Nodes]] = {}
-    for nodes in slurm.nodes():
-        listed.setdefault(nodes.partition, []).append(nodes)
-    for kinds in sorted(listed.values(), key=lambda kinds: not kinds[0].is_default)[:_MOST_PARTITIONS]:
-        first, number = kinds[0], plural(sum(nodes.number for nodes in kinds), "node")
-        name = f"{first.partition}{' (default)' * first.is_default}"
-        gpus = ", ".join(sorted({gpu for nodes in kinds for gpu in nodes.gpus})) or "none"
-        limits = f"{first.availability}, at most {first.time_limit}, {number}"
-        yield ok("partition", f"{name}: {limits}, GPUs: {gpus}")
-    if len(listed) > _MOST_PARTITIONS:
-        yield ok("partition", f"and {len(listed) - _MOST_PARTITIONS} more, see sinfo")
-    with contextlib.suppress(ProjectError):
-        runs = find_project().runs
-        if (disk := local_disk(runs)) is None:
-            yield ok("runs/", "on a type of file system that compute nodes can mount, too")
-        elif not slurm.is_one_machine():
-            step = "put the project on a file system that the nodes of the cluster mount at the same path"
-            yield warn(
-                "runs/", f"{runs} is on a disk of this machine ({disk}): jobs on other nodes do not see it", step
-            )
+    yield ok("slurm", f"{version}, cluster {cluster}; {wait} from SIGTERM to SIGKILL (KillWait)")
 
 
 def _locks(folder: Path) -> Finding:

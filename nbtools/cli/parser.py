@@ -75,12 +75,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(
-    description: str, prediction_fields: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    description: str,
+    prediction_fields: Mapping[str, str] = MappingProxyType({}),
+    launch_flags: Mapping[str, Mapping[str, dict[str, Any]]] = MappingProxyType({}),
 ) -> argparse.ArgumentParser:
     """Return the whole grammar; the attribute `verb` of its result is the name of the command.
 
     Args:
-        prediction_fields: settings of `predict` by recipe, and what each means; empty for another command.
+        prediction_fields: settings of `predict`, and what each means; empty for another command.
+        launch_flags: flags of launch settings by the commands that take them; empty for another command.
     """
     parser = _Parser(prog="nbtools", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
@@ -92,25 +95,25 @@ def parser(
     named = "id of a run, a unique prefix of it, latest, NAME (the newest one), NAME~1 (the one before), a path"
     run.add_argument("run", metavar="RUN", help=named)
     as_json.add_argument("--json", action="store_true", help="print JSON")
-    text = "processes on this machine, or gpu for one per GPU"
-    settings.add_argument("--nproc-per-node", type=_processes, metavar="N|gpu", help=text)
+    parents = {"settings": settings, "restarts": restarts, "program": program, "where": where}
+    for kind, flags in launch_flags.items():
+        for flag, options in flags.items():
+            parents[kind].add_argument(flag, **options)
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
-    text = "machines; the command that each further one needs is printed"
-    settings.add_argument("--nnodes", type=_at_least_one, metavar="N", help=text)
-    restarts.add_argument("--max-restarts", type=int, metavar="N", help="restart a failed run at most N times")
     text = "stop the run on nan, no_improvement, loss_above (=VALUE for another than the usual) or time_budget_h=HOURS"
     restarts.add_argument("--stop-on", action="append", metavar="CONDITION[=VALUE]", help=text)
     text = "command that is started at the end, without a shell; {sentence} is replaced by a summary"
     restarts.add_argument("--on-end", type=shlex.split, metavar="COMMAND", help=text)
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
-    _add_slurm(where)
+    text = "submit a Slurm job, or none for this machine; the flags of Slurm's settings are for a job"
+    where.add_argument("--cluster", choices=("slurm", "none"), help=text)
+    text = "the job ends with a preemption or at its time limit"
+    where.add_argument("--no-requeue", dest="requeue", action="store_const", const=False, help=text)
     recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
     script.add_argument("script", metavar="SCRIPT")
     text = "the script is the name of a module, as for python -m"
     program.add_argument("-m", "--module", action="store_true", help=text)
-    text = "Python or environment to run in; default for a program: the active one, else the one beside it"
-    program.add_argument("--python", metavar="PATH", help=text)
     text = "start a program once, as python does: it starts its own processes"
     program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
     text = "signal with which a stop of a program begins: SIGINT, as Ctrl-C, for one that saves on KeyboardInterrupt"
@@ -243,11 +246,10 @@ def parser(
     predict.add_argument("--checkpoint", metavar="step-000200", help="default: the newest that verifies")
     predict.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU that no process holds, else the CPU")
     predict.add_argument("--trust-remote-code", action="store_true", help=trust)
-    for recipes, fields in prediction_fields.items():
-        group = predict.add_argument_group(f"settings of {recipes}")
-        for name, text in fields.items():
-            spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-            group.add_argument(*spellings, dest=f"setting:{name}", metavar="VALUE", help=text.replace("%", "%%"))
+    group = predict.add_argument_group("settings of the recipes")
+    for name, text in prediction_fields.items():
+        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+        group.add_argument(*spellings, dest=f"setting:{name}", metavar="VALUE", help=text.replace("%", "%%"))
 
     wait = command("wait", "Wait until a run ends; the exit code gives its state.", run)
     wait.add_argument("--timeout", dest="timeout_s", type=_seconds, metavar="SECONDS")
@@ -264,37 +266,6 @@ def parser(
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     return parser
-
-
-def _add_slurm(parser: argparse.ArgumentParser) -> None:
-    text = "submit a Slurm job, or none for this machine; the options below are for a job"
-    parser.add_argument("--cluster", choices=("slurm", "none"), help=text)
-    for name, metavar, help in (
-        ("partition", "NAME", "partition"),
-        ("account", "NAME", "account that the job is charged to"),
-        ("qos", "NAME", "quality of service"),
-        ("time_limit", "8:00:00", "largest duration: minutes, hours:minutes:seconds, or days-hours"),
-        ("gpus_per_node", "N|TYPE:N", "GPUs on each node; 0 for the CPU"),
-        ("cpus_per_task", "N", "CPU cores on each node"),
-        ("mem", "64G", "memory on each node"),
-        ("constraint", "FEATURES", "features that the nodes must have"),
-        ("preamble", "LINES", "lines of bash before the training"),
-    ):
-        kind = _at_least_one if name == "cpus_per_task" else _gpus_of_node if name == "gpus_per_node" else str
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=help)
-    text = "the job ends with a preemption or at its time limit"
-    parser.add_argument("--no-requeue", dest="requeue", action="store_const", const=False, help=text)
-
-
-def _gpus_of_node(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else text
-
-
-def _processes(text: str) -> int | str:
-    try:
-        return text if text == "gpu" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r}: give a number, or gpu for one per GPU") from None
 
 
 def _gpus(text: str) -> tuple[int, ...]:

@@ -24,18 +24,15 @@ from nbtools.rundir.tail import one_line, printable
 from nbtools.script.compat.aliases import assigned
 
 
-def prediction_fields() -> dict[str, dict[str, str]]:
-    """Return the settings of all recipes' predictions, by the recipe that has them, with what each means."""
+def prediction_fields() -> dict[str, str]:
+    """Return the settings of all recipes' predictions, with what each means in which recipe."""
     helps: dict[str, dict[str, list[str]]] = {}
     for key, cls in PREDICT_SETTINGS.items():
         for name, info in cls.model_fields.items():
             helps.setdefault(name, {}).setdefault(info.description or "", []).append(key)
-    groups: dict[str, dict[str, str]] = {}
-    for name, texts in helps.items():
-        keys = [key for those in texts.values() for key in those]
-        named = (text if len(keys) == 1 else f"{text} ({', '.join(those)})" for text, those in texts.items())
-        groups.setdefault(keys[0] if len(keys) == 1 else "several recipes", {})[name] = " ".join(named)
-    return groups
+    return {
+        name: " ".join(f"{text} ({', '.join(keys)})" for text, keys in texts.items()) for name, texts in helps.items()
+    }
 
 
 def predict(

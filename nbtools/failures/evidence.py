@@ -33,11 +33,6 @@ _FRAME = re.compile(
     r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<function>[^\n]+)(?:\n {4,}(?P<source>\S[^\n]*))?',
     re.MULTILINE,
 )
-_RICH_FRAME = re.compile(r"^[│|] (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)", re.MULTILINE)
-_RICH = re.compile(
-    r"Traceback \(most recent call last\) [─-]+[╮+]\n(?P<frames>(?:[│|].*\n)+)[╰+][─-]+[╯+]\n(?P<exception>\S.*)"
-)
-"""A traceback as rich draws it."""
 _BOX = re.compile(r"^[╭┌][^\n]*\n(?P<lines>(?:[│|][^\n]*\n)+)[╰└][─-]+[╯┘]\s*\Z", re.MULTILINE)
 """A box at the end of the output, in which tyro and typer print errors of the arguments."""
 _RANK_PREFIX = re.compile(r"^(?:\[(?:rank|default)?\d+\]|\d+): ?", re.MULTILINE)
@@ -58,7 +53,6 @@ _OBJECT_DUMP = re.compile(
 _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\", line \d+, in (\w+)")
-_NO_PROGRAM = re.compile(r"^FileNotFoundError: .*No such file or directory: '([^/'\n]+)'$", re.MULTILINE)
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]|^<")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -78,9 +72,6 @@ def training_frame(traceback: str, run: RunDir) -> str | None:
             frame = frames[-1]
             source = f": {frame['source'].strip()}" if frame["source"] else ""
             return f"{_shown(Path(frame['file']), run)}:{frame['line']} in {frame['function']}{source}"[:300]
-    for frame in reversed([*_RICH_FRAME.finditer(traceback)]):
-        if _is_training_code(Path(frame["file"])):
-            return f"{_shown(Path(frame['file']), run)}:{frame['line']} in {frame['function']}"[:300]
     return None
 
 
@@ -113,15 +104,6 @@ def ranks_in(log: str) -> set[int]:
 def collective(traceback: str) -> str | None:
     """Return the name of the collective that the program had called: `all_reduce`."""
     return found[1] if (found := _COLLECTIVE.search(traceback)) else None
-
-
-def missing_program(traceback: str) -> str | None:
-    """Return the name of the program that Python's subprocess module did not find on PATH; None if it was a path."""
-    for part in reversed(traceback.split(_TRACEBACK)):
-        if found := _NO_PROGRAM.search(part):
-            frames = _FRAME.findall(part[: found.start()])
-            return found[1] if frames and Path(frames[-1][0]).name == "subprocess.py" else None
-    return None
 
 
 def lost_loader_worker(traceback: str) -> bool:
@@ -163,8 +145,6 @@ def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):
         traceback = (_TRACEBACK + _TRACEBACK.join(chain)).rstrip()[:_MAX_TRACEBACK]
         return f": {error_line(raised[exception.start() :])[:_MAX_MESSAGE]}", traceback
-    if exitcode == 1 and (drawn := [*_RICH.finditer(text)]):
-        return f": {drawn[-1]['exception'].strip()[:_MAX_MESSAGE]}", drawn[-1][0][-_MAX_TRACEBACK:]
     if box := _BOX.search(text):
         inside = (line.strip("│| ") for line in box["lines"].split("\n"))
         words = " ".join(itertools.takewhile(lambda line: not line.startswith("──"), inside))

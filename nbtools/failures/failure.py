@@ -131,18 +131,11 @@ def first_failure(run: RunDir, returncode: int, host: str, *, since: int = 0) ->
     The log before byte `since` belongs to an earlier attempt.
     """
     log = evidence.log_end(run.log, since)
-    if returncode < 0 and (found := _of_other_machines(run)) is not None:
-        return found
-    if returncode < 0 and evidence.starts_its_ranks(run):
-        name = signal_name(-returncode)
-        return _killed(Failure(None, host, returncode, name, f"killed by {name}"), run, log)
     if returncode < 0:
         name = signal_name(-returncode)
-        lack = _lack_of_memory(run) if name == "SIGKILL" else None
-        agent = "torchrun agent" if run.launch.exists() else "program"  # of a removed directory, either
-        message = f"the {agent} was killed by {name}" + (f": {lack}" if lack else "")
-        advice = known_errors.LESS_MEMORY if lack else None
-        return _with_progress(Failure(None, host, returncode, name, message, advice=advice), run)
+        agent = "the torchrun agent" if run.launch.exists() else "the program"  # of a removed directory, either
+        said = f"killed by {name}" if evidence.starts_its_ranks(run) else f"{agent} was killed by {name}"
+        return _of_other_machines(run) or _killed(Failure(None, host, returncode, name, said), run, log)
     if (found := _from_summary(run, [(log, host), *_other_logs(run)]) or _of_other_machines(run)) is not None:
         return found
     recorded, traceback = evidence.error_file(run.error)  # the agent's own error: it started no ranks, or lost them
@@ -235,7 +228,7 @@ def _from_summary(run: RunDir, logs: Sequence[tuple[str, str]]) -> Failure | Non
     by_rank = {end.failure.rank: end.failure for end in ends}
     num_closed = sum(end.was_closed for end in ends) + len(others) - len(by_rank)
     left = sorted(set(run.world) - others.keys()) if num_closed == len(closed) else []  # all closed ranks are known
-    if not _is_on_one_machine(run):
+    if _num_machines(run) > 1:
         others = {rank: {**other, "host": hosts[rank]} for rank, other in others.items()}
     raised = _raised_elsewhere(first.failure, by_rank, run, log := logs[0][0])
     is_signal = first.was_killed and raised is None
@@ -264,7 +257,7 @@ def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: R
     if (only_noticed := _only_noticed(first, run, log)) is False:
         return None
     ranks = {*run.world, *(rank for rank in ends if rank is not None), *evidence.ranks_in(log)}
-    host = first.host if _is_on_one_machine(run) else None
+    host = first.host if _num_machines(run) == 1 else None
     for rank in sorted(ranks, key=lambda rank: (rank == first.rank, rank)):
         known = ends.get(rank, Failure(rank, host, None, None, ""))
         may_be_caught = only_noticed is True or known.exitcode == 1
@@ -277,7 +270,7 @@ def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: R
 def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: RunDir, log: str) -> Failure:
     """Name the ranks that ended in order, or without an exception, while `found` waited for them in a collective."""
     is_lost, is_late = (found.advice == cause.advice for cause in (known_errors.RANK_LOST, known_errors.TIMEOUT))
-    if not _is_on_one_machine(run) or not (is_lost or (left and is_late)):
+    if _num_machines(run) > 1 or not (is_lost or (left and is_late)):
         return found
     said = {rank: evidence.printed_by(run, rank, log) for rank in run.world if rank != found.rank}
     silent = left or [rank for rank in said if not known_errors.follows_another(said[rank])]
@@ -290,8 +283,8 @@ def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: Run
     return replace(found, message=message, advice=known_errors.LEFT_FIRST, log=evidence.output_path(run, silent[0]))
 
 
-def _is_on_one_machine(run: RunDir) -> bool:
-    return machines.num_machines(read_json(run.launch) or {}) == 1
+def _num_machines(run: RunDir) -> int:
+    return machines.num_machines(read_json(run.launch) or {})
 
 
 def _ends(run: RunDir, log: str, host: str) -> list[_End]:
@@ -304,7 +297,7 @@ def _ends(run: RunDir, log: str, host: str) -> list[_End]:
 
 def _other_logs(run: RunDir) -> list[tuple[str, str]]:
     """Return the output of torchrun on the machines other than the first, and their names."""
-    nodes = range(1, machines.num_machines(read_json(run.launch) or {}))
+    nodes = range(1, _num_machines(run))
     hosts = {node: machines.record(run, node).get("host") for node in nodes}
     return [(evidence.log_end(run.node_output(node)), host) for node, host in hosts.items() if isinstance(host, str)]
 
@@ -313,7 +306,7 @@ def _of_other_machines(run: RunDir) -> Failure | None:
     """Return the failure of a run by the other machines alone: a rank there, or torchrun itself."""
     if (found := _from_summary(run, _other_logs(run))) is not None:
         return found
-    for node in range(1, machines.num_machines(read_json(run.launch) or {})):
+    for node in range(1, _num_machines(run)):
         ended = machines.record(run, node)
         code = _whole(ended.get("returncode"))
         if code and machines.has_ranks(run, node):
@@ -374,8 +367,6 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     unhandled = (failure.traceback or "").rpartition("another exception occurred:")[2]
     led_to = "\n".join(evidence.exceptions(unhandled))
     cause = known_errors.cause_of(message, "\n".join(said), led_to)
-    if cause is known_errors.FILE_MISSING and (program := evidence.missing_program(unhandled)):
-        cause = replace(known_errors.PROGRAM_MISSING, words=f"the program {program} is not on PATH")
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
     if cause in (None, known_errors.LOADER_WORKER_DIED):  # the process that it started printed why
@@ -383,11 +374,9 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
         cause = known_errors.NO_GUARD if re.search(known_errors.NO_GUARD.pattern, output) else cause
     if cause is known_errors.DISK_FULL and "SemLock(" in (failure.traceback or ""):
         cause = known_errors.SHARED_MEMORY  # that of a semaphore, whose error names no path
-    if cause in (None, known_errors.FILE_MISSING, known_errors.MODULE_MISSING):
-        cause = known_errors.found_elsewhere(f"{message}\n{led_to}", read_json(run.launch) or {}) or cause
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
         cause = known_errors.cause_of(evidence.disk_error(run))
-    if cause is known_errors.NOT_JOINED and _is_on_one_machine(run):
+    if cause is known_errors.NOT_JOINED and _num_machines(run) == 1:
         cause = known_errors.TIMEOUT
     if cause is None:
         return message, None

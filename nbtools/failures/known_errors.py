@@ -4,13 +4,11 @@ Extend the tables freely. Whether the kernel sent a SIGKILL for lack of memory i
 it and by the kernel's count of such kills.
 """
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -84,14 +82,8 @@ FILE_MISSING = Cause(
     r"No such file or directory: '[^/'\n][^'\n]*'",
     "a file is missing",
     "Its path is relative to the working directory, {cwd}: launch from the folder that has it, or give the whole "
-    "path (in a launcher script, cwd of Program).",
+    "path (in a launcher script, cwd of Program). If it is a program, PATH has to name its folder.",
     is_often_handled=True,
-)
-PROGRAM_MISSING = Cause(
-    FILE_MISSING.pattern,  # from Python's subprocess module
-    "a program is not on PATH",
-    "Install it, set PATH to the folder that has it, or call it by its whole path. If it is the cwd of the call, that "
-    "folder is missing in {cwd}.",
 )
 MODULE_MISSING = Cause(
     r"ModuleNotFoundError: No module named",
@@ -211,12 +203,6 @@ CAUSES = (
 )
 
 
-_IS_MISSING = re.compile(
-    r"No such file|not (?:find|found|exist|a (?:file|directory|local folder))|n't (?:find|open|exist)|[Mm]issing"
-    r"|(?:[Cc]annot|[Uu]nable to) (?:find|open|read|load)"
-)
-_NAMED = re.compile(r"""(?<!\w)['"]([^'"\n]{1,300})['"]|(?<![\w/.-])([\w-]*[/.][\w/.-]*\w)""")
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _FOLLOWS = re.compile(
     r"^(?:exited with code \d+(?: at step \d+)?: )?(?:\w+\.)*"
     r"(?:Dist(?:Backend|Network|Store)Error|Broken(?:Pipe|Barrier)Error|Connection(?:Reset|Aborted|Refused)Error|SystemExit|KeyboardInterrupt|SignalException|SIGTERMException"
@@ -249,32 +235,6 @@ def cause_of(message: str, said: str = "", led_to: str = "") -> Cause | None:
 def is_echo(message: str) -> bool:
     """Whether a rank with this message only noticed that another rank had failed."""
     return cause_of(message) is RANK_LOST
-
-
-def found_elsewhere(said: str, plan: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of an error about a file or module that the script's folder has, or one above it.
-
-    Args:
-        said: The error.
-        plan: Content of launch.json.
-    """
-    cwd, script, program = Path(str(plan.get("cwd"))), Path(str(plan.get("script", "/"))), plan.get("program")
-    root = next((folder for folder in script.parents if (folder / ".git").exists()), Path(str(plan.get("root"))))
-    folders = [folder for folder in script.parents if folder == script.parent or folder.is_relative_to(root)]
-    names = ["".join(name).removeprefix(f"{cwd}/") for name in _NAMED.findall(said) if _IS_MISSING.search(said)]
-    missed, where = cwd, "the working directory, "
-    advice = "Launch with --cwd {} (in a launcher script, cwd of Program), or give the whole path."
-    if modules := _NO_MODULE.findall(said):
-        names = [module.replace(".", "/") + end for module in modules for end in ("", ".py")]
-        folders += [folder / "src" for folder in folders]
-        missed = cwd if isinstance(program, dict) and program.get("module") else script.parent
-        where, advice = "sys.path, which begins with ", "Set PYTHONPATH={} before the launch."
-    for name, folder in itertools.product(names, folders):
-        with suppress(OSError, ValueError):
-            if folder / name != script and (folder / name).exists() and not (missed / name).exists():
-                words = f"{name} is in {folder}, and not in {where}{missed}"
-                return Cause("", words, advice.replace("{}", str(folder)))
-    return None
 
 
 def follows_another(message: str) -> bool:
@@ -314,10 +274,6 @@ SIGNALS = {
 
 
 _ALARMING_SHARE = 0.9
-# Files or keys of: limit, use, page cache within the use, shared memory within the page cache (it cannot be dropped),
-# and the count of killed processes.
-_CGROUP_V2 = ("memory.max", "memory.current", "file", "shmem", "memory.events")
-_CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem", "memory.oom_control")
 
 
 @dataclass(frozen=True)
@@ -347,16 +303,17 @@ class HostMemory:
 
 
 def host_memory(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> HostMemory:
-    """Return the memory in use and in total, within the limits of control groups (version 1 and 2), in about 0.5 ms."""
+    """Return the memory in use and in total, within the limits of control groups (version 2), in about 0.5 ms."""
     memory = psutil.virtual_memory()
     levels = [(memory.total - memory.available, memory.total)]
     oom_kills = None
-    for folder, (limit, usage, cache, shared, events) in _control_groups(cgroups, proc):
+    for folder in _control_groups(cgroups, proc):
         if oom_kills is None:  # the innermost group counts the kills of its own processes
-            oom_kills = _numbers(folder / events).get("oom_kill")
-        total, used, parts = (_numbers(folder / name) for name in (limit, usage, "memory.stat"))
+            oom_kills = _numbers(folder / "memory.events").get("oom_kill")
+        total, used, parts = (_numbers(folder / f"memory.{name}") for name in ("max", "current", "stat"))
         if total.get("") and "" in used:
-            levels.append((used[""] - parts.get(cache, 0) + parts.get(shared, 0), total[""]))
+            cache = parts.get("file", 0) - parts.get("shmem", 0)  # shared memory within it cannot be dropped
+            levels.append((used[""] - cache, total[""]))
     used_bytes, total_bytes = min(levels, key=lambda level: level[1] - level[0])
     if oom_kills is None:
         oom_kills = _numbers(proc / "vmstat").get("oom_kill")
@@ -375,22 +332,16 @@ def lack_of_memory(before: Sequence[HostMemory], now: HostMemory) -> str | None:
     return f"most likely the host ran out of memory: {fullest}" if fullest.share >= _ALARMING_SHARE else None
 
 
-def _control_groups(cgroups: Path, proc: Path) -> Iterator[tuple[Path, tuple[str, str, str, str, str]]]:
-    """Yield the control groups for memory of this process, inner ones first, with the names of their files."""
+def _control_groups(cgroups: Path, proc: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, inner ones first."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:  # not on Linux
         return
-    for line in lines:
-        _, controllers, name = (*line.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, names = (cgroups / "memory", _CGROUP_V1) if controllers else (cgroups, _CGROUP_V2)
-        folder = root / name.lstrip("/")
-        yield folder, names
-        for parent in folder.parents:  # a container shows only some of the outer ones
-            if parent.is_relative_to(root):
-                yield parent, names
+    for name in (line.removeprefix("0::") for line in lines if line.startswith("0::")):
+        folder = cgroups / name.lstrip("/")
+        yield folder
+        yield from (parent for parent in folder.parents if parent.is_relative_to(cgroups))  # a container shows some
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -37,11 +37,9 @@ class StopConditions:
     def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
         """Begin with the first row; `best_by` is the metric that evaluations are compared by, `lower` whether less is
         better; without it, it is the first loss of an evaluation that a row has."""
-        self._run, self._settings = run, settings
+        self._settings = settings
         self._reads_rows = any(value for name, value in settings.items() if name != "time_budget_h")
-        self._tail = Tail(run.metrics)
-        self._reader: subprocess.Popen[bytes] | None = None
-        self._rest = b""
+        self._rows = NewRows(run)
         self._ends_at = time.monotonic() + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
         self._losses: deque[float] = deque(maxlen=_MOST_ROWS)
@@ -55,54 +53,14 @@ class StopConditions:
         if time.monotonic() >= self._ends_at and time.monotonic() - paused_s(read_events(self._run)) >= self._ends_at:
             hours = self._settings["time_budget_h"]
             return {"condition": "time_budget_h", "value": hours, "sentence": f"the time budget of {hours:g} h is over"}
-        for row in self._rows() if self._reads_rows else ():
+        for row in self._rows.read() if self._reads_rows else ():
             if (found := self._check(row)) is not None:
                 return found
         return None
 
     def close(self) -> None:
         """End the process that reads the metrics."""
-        if self._reader is not None:
-            with self._reader:
-                self._reader.kill()
-            self._reader = None
-
-    # --- rows ---
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        if has_recipe(self._run):
-            self.close()
-            block = b""
-            with contextlib.suppress(OSError):  # the next look reads it
-                block = self._tail.read()
-        else:
-            block = self._read_by_reader()
-        for line in block.splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield row
-
-    def _read_by_reader(self) -> bytes:
-        """Return the new lines of the process that reads the script's own output; start it at the first call."""
-        if self._reader is None:
-            unmarked = {name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE}
-            self._reader = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.metrics.readers.print_rows", str(self._run.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                # It is no process of the run: those are counted, and ended with it.
-                env={**unmarked, RUN_DIR_VARIABLE: os.devnull},
-                process_group=0,
-            )
-        assert self._reader.stdout is not None
-        os.set_blocking(self._reader.stdout.fileno(), False)
-        with contextlib.suppress(BlockingIOError):
-            self._rest += os.read(self._reader.stdout.fileno(), 1 << 20)
-        block, end, self._rest = self._rest.rpartition(b"\n")
-        return block + end
-
-    # --- conditions ---
+        self._rows.close()
 
     def _check(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
         step = whole(row.get("step")) or 0
@@ -157,6 +115,56 @@ class StopConditions:
             "finite_step": self._finite_step,
             "sentence": f"{one_line(metric, 100)} {said}",
         }
+
+
+class NewRows:
+    """The metric rows that are added to a run: of a recipe its own, of a program those that another process reads."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._tail = run, Tail(run.metrics)
+        self._reader: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+
+    def close(self) -> None:
+        """End the process that reads the metrics."""
+        if self._reader is not None:
+            with self._reader:
+                self._reader.kill()
+            self._reader = None
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows since the last read."""
+        if has_recipe(self._run):
+            self.close()
+            block = b""
+            with contextlib.suppress(OSError):  # the next look reads it
+                block = self._tail.read()
+        else:
+            block = self._read_by_reader()
+        for line in block.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield row
+
+    def _read_by_reader(self) -> bytes:
+        """Return the new lines of the process that reads the script's own output; start it at the first call."""
+        if self._reader is None:
+            unmarked = {name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE}
+            self._reader = subprocess.Popen(
+                [sys.executable, "-P", "-m", "nbtools.metrics.readers.print_rows", str(self._run.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                # It is no process of the run: those are counted, and ended with it.
+                env={**unmarked, RUN_DIR_VARIABLE: os.devnull},
+                process_group=0,
+            )
+        assert self._reader.stdout is not None
+        os.set_blocking(self._reader.stdout.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            self._rest += os.read(self._reader.stdout.fileno(), 1 << 20)
+        block, end, self._rest = self._rest.rpartition(b"\n")
+        return block + end
 
 
 def _median(values: "deque[float] | list[float]") -> float:

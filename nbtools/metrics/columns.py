@@ -121,6 +121,38 @@ class MetricTable:
         self.num_rewrites += 1
 
 
+class Attempts:
+    """The attempts whose rows a curve may have, in one unit: each replaces earlier ones from its first step on."""
+
+    def __init__(self) -> None:
+        self._first_steps: dict[int, int] = {}
+        self._cutoffs: tuple[Column, Column] | None = None
+
+    def add(self, rows: list[Column]) -> bool:
+        """Take new rows into account; whether rows from before may be replaced by them."""
+        epochs, index = np.unique(rows[1] >> EPOCH_SHIFT, return_inverse=True)
+        firsts = np.full(len(epochs), MAX_STEP)
+        np.minimum.at(firsts, index, rows[0])
+        new = dict(zip(epochs.tolist(), firsts.tolist(), strict=True))
+        earlier = {epoch: step for epoch, step in new.items() if step < self._first_steps.get(epoch, MAX_STEP + 1)}
+        self._first_steps |= earlier
+        if not earlier or len(self._first_steps) < 2:
+            return False
+        known = sorted(self._first_steps)
+        steps = np.array([self._first_steps[epoch] for epoch in known])
+        later = np.append(np.minimum.accumulate(steps[::-1])[::-1][1:], MAX_STEP)
+        self._cutoffs = np.array(known), later
+        return True
+
+    def current(self, rows: list[Column]) -> npt.NDArray[np.bool_]:
+        """Return a mask of the rows that no later attempt replaces; at its first step, only a new row replaces one."""
+        if self._cutoffs is None:
+            return np.ones(len(rows[0]), bool)
+        epochs, cutoffs = self._cutoffs
+        current: npt.NDArray[np.bool_] = rows[0] <= cutoffs[np.searchsorted(epochs, rows[1] >> EPOCH_SHIFT)]
+        return current
+
+
 def _newest_per_step(rows: list[Column]) -> list[Column]:
     order = np.lexsort((rows[1], rows[0]))
     steps = rows[0][order]

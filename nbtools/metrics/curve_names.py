@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 SPLITS: Final = {
-    **dict.fromkeys(("train", "training", "learn", "entrenamiento"), "train"),
+    **dict.fromkeys(("train", "training", "learn"), "train"),
     **dict.fromkeys(("val", "vali", "valid", "validation", "validate", "validating"), "eval"),
     **dict.fromkeys(("eval", "evaluation", "evaluating", "dev"), "eval"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -30,9 +30,6 @@ _ALIASES: Final = {
     **dict.fromkeys(("lr", "l.r"), "learning_rate"),
     "ppl": "perplexity",
     **{f"top-{k}": f"top{k}" for k in (1, 5)},
-    **dict.fromkeys(("verlust", "perte", "perdita"), "loss"),
-    **dict.fromkeys(("genauigkeit", "exactitud"), "accuracy"),
-    "lernrate": "learning_rate",
 }
 _ALWAYS_TRAIN: Final = frozenset({"learning_rate", "epoch", "mfu", "grad_norm", "tokens_per_s"})
 """Quantities of the optimizer's step also in the row of an evaluation."""

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from nbtools.metrics.columns import (
     EPOCH_SHIFT,
     GENERATION_SHIFT,
     UNITS,
+    Attempts,
     Batch,
     Column,
     MetricTable,
@@ -65,8 +67,7 @@ class History(Mapping[str, Series]):
         self._num_lines = 0
         self._base_generation = 0
         self._generation = 0
-        self._first_steps: dict[tuple[Unit, int], int] = {}
-        self._cutoffs: dict[Unit, tuple[Column, Column]] = {}
+        self._attempts: defaultdict[Unit, Attempts] = defaultdict(Attempts)
         self._tables: dict[tuple[Unit, tuple[str, ...]], MetricTable] = {}
         self._homes: dict[str, list[MetricTable]] = {}
         self._merged: dict[str, tuple[list[tuple[int, int]], MetricTable]] = {}
@@ -317,36 +318,17 @@ class History(Mapping[str, Series]):
         self._commit(batches, unit)
 
     def _commit(self, batches: list[Batch], unit: Unit) -> None:
-        changed = False
-        for _, rows, num_dropped in batches:
-            self.num_rows += len(rows[0])
-            self.num_dropped += num_dropped
-            epochs, index = np.unique(rows[1] >> EPOCH_SHIFT, return_inverse=True)
-            firsts = np.full(len(epochs), MAX_STEP)
-            np.minimum.at(firsts, index, rows[0])
-            for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-                if first < self._first_steps.get((unit, epoch), MAX_STEP + 1):
-                    self._first_steps[unit, epoch] = first
-                    changed = True
-        known = sorted(epoch for other, epoch in self._first_steps if other == unit) if changed else []
-        if len(known) > 1:
-            firsts = np.array([self._first_steps[unit, epoch] for epoch in known])
-            later = np.append(np.minimum.accumulate(firsts[::-1])[::-1][1:], MAX_STEP)
-            self._cutoffs[unit] = np.array(known), later
+        attempts = self._attempts[unit]
+        replaced = [attempts.add(rows) for _, rows, _ in batches]
+        if any(replaced):
             for table in self._tables.values():
                 if table.unit == unit:
-                    table.keep(self._is_current(table.rows(), unit))
-        for names, rows, _ in batches:
-            if unit in self._cutoffs:
-                current = self._is_current(rows, unit)
-                rows = [column[current] for column in rows]
-            self._add(names, rows, unit)
-
-    def _is_current(self, rows: list[Column], unit: Unit) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that no later attempt replaces; at its first step, only a new row replaces one."""
-        epochs, cutoffs = self._cutoffs[unit]
-        current: npt.NDArray[np.bool_] = rows[0] <= cutoffs[np.searchsorted(epochs, rows[1] >> EPOCH_SHIFT)]
-        return current
+                    table.keep(attempts.current(table.rows()))
+        for names, rows, num_dropped in batches:
+            self.num_rows += len(rows[0])
+            self.num_dropped += num_dropped
+            current = attempts.current(rows)
+            self._add(names, rows if current.all() else [column[current] for column in rows], unit)
 
     def _add(self, names: tuple[str, ...], rows: list[Column], unit: Unit) -> None:
         table = self._tables.get((unit, names))

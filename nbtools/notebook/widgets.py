@@ -1,12 +1,13 @@
 """Small ipywidgets that the form, the panel and the tables share, and the outputs of cells that show them."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import publish_display_data
 
+from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import NO_FORMULAS
 
 Output = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -30,10 +31,15 @@ class Displays(list[tuple[str, ...]]):
                 _publish(*outputs[index], transient={"display_id": ids[index]}, update=True)
 
 
-def button(text: str, icon: str, tooltip: str, *, style: str = "") -> widgets.Button:
-    """Make a button as wide as its text."""
+def button(
+    text: str, icon: str, tooltip: str, act: Callable[[], object] | None = None, *, style: str = ""
+) -> widgets.Button:
+    """Make a button as wide as its text; a click calls `act`."""
     layout = {"width": "auto", "flex": "0 0 auto"}
-    return widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
+    made = widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
+    if act is not None:
+        made.on_click(lambda _: act())
+    return made
 
 
 def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:
@@ -60,6 +66,27 @@ def view_bundle(widget: widgets.Widget, text: str | None = None) -> dict[str, An
     """Return the output that shows a widget; without a `text` for other front ends, a stored notebook is without it."""
     bundle = {**widget._repr_mimebundle_(), "text/plain": text}
     return {kind: data for kind, data in bundle.items() if data is not None}
+
+
+class Below:
+    """The place below some controls for one view at a time, such as the panel of a run."""
+
+    def __init__(self) -> None:
+        self.widget = widgets.VBox()
+        self.view: Any = None
+
+    def show(self, view: Any) -> None:
+        """Show a view in place of the one before, which is closed."""
+        self.close()
+        self.view, self.widget.children = view, (view.widget,)
+        answers_beside_cells(view.widget)
+
+    def close(self) -> None:
+        """Close the view."""
+        if self.view is not None:
+            self.widget.children = ()
+            self.view.close()
+            self.view = None
 
 
 def close_tree(widget: widgets.Widget) -> None:

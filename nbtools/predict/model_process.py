@@ -15,7 +15,6 @@ from nbtools.errors import CheckpointError, ConfigError, LaunchError, ProjectErr
 from nbtools.launcher.resume import checkpoint_for, config_of
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
-from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import Input, PredictSettings, settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
@@ -50,9 +49,7 @@ class ModelProcess:
         trust_remote_code: bool = False,
     ) -> None:
         self.run = run if isinstance(run, Run) else Run(run)
-        self.config = config_of(self.run)
-        self.recipe = recipe_of(self.config).key
-        self.settings = settings_of(self.config)
+        self.settings = settings_of(config_of(self.run))
         """Default settings of a prediction."""
         self.device, selector = _free_device(device)
         """Name of the device, for messages."""

@@ -122,11 +122,11 @@ def first_pictures(files: RunDir, cache: Path) -> None:
             while not panel._png:
                 time.sleep(0.002)
             spent[kind].append(1000 * (time.process_time() - began))
-            assert (panel._first is not None and panel._first[1] != "") is (kind == "cold")
+            assert bool(panel._shown.reading) is (kind == "cold")
             go_on.set()
             panel.refresh()
             spent[f"{kind}, complete"].append(1000 * (time.process_time() - began))
-            assert panel._first is None
+            assert panel._shown.is_whole
             panel.close()
         spent["all rows read"].append(cpu_ms(lambda: Run(files.path).history))
     whole = statistics.median(spent["all rows read"])

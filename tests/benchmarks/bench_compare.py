@@ -43,9 +43,7 @@ def compare_all() -> None:
     from nbtools.notebook.plots.charts import Charts
     from nbtools.notebook.plots.figure import RunFigure
 
-    figure = RunFigure(250)  # a kernel has drawn something before: matplotlib's first picture costs 0.3 s
-    figure.draw(Charts())
-    figure.png()
+    RunFigure(250).png(Charts())  # a kernel has drawn something before: matplotlib's first picture costs 0.3 s
     wall, cpu = time.perf_counter(), time.process_time()
     panel = compare("lr_*")
     first = time.perf_counter() - wall, time.process_time() - cpu

@@ -17,10 +17,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.metrics.readers.points import extend
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.rundir.program_files.foreign_checkpoints import checkpoints_of
 
@@ -58,8 +56,7 @@ def main() -> None:
         ours, theirs, ratios = [], [], []
         for _ in range(rounds):
             began = time.thread_time()
-            history = History()
-            extend(history, EventFile(path).poll())
+            history = EventFile(path).poll()
             ours.append(time.thread_time() - began)
             assert [len(history[tag]) for tag in TAGS] == [NUM_STEPS] * len(TAGS)
             began = time.thread_time()

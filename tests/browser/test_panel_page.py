@@ -90,8 +90,8 @@ def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
     notebook = fresh_notebook  # the next test would meet the late error of a view without its model
     run, now = record("goes_on"), time.time()
     run.train(5, 600, now - 2500)
-    often = "from nbtools.notebook.panel import panel\npanel.RENDER_EVERY_S = 2.0  # instead of a minute"
-    panel = notebook.run("no_kernel.ipynb", f"{often}\npanel.LivePlot({run.files.id!r})")
+    often = "from nbtools.notebook.plots import chart_view\nchart_view.RENDER_EVERY_S = 2.0  # instead of a minute"
+    panel = notebook.run("no_kernel.ipynb", f"import nbtools as nt\n{often}\nnt.LivePlot({run.files.id!r})")
     sentence, path = "Training was not affected", notebook.lab.project / "notebooks" / "no_kernel.ipynb"
     panel.get_by_role("button", name="Stop").wait_for()
     eventually(lambda: picture_in(notebook) is not None, "the output has a static picture")

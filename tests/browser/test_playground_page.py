@@ -46,8 +46,6 @@ def test_a_trained_model_answers_in_the_page_and_its_answer_stays_without_a_kern
     form.get_by_role("button", name="Run").click()
     form.get_by_text("the prompt has 14 tokens").wait_for()
     assert form.locator(".nbtools-answers").inner_text().startswith("w2")
-    form.get_by_role("button", name="Copy as command").click()
-    form.get_by_text(f"nbtools predict {run.path.name} - --temperature 0").wait_for()
     form.get_by_role("button", name="Settings · ").click()
     form.get_by_label("guidance").wait_for()
     form.get_by_role("button", name="Settings").click()

@@ -110,7 +110,7 @@ def test_new_keeps_the_word_gpu_for_the_machine_that_launches(root: Path, cli: C
     assert "processes=gpu" in (root / "scripts" / "all.sh").read_text()
     assert "one process per GPU" in (root / "scripts" / "all.py").read_text()
     wrong = cli("new", "mlm_pretraining", "other", "--nproc-per-node", "all", code=2)
-    assert "give a number, or gpu for one per GPU" in wrong.stderr
+    assert "'all' is not a whole number such as 1_000, or gpu" in wrong.stderr
 
 
 @pytest.mark.promise("safety-epochs")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from nbtools.cli import doctor
-from nbtools.machine import devices, file_systems, slurm
+from nbtools.machine import devices, slurm
 from nbtools.machine.devices import Device
-from nbtools.project import Project
 
 from slurm_cluster import SlurmCluster
 
@@ -67,12 +66,8 @@ def test_a_kernel_without_anywidget_is_a_warning_with_the_command_to_install_it(
 
 def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     (finding,) = doctor._hub()
     assert finding.level == "ok" and finding.text.startswith(f"{tmp_path / 'hub'}, ") and "GiB free" in finding.text
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (finding,) = doctor._hub()
-    assert "HF_HUB_OFFLINE: only downloaded files are found" in finding.text
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(
@@ -94,22 +89,12 @@ def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkey
 
 
 @pytest.mark.needs("slurm")
-def test_slurm_is_told_with_its_partitions_and_what_a_run_depends_on(
-    slurm_cluster: SlurmCluster, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_slurm_is_told_with_its_version_or_why_it_does_not_answer(
+    slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, low, high = doctor._slurm()
-    assert first.level == "ok" and ", cluster nbtools; 30 sec from SIGTERM to SIGKILL" in first.text
-    assert first.text.startswith("2") and first.text.endswith("a preempted job is queued again, and its run continues")
-    assert low.text == "low (default): up, at most 2-00:00:00, 2 nodes, GPUs: gpu:toy:2"
-    assert high.text == "high: up, at most infinite, 2 nodes, GPUs: gpu:toy:2"
-    monkeypatch.setattr(slurm.socket, "gethostname", lambda: "login")
-    *_, disk = doctor._slurm()
-    assert disk.level == "warn" and f"{project.runs} is on a disk of this machine" in disk.text
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/a / ext4 rw 0 0\nj {project.root} fuse.juicefs rw 0 0\n")
-    monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
-    *_, disk = doctor._slurm()
-    assert disk.level == "ok" and "that compute nodes can mount" in disk.text
+    (told,) = doctor._slurm()
+    assert told.level == "ok" and told.text.startswith("2")
+    assert ", cluster nbtools; 30 sec from SIGTERM to SIGKILL" in told.text
     monkeypatch.setattr(slurm, "_queues", {})
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     (silent,) = doctor._slurm()

@@ -66,6 +66,13 @@ def error_file(run: RunDir, message: str, traceback: str = "Traceback…") -> st
     return str(path)
 
 
+def failed_with(run: RunDir, message: str = "", code: int = 1, rank: int = 0, **error: str) -> Failure:
+    """Lay out what torchrun leaves behind of one rank that failed, with the error that it recorded."""
+    told = error_file(run, message, **error) if message else "<N/A>"
+    run.log.write_text(summary(root=block(0, rank, code, 100, told)))
+    return first_failure(run, 1, "h")
+
+
 def test_the_rank_that_torchrun_had_to_close_is_not_the_first_although_torchrun_says_so(run: RunDir) -> None:
     echo = block(0, 1, 1, 101, error_file(run, "RuntimeError: Connection closed by peer"))
     closing = "W0101 api.py:1028] Sending process 101 closing signal SIGTERM\n"
@@ -79,27 +86,33 @@ def test_the_rank_that_torchrun_had_to_close_is_not_the_first_although_torchrun_
     assert found.others == [{"rank": 1, "exitcode": 1, "signal": None, "message": lost}]
 
 
-def test_of_ranks_that_ended_together_the_one_killed_is_the_cause_and_the_exception_its_echo(run: RunDir) -> None:
-    echo = block(0, 0, 1, 100, error_file(run, "RuntimeError: Connection closed by peer"))
-    run.log.write_text(summary(block(1, 1, -9, 101), root=echo))
-    assert first_failure(run, 1, "here").rank == 1
+@pytest.mark.parametrize(("error", "code"), [(None, -9), ("ValueError: boom", 1)], ids=["was killed", "raised"])
+def test_of_ranks_that_ended_together_the_one_that_lost_its_peer_is_the_echo(
+    run: RunDir, error: str | None, code: int
+) -> None:
+    echo = block(0, 0, 1, 100, error_file(run, "RuntimeError: Connection closed by peer [127.0.0.1]:48812"))
+    told = error_file(run, error) if error else "<N/A>"
+    run.log.write_text(summary(block(1, 1, code, 101, told), root=echo))
+    found = first_failure(run, 1, "here")
+    assert (found.rank, error or "killed by SIGKILL") == (1, found.message.partition(": from")[0])
+    assert found.others[0]["message"].startswith("another rank was lost (")
 
 
-def test_a_recorded_exception_comes_with_its_traceback(run: RunDir) -> None:
-    run.log.write_text(summary(root=block(0, 1, 1, 101, error_file(run, "ValueError: boom\nand more"))))
-    failure = first_failure(run, 1, "here")
-    assert (failure.rank, failure.message, failure.traceback) == (1, "ValueError: boom", "Traceback…")
+@pytest.mark.parametrize(("code", "signal_name"), [(1, None), (-6, "SIGABRT")])
+def test_a_recorded_exception_comes_with_its_traceback_also_after_a_crash_while_leaving(
+    run: RunDir, code: int, signal_name: str | None
+) -> None:
+    found = failed_with(run, "ValueError: boom\nand more", code, rank=1)
+    assert (found.rank, found.message, found.traceback) == (1, "ValueError: boom", "Traceback…")
+    assert found.signal == signal_name
 
 
 def test_an_error_file_elsewhere_is_not_read(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "private.json").write_text(json.dumps({"message": "secret"}))
-    run.log.write_text(summary(root=block(0, 0, 1, 100, str(tmp_path / "private.json"))))
-    assert "secret" not in first_failure(run, 1, "here").headline
-
-
-def test_a_machine_without_a_qualified_name_is_named_as_the_supervisor_knows_it(run: RunDir) -> None:
-    run.log.write_text(summary(root=block(0, 0, -9, 100, host="localhost")))
-    assert first_failure(run, 1, "here").headline.startswith("rank 0 on here: killed by SIGKILL")
+    run.log.write_text(summary(root=block(0, 0, 1, 100, str(tmp_path / "private.json"), host="localhost")))
+    said = first_failure(run, 1, "here").headline
+    assert said.startswith("rank 0 on here: exited with code 1"), "a machine without a qualified name"
+    assert "secret" not in said
 
 
 def test_torchruns_own_exception_is_told_where_no_rank_failed(run: RunDir) -> None:
@@ -186,20 +199,6 @@ def test_only_the_last_attempt_counts_in_the_log_and_among_the_ranks_logs(run: R
 
 
 # --- the ranks ----------------------------------------------------------------------------------------
-
-
-def test_of_exceptions_of_the_same_moment_the_one_that_lost_its_peer_is_the_echo(run: RunDir) -> None:
-    echo = block(0, 0, 1, 100, error_file(run, "RuntimeError: Connection closed by peer [127.0.0.1]:48812"))
-    run.log.write_text(summary(block(1, 1, 1, 101, error_file(run, "ValueError: boom")), root=echo))
-    found = first_failure(run, 1, "here")
-    assert (found.rank, found.message) == (1, "ValueError: boom")
-    assert found.others[0]["message"].startswith("another rank was lost (")
-
-
-def test_an_exception_that_was_recorded_counts_more_than_a_crash_while_leaving(run: RunDir) -> None:
-    run.log.write_text(summary(root=block(0, 0, -6, 100, error_file(run, "ValueError: boom"))))
-    found = first_failure(run, 1, "here")
-    assert (found.message, found.signal) == ("ValueError: boom", "SIGABRT")
 
 
 def test_ranks_of_several_machines_are_named_with_their_machines(run: RunDir) -> None:
@@ -367,8 +366,7 @@ def test_a_rank_that_ended_in_order_while_another_waited_is_named(
 
 
 def test_the_last_step_and_loss_come_from_the_heartbeat_and_the_metrics(run: RunDir) -> None:
-    run.log.write_text(summary(root=block(0, 1, 7, 101)))
-    assert first_failure(run, 1, "here").progress == ""
+    assert failed_with(run, code=7, rank=1).progress == ""
     rows = [{"step": 1200, "train/loss": 2.3456}, {"step": 1240, "eval/loss": 9.0}]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 12')
     assert first_failure(run, 1, "here").progress == "last step 1,240, train/loss 2.346"
@@ -378,15 +376,6 @@ def test_the_last_step_and_loss_come_from_the_heartbeat_and_the_metrics(run: Run
     assert first_failure(run, 1, "here").progress == "last step 1,243, train/loss nan"
 
 
-def test_the_frame_of_the_training_code_stands_before_the_traceback(run: RunDir) -> None:
-    project = run.path.parent.parent
-    raw = TRACEBACK.replace('"train.py", line 9', f'"{project}/scripts/toy.py", line 9')
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, "RuntimeError: two lines", raw))))
-    found = first_failure(run, 1, "here")
-    assert found.where == 'scripts/toy.py:9 in <module>: raise RuntimeError("two lines")'
-    assert found.traceback == raw
-
-
 # --- causes in words ----------------------------------------------------------------------------------
 
 TIMED_OUT = "RuntimeError: [/pytorch/gloo/unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation"
@@ -394,28 +383,12 @@ TIMED_OUT = "RuntimeError: [/pytorch/gloo/unbound_buffer.cc:78] Timed out waitin
 
 @pytest.mark.promise("guide-A14", "guide-G11")
 def test_a_timeout_names_the_rank_that_was_waited_for(run: RunDir) -> None:
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, TIMED_OUT))))
-    assert first_failure(run, 1, "h").message == f"waited 10 min for another rank ({TIMED_OUT})"
-    beat(run, 0, step=40, phase="backward")
-    beat(run, 1, step=40, phase="backward")
-    beat(run, 2, step=40, phase="forward")
-    beat(run, 3, step=41, phase="data")
+    assert failed_with(run, TIMED_OUT).message == f"waited 10 min for another rank ({TIMED_OUT})"
+    for rank, (step, phase) in enumerate([(40, "backward"), (40, "backward"), (40, "forward"), (41, "data")]):
+        beat(run, rank, step=step, phase=phase)
     found = first_failure(run, 1, "h")
     assert found.message == f"waited 10 min for rank 2, which was in forward at step 40 ({TIMED_OUT})"
-    assert found.advice is not None
-    assert "collective_timeout_min" in found.advice
-
-
-def test_nccls_watchdog_is_a_timeout_although_it_ends_in_a_signal(run: RunDir) -> None:
-    watchdog = (
-        "[rank0]:[E1121 13:00:00.1 ProcessGroupNCCL.cpp:633] [Rank 0] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.\n"
-    )
-    run.log.write_text(watchdog + summary(root=block(0, 0, -6, 100)))
-    beat(run, 0, step=40, phase="collective")
-    beat(run, 1, step=39, phase="data")
-    message = "killed by SIGABRT at step 40: waited 10 min for rank 1, which was in data at step 39"
-    assert first_failure(run, 1, "h").message == message
+    assert "collective_timeout_min" in (found.advice or "")
 
 
 def memory_row(share: float | None) -> str:
@@ -437,16 +410,14 @@ def memory_row(share: float | None) -> str:
 def test_a_kill_is_the_hosts_lack_of_memory_only_where_memory_was_short(
     run: RunDir, shares: list[float | None], words: str
 ) -> None:
-    run.log.write_text(summary(root=block(0, 1, -9, 101)))
     run.system.write_text("".join(map(memory_row, shares)))
-    assert first_failure(run, 1, "h").message.startswith(f"killed by SIGKILL: {words}")
+    assert failed_with(run, code=-9).message.startswith(f"killed by SIGKILL: {words}")
     assert ("most likely" in first_failure(run, -9, "h").message) == ("most likely" in words)  # the agent itself
 
 
 def test_a_killed_loader_worker_is_a_matter_of_memory_too(run: RunDir) -> None:
     error = "RuntimeError: DataLoader worker (pid 8210) is killed by signal: Killed. "
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error))))
-    assert first_failure(run, 1, "h").message.startswith("a DataLoader worker died (RuntimeError")
+    assert failed_with(run, error).message.startswith("a DataLoader worker died (RuntimeError")
     run.system.write_text(memory_row(0.96))
     assert "died: most likely the host ran out of memory: 983.0 of" in first_failure(run, 1, "h").message
 
@@ -480,8 +451,7 @@ def test_a_loader_workers_death_is_told_also_where_torch_noticed_only_its_connec
     run: RunDir, traceback: str
 ) -> None:
     error = traceback.splitlines()[-1]
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, error, traceback))))
-    found = first_failure(run, 1, "h")
+    found = failed_with(run, error, traceback=traceback)
     assert found.message == f"a DataLoader worker died ({error})"
     assert found.where == "/p/scripts/toy.py:16 in <module>: for batch in loader:"
 
@@ -507,48 +477,15 @@ def test_a_script_that_its_own_processes_run_again_lacks_the_guard(run: RunDir, 
     assert found.message.startswith('the script has no if __name__ == "__main__":, and a process that it started ran')
 
 
-BESIDE = {
-    "Python": ("data/train.csv", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"),
-    "argparse": ("a.yml", "error: argument -c: can't open 'a.yml': [Errno 2] No such file or directory: 'a.yml'"),
-    "datasets": ("data/train.csv", "FileNotFoundError: Couldn't find any data file at {cwd}/data/train.csv."),
-    "transformers": ("out/model", "OSError: out/model is not a local folder and is not a valid model identifier"),
-    "numpy": ("x.npy", "FileNotFoundError: x.npy not found."),
-    "its own words": ("conf/a.yaml", "exited with code 1: config conf/a.yaml does not exist"),
-    "a module": ("helpers.py", "ModuleNotFoundError: No module named 'helpers'"),
-    "a package": ("src/toy/nets.py", "ModuleNotFoundError: No module named 'toy.nets'"),
-}
-
-
-@pytest.mark.parametrize("place", ["", "trainer"])
-@pytest.mark.parametrize("name", BESIDE)
-def test_a_path_that_another_folder_of_the_repository_has_names_both(run: RunDir, name: str, place: str) -> None:
-    path, said = BESIDE[name]
-    project = run.path.parent.parent
-    cwd, script, has = project / "work", project / "trainer" / "jobs" / "train.py", project / place
-    for file in (cwd / "x", script, has / path, project / ".git" / "x"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    write_json(run.launch, {"cwd": str(cwd), "script": str(script)})
-    run.log.write_text(summary(root=block(0, 0, 1, 100, error_file(run, said.format(cwd=cwd)))))
-    found = first_failure(run, 1, "h")
-    folder = has / "src" if name == "a package" else has
-    missed = script.parent if name.startswith("a ") else cwd
-    assert found.message.startswith(f"{path.removeprefix('src/')} is in {folder}, ")
-    assert f"{missed} (" in found.message
-    assert str(folder) in (found.advice or "")
-    (has / path).unlink()
-    assert " is in " not in first_failure(run, 1, "h").message
-
-
 def test_a_semaphore_without_room_is_a_matter_of_shared_memory(run: RunDir) -> None:
     traceback = TRACEBACK.replace('raise RuntimeError("two lines")', "sl = self._semlock = _multiprocessing.SemLock(")
-    path = error_file(run, "OSError: [Errno 28] No space left on device", traceback)
-    run.log.write_text(summary(root=block(0, 0, 1, 100, path)))
-    assert first_failure(run, 1, "h").message.startswith("shared memory (/dev/shm) ran out (")
+    found = failed_with(run, "OSError: [Errno 28] No space left on device", traceback=traceback)
+    assert found.message.startswith("shared memory (/dev/shm) ran out (")
 
 
 def test_what_was_killed_is_the_program_where_the_run_directory_is_away(tmp_path: Path) -> None:
-    assert first_failure(RunDir(tmp_path / "gone"), -9, "h").message == "the program was killed by SIGKILL"
+    said = first_failure(RunDir(tmp_path / "gone"), -9, "h").message
+    assert said.startswith("the program was killed by SIGKILL: from outside")
 
 
 # --- real faults --------------------------------------------------------------------------------------
@@ -562,35 +499,6 @@ def failed(run: Run, timeout_s: float = 120) -> Failure:
     assert run.wait(timeout_s=timeout_s, check=False) is RunState.FAILED
     assert run.failure is not None
     return run.failure
-
-
-LIMITED = """\
-import resource
-
-def load():
-    return bytearray(4 << 30)
-
-resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-load()
-"""
-
-
-def test_a_limit_of_the_process_is_told_as_such_with_the_line_that_asked_for_too_much(
-    supervised: Start, project: Project
-) -> None:
-    script = project.scripts / "limited.py"
-    script.write_text(LIMITED)
-    run = supervised(*agent(script, nproc=1))
-    found = failed(run)
-    assert (found.rank, found.exitcode) == (0, 1)
-    assert found.message == "the process could get no more memory (exited with code 1: MemoryError)"
-    assert found.where == "scripts/limited.py:4 in load: return bytearray(4 << 30)"
-    assert found.advice is not None
-    assert "ulimit -v" in found.advice
-    with pytest.raises(RunFailed) as error:
-        run.wait()
-    for part in (found.headline, f"at {found.where}", found.advice, str(run.files.log)):
-        assert part in str(error.value)
 
 
 @pytest.mark.promise("safety-echo")
@@ -607,40 +515,39 @@ def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supe
     assert found.advice is not None
     assert "batch_size" in found.advice
     assert found.loss == run.metrics["train/loss"]
+    with pytest.raises(RunFailed) as error:
+        run.wait()
+    assert all(part in str(error.value) for part in (*found.lines[:2], str(run.files.log)))
 
 
-DIES = """\
-import os, resource, signal, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+CRASH = """\
+Fatal Python error: Segmentation fault
 
-def train():
-    os.kill(os.getpid(), signal.Signals[sys.argv[1]])
-
-train()
+Current thread 0x1 (most recent call first):
+  File "/p/scripts/dies.py", line 5 in train
 """
 
 
 @pytest.mark.parametrize(
     ("name", "words", "is_told"),
     [
-        ("SIGSEGV", "a segmentation fault in native code", True),
-        ("SIGABRT", "aborted by native code", True),
-        ("SIGBUS", "most likely shared memory", True),
-        ("SIGTERM", "asked to end from outside", False),
+        ("SIGSEGV", ": a segmentation fault in native code", True),
+        ("SIGABRT", ": aborted by native code", True),
+        ("SIGTERM", ": asked to end from outside", False),
         ("SIGUSR1", "", False),
     ],
 )
 def test_signals_are_told_apart_in_words_with_the_line_where_python_knows_it(
-    supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatch, name: str, words: str, is_told: bool
+    run: RunDir, name: str, words: str, is_told: bool
 ) -> None:
-    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    script = project.scripts / "dies.py"
-    script.write_text(DIES)
-    found = failed(supervised(*agent(script, name, nproc=1)))
-    assert (found.rank, found.signal, found.exitcode) == (0, name, -signal.Signals[name])
-    assert found.message.startswith(f"killed by {name}: {words}" if words else f"killed by {name}")
-    assert (found.where == "scripts/dies.py:5 in train") == is_told
-    assert (found.traceback is not None) == is_told
+    code = -signal.Signals[name]
+    run.log.write_text((CRASH if is_told else "") + summary(root=block(0, 0, code, 100)))
+    found = first_failure(run, 1, "h")
+    assert (found.signal, found.exitcode) == (name, code)
+    assert found.message.startswith(f"killed by {name}{words}")
+    assert (found.where, found.traceback is not None) == (
+        ("/p/scripts/dies.py:5 in train", True) if is_told else (None, False)
+    )
 
 
 PEERS = """\

@@ -232,18 +232,14 @@ def test_a_row_that_does_not_tell_of_memory_is_none(row: object) -> None:
     assert HostMemory.from_row(row) is None
 
 
-def group(folder: Path, version: int, limit: str, used: int, cache: int = 0, oom_kills: int | None = None) -> None:
+def group(folder: Path, limit: str, used: int, cache: int = 0, oom_kills: int | None = None) -> None:
     """Lay out a control group's files as the kernel shows them."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}[version]
-    (folder / names[0]).write_text(f"{limit}\n")
-    (folder / names[1]).write_text(f"{used}\n")
-    prefix = "total_" if version == 1 else ""
-    cached = {1: "cache", 2: "file"}[version]
-    (folder / "memory.stat").write_text(f"anon 5\n{prefix}{cached} {cache}\n{prefix}shmem 0\n")
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\nfile {cache}\nshmem 0\n")
     if oom_kills is not None:
-        counter = {1: "memory.oom_control", 2: "memory.events"}[version]
-        (folder / counter).write_text(f"under_oom 0\noom_kill {oom_kills}\noom_group_kill 9\n")
+        (folder / "memory.events").write_text(f"under_oom 0\noom_kill {oom_kills}\noom_group_kill 9\n")
 
 
 @pytest.fixture
@@ -254,20 +250,16 @@ def proc(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("version", "line"), [(2, "0::/job/task"), (1, "8:cpu,memory:/job/task")])
-def test_the_limit_of_a_container_counts_where_it_leaves_less(
-    tmp_path: Path, proc: Path, version: int, line: str
-) -> None:
-    (proc / "self" / "cgroup").write_text(f"9:freezer:/other\n{line}\n")
-    root = tmp_path / "cgroup" / ("memory" if version == 1 else "")
-    group(root / "job" / "task", version, "max" if version == 2 else str(2**63 - 4096), 10, oom_kills=3)
-    group(root / "job", version, "1000", 990, cache=40, oom_kills=4)
+def test_the_limit_of_a_container_counts_where_it_leaves_less(tmp_path: Path, proc: Path) -> None:
+    (proc / "self" / "cgroup").write_text("9:freezer:/other\n0::/job/task\n")
+    group(tmp_path / "cgroup" / "job" / "task", "max", 10, oom_kills=3)
+    group(tmp_path / "cgroup" / "job", "1000", 990, cache=40, oom_kills=4)
     assert host_memory(tmp_path / "cgroup", proc) == HostMemory(950, 1000, 3)
 
 
 def test_a_container_that_sees_its_own_group_as_the_root_is_measured(tmp_path: Path, proc: Path) -> None:
     (proc / "self" / "cgroup").write_text("0::/../../elsewhere\n")
-    group(tmp_path / "cgroup", 2, "1000", 999)
+    group(tmp_path / "cgroup", "1000", 999)
     assert host_memory(tmp_path / "cgroup", proc) == HostMemory(999, 1000, 7)
 
 

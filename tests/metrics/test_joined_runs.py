@@ -1,5 +1,7 @@
 """Curves of programs that resumed one another: none of the parent's rows is lost, and none is drawn twice."""
 
+import pytest
+
 from nbtools.metrics.history import History
 from nbtools.metrics.joined_runs import joined_runs
 from nbtools.rundir.json_files import MAX_STEP
@@ -19,20 +21,31 @@ def points(history: History, name: str = "train/loss") -> list[tuple[int, float]
     return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
-def test_a_count_that_continues_replaces_the_rows_after_the_resume() -> None:
-    joined, shift = joined_runs([(rows(1, 2, 3, 4), 2), (rows(3, 4, 5, start=10.0), MAX_STEP)])
-    assert points(joined) == [(1, 1.0), (2, 2.0), (3, 13.0), (4, 14.0), (5, 15.0)]
-    assert shift == 0
-
-
-def test_a_count_that_begins_again_is_drawn_behind_the_parent() -> None:
-    parts = [(rows(1, 2, 3, 4), 3), (rows(1, 2, 3, start=10.0), 5), (rows(1, 2, start=20.0), MAX_STEP)]
-    joined, shift = joined_runs(parts[:2])
-    assert points(joined) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 11.0), (5, 12.0), (6, 13.0)]
-    assert shift == 3
-    joined, shift = joined_runs(parts)
-    assert points(joined)[3:] == [(4, 11.0), (5, 12.0), (6, 21.0), (7, 22.0)]
-    assert shift == 5
+@pytest.mark.parametrize(
+    ("runs", "points_of_all", "shift_of_last"),
+    [
+        ([((1, 2, 3, 4), 2), ((3, 4, 5), 9)], {1: 1, 2: 2, 3: 13, 4: 14, 5: 15}, 0),
+        ([((0, 2, 4, 6), 4), ((4, 6), 9)], {0: 0, 2: 2, 4: 14, 6: 16}, 0),
+        ([((1, 2, 3, 4), 3), ((1, 2, 3), 9)], {1: 1, 2: 2, 3: 3, 4: 11, 5: 12, 6: 13}, 3),
+        ([((1, 2, 3, 4), 3), ((1, 2, 3), 5), ((1, 2), 9)], {1: 1, 2: 2, 3: 3, 4: 11, 5: 12, 6: 21, 7: 22}, 5),
+        ([((1, 2, 3, 4), MAX_STEP), ((4, 5), 9)], {1: 1, 2: 2, 3: 3, 4: 14, 5: 15}, 0),
+        ([((1, 2), MAX_STEP), ((1, 2), 9)], {1: 1, 2: 2, 3: 11, 4: 12}, 2),
+        ([((), 2), ((1, 2), 9)], {1: 11, 2: 12}, 0),
+        ([((10, 20, 30, 40, 50), 25), ((30, 40, 50), 99)], {10: 10, 20: 20, 30: 40, 40: 50, 50: 60}, 0),
+        ([((10, 20, 30, 40, 50), 45), ((30, 40, 50), 99)], {10: 10, 20: 20, 30: 40, 40: 50, 50: 60}, 0),
+    ],
+    ids=[
+        *("the count continues", "the first row is at the step of the resume", "the count begins again"),
+        *("it begins again twice", "an unknown step", "an unknown step and a new count", "a parent without rows"),
+        *("a fork from an estimated step", "a fork from an estimated step behind it"),
+    ],
+)
+def test_a_runs_own_rows_follow_or_replace_its_parents(
+    runs: list[tuple[tuple[int, ...], int]], points_of_all: dict[int, float], shift_of_last: int
+) -> None:
+    """The values of a run are its steps, and 10 more than those of the run before."""
+    joined, shift = joined_runs([(rows(*steps, start=10.0 * i), until) for i, (steps, until) in enumerate(runs)])
+    assert (dict(points(joined)), shift) == (points_of_all, shift_of_last)
 
 
 def test_a_file_with_the_rows_of_the_parent_is_no_new_count() -> None:
@@ -44,18 +57,6 @@ def test_a_file_with_the_rows_of_the_parent_is_no_new_count() -> None:
     assert [step for step, _ in points(joined, "eval/loss")] == [5, 10, 15]
     anew = rows(5, 10, start=10.0, **{"train/lr": 0.1})
     assert joined_runs([(rows(5, 10, **{"train/lr": 0.1}), 10), (anew, MAX_STEP)])[1] == 10
-
-
-def test_the_first_row_of_a_resumed_run_replaces_that_of_its_parent_at_the_same_step() -> None:
-    joined, shift = joined_runs([(rows(0, 2, 4, 6), 4), (rows(4, 6, start=10.0), MAX_STEP)])
-    assert (points(joined), shift) == ([(0, 0.0), (2, 2.0), (4, 14.0), (6, 16.0)], 0)
-
-
-def test_the_own_rows_of_a_fork_replace_its_parents_before_an_estimated_resume() -> None:
-    parent = rows(10, 20, 30, 40, 50)
-    for until in (25, 30, 45):  # the checkpoint is of step 20
-        joined, shift = joined_runs([(parent, until), (rows(30, 40, 50, start=0.5), MAX_STEP)])
-        assert (points(joined), shift) == ([(10, 10.0), (20, 20.0), (30, 30.5), (40, 40.5), (50, 50.5)], 0)
 
 
 def test_curves_of_another_unit_are_joined_by_their_own_count() -> None:
@@ -71,16 +72,7 @@ def test_curves_of_another_unit_are_joined_by_their_own_count() -> None:
     assert (joined["train/loss"].unit, joined["eval/loss"].unit) == ("step", "epoch")
 
 
-def test_an_unknown_step_keeps_the_rows_before_the_first_of_the_child() -> None:
-    joined, shift = joined_runs([(rows(1, 2, 3, 4), MAX_STEP), (rows(4, 5, start=10.0), MAX_STEP)])
-    assert (points(joined), shift) == ([(1, 1.0), (2, 2.0), (3, 3.0), (4, 14.0), (5, 15.0)], 0)
-    joined, shift = joined_runs([(rows(1, 2), MAX_STEP), (rows(1, 2, start=10.0), MAX_STEP)])
-    assert (points(joined), shift) == ([(1, 1.0), (2, 2.0), (3, 11.0), (4, 12.0)], 2)
-
-
-def test_a_parent_without_rows_changes_nothing() -> None:
-    joined, shift = joined_runs([(History(), 2), (rows(1, 2), MAX_STEP)])
-    assert (points(joined), shift) == ([(1, 1.0), (2, 2.0)], 0)
+def test_a_run_without_rows_yet_shows_its_parents_up_to_the_resume() -> None:
     joined, _ = joined_runs([(rows(1, 2, 3), 2), (History(), MAX_STEP)])
     assert [step for step, _ in points(joined)] == [1, 2, 3], "the child has no row yet"
 

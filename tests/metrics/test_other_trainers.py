@@ -1,4 +1,4 @@
-"""The adapters for other libraries' trainers in nbtools/metrics/README.md, executed with these libraries."""
+"""Trainers and loggers of other libraries, executed with them; with the callback of nbtools/metrics/README.md."""
 
 import re
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Net(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4)), batch_size=4)
-trainer = L.Trainer(max_steps=6, log_every_n_steps=2, val_check_interval=3, logger=RunLogger(), accelerator="cpu",
+trainer = L.Trainer(max_steps=6, log_every_n_steps=2, val_check_interval=3, accelerator="cpu",
     enable_checkpointing=False, enable_progress_bar=False, devices=2, strategy="ddp")
 trainer.fit(Net(), data, data)
 """
@@ -71,15 +71,9 @@ for step in (10, 20):
 """
 
 
-def block_with(name: str) -> str:
-    """Return the code block of the README that defines a class."""
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if name in code]
-    return str(block)
-
-
 @pytest.fixture
 def launched(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
-    """Launch a README's block and the program that uses it, and wait for its end."""
+    """Launch a program, and wait for its end."""
     monkeypatch.chdir(cpu_project.root)
 
     def start(text: str, **settings: Any) -> Run:
@@ -93,7 +87,9 @@ def launched(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.mark.slow
 def test_the_callback_writes_the_rows_of_transformers_trainer(launched: Callable[..., Run]) -> None:
-    run = launched(block_with("class RunCallback") + TRANSFORMERS, torchrun=False)
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (callback,) = (code for code in blocks if "class RunCallback" in code)
+    run = launched(callback + TRANSFORMERS, torchrun=False)
     assert run.files.metrics.exists()
     history = run.history
     assert history["train/loss"].steps.tolist() == [2, 4, 6]
@@ -103,10 +99,8 @@ def test_the_callback_writes_the_rows_of_transformers_trainer(launched: Callable
 
 @pytest.mark.slow
 @pytest.mark.needs("lightning")
-def test_the_logger_writes_the_rows_of_lightnings_trainer(launched: Callable[..., Run]) -> None:
-    run = launched(block_with("class RunLogger") + LIGHTNING, nproc_per_node=2)
-    assert run.files.metrics.exists()
-    history = run.history
+def test_the_rows_of_lightnings_trainer_need_no_logger_of_ours(launched: Callable[..., Run]) -> None:
+    history = launched(LIGHTNING, nproc_per_node=2).history
     assert history["train/loss"].steps.tolist() == [1, 3, 5]
     assert history["eval/loss"].steps.tolist() == [2]
 

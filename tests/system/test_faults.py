@@ -280,9 +280,9 @@ run.wait()
 while panel._thread is not None:  # its last look: a call of refresh would read again what that released
     time.sleep(0.05)
 after = time.process_time(), peak_mb(), read_mb()
-words = " ".join(part.value for part in panel._widgets.words) + panel._widgets.tabs.log.text.value
+words = " ".join(part.value for part in panel._widgets.words.above) + panel._widgets.tabs.log.text.value
 print(json.dumps([b - a for a, b in zip(before, after)]))
-print(json.dumps([run.log(), words, panel._widgets.losses.value, run.metrics]))
+print(json.dumps([run.log(), words, panel._widgets.words.losses.value, run.metrics]))
 """
 
 

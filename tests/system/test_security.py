@@ -32,6 +32,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
 from nbtools.cli.commands import main
+from nbtools.cli.field_flags import launch_flags
 from nbtools.cli.output import print_run, status_lines
 from nbtools.cli.parser import parser
 from nbtools.config import Launch
@@ -267,9 +268,8 @@ FREE_TEXT = {
 
 @functools.cache
 def verbs() -> dict[str, argparse.ArgumentParser]:
-    commands = next(
-        action for action in parser("").__dict__["_actions"] if isinstance(action, argparse._SubParsersAction)
-    )
+    grammar = parser("", launch_flags=launch_flags())
+    commands = next(each for each in grammar.__dict__["_actions"] if isinstance(each, argparse._SubParsersAction))
     return dict(commands.choices)
 
 

@@ -1,6 +1,7 @@
 """The forms in which libraries print metrics: `name: value`, dicts and JSON, bars, `[i/n]`; each exact or not read."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -81,149 +82,250 @@ class Reading:
 
 def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
-    if _OBJECT.match(line):
-        return None
-    parts = varying_parts(line)
-    values: list[Slot] = []
-    counters: list[Slot] = []
-    rank: Slot | None = None
-    context: list[str] = []
-    head: list[str] | None = None
-    split = first_split(line)
-    at, first, num_loose, listed = 0, 0, 0, ("", 0)
-    before: tuple[str, Slot, bool] | None = None  # the number before, as long as it may be that of `3/10`
-    is_bar = _BAR.search(line) is not None
-    bar_at = line.find("%|") if is_bar else -1
-    is_after_unread = False
-    if piped := _PIPED.match(line):
-        counters = [Slot("epoch", *piped.span(1), rank=EPOCH), Slot("step", *piped.span(2), rank=1)]
-        at = first = piped.end()
-    for i, (start, end, is_number) in enumerate(parts):
-        if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
-            continue
-        gap, text = line[at:start], line[start:end]
-        if at > first:
-            gap = _GLUED.sub(" ", gap)
-        follows = line[end : parts[i + 1][0] if i + 1 < len(parts) else len(line)]
-        ended, at = at, end
-        if not is_number:
-            before, listed = None, ("", 0)
-            num_loose += len(_WORD.findall(gap)) if not gap.strip().endswith((":", "=", "[", "<")) else 0
-            continue
-        is_whole = text.replace(",", "").isdecimal()
-        if _ARROW.fullmatch(gap) and values and values[-1].end == ended:  # the best one so far: 0.5 --> 0.4
-            values.pop()
-            continue
-        slot = Slot("", start, end)
-        if before is not None and is_whole and gap.strip() in _OF:
-            name, counted, is_explicit = before
-            before = None
-            if counters and counters[-1].start == counted.start:
-                counters[-1] = replace(counters[-1], total=slot)
-            elif rank_of(name) is not None or not name or not is_explicit:
-                counters.append(replace(counted, rank=UNNAMED, total=slot))
-            continue
-        before = None
+    return None if _OBJECT.match(line) else LineScan(line).reading()
+
+
+class Number:
+    """A number of a line, with what stands before it."""
+
+    def __init__(self, line: str, span: tuple[int, int], gap: str, follows: str) -> None:
+        """Take the words of a name from the gap since the number before; `follows` is the gap to the next one."""
+        self.slot, self.gap, self.follows = Slot("", *span), gap, follows
+        self.text = line[slice(*span)]
+        self.is_whole = self.text.replace(",", "").isdecimal()
         opened = _OPEN.search(gap)
         label = gap[: opened.start()] if opened else gap
-        if listed[0] and _LIST.fullmatch(gap) and values and not is_whole:
-            name, num = listed
-            values.append(Slot(f"{name}_{num}", start, end, values[-1].split))
-            listed = (name, num + 1)
-            continue
-        listed = ("", 0)
+        self.is_listed = "[" in gap[len(label) :]
         equals = _EQUALS.search(label)
-        is_explicit = equals is not None and bool(label[: equals.start()].strip())
+        self.is_explicit = equals is not None and bool(label[: equals.start()].strip())
         label = (label[: equals.start()] if equals is not None else label).rstrip(" \"'")
         pieces = _CUT.split(label)
-        words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
-        others = " ".join(pieces[:-1]).split()
-        split = split_of([word.strip("():") for word in others], split)
-        context += others
-        name = " ".join(words)
-        if gap.rstrip().endswith("(") and not is_explicit and values and not _WRAPPER.search(gap):
-            if split in ("eval", "test") and all(c.rank == UNNAMED for c in counters) and follows[:1] == ")":
-                values[-1] = Slot(values[-1].name, start, end, split)  # of a loop, the mean is the result
-            continue  # the mean in Loss 0.5 (0.4)
-        if line.startswith("%|", end):
-            continue
-        is_cell = gap.startswith(" | ") and follows[:2] in (" |", "")
-        ranked = rank_of(name)
-        is_leading = not name and not counters and not values and not line[:start].strip(" [(#")
-        is_of_split = bool(words) and split_of(words[-1:], None) is not None and re.match(r":? \[", follows)
-        unit = found[0].strip() if (found := _AFTER.match(line, end)) else None
-        if ranked is None and name.lower() in ("rank", "local_rank", "gpu") and is_whole:
-            rank = slot
-        elif ranked is not None and (is_whole or ranked == EPOCH) and not (text.endswith(".") and is_explicit):
-            split = split_of([word.strip("():") for word in words], split)
-            if any(counter.rank == ranked == EPOCH for counter in counters):  # (best: 0.5 at epoch 3)
-                del values[-1:]
+        self.words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
+        self.others = " ".join(pieces[:-1]).split()
+        """The words before those of its name."""
+        self.name = " ".join(self.words)
+        self.rank = rank_of(self.name)
+
+
+class LineScan:
+    """The numbers of a line from the left: each is what the first of the forms says that knows it."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+        self.values: list[Slot] = []
+        self.counters: list[Slot] = []
+        self.rank: Slot | None = None
+        self.split = first_split(line)
+        self.is_bar = _BAR.search(line) is not None
+        self.bar_at = line.find("%|") if self.is_bar else -1
+        self.before: Slot | None = None
+        """The number before, as long as it may be that of `3/10`."""
+        self.listed = ("", 0)
+        """The name of a list and the number of values that it has so far."""
+        self.context: list[str] = []
+        self.head: list[str] | None = None
+        self.num_loose = 0
+        self.is_after_unread = False
+        self._scan()
+
+    def _scan(self) -> None:
+        line, at = self.line, 0
+        parts = varying_parts(line)
+        if piped := _PIPED.match(line):
+            self.counters = [Slot("epoch", *piped.span(1), rank=EPOCH), Slot("step", *piped.span(2), rank=1)]
+            at = piped.end()
+        first = at
+        for i, (start, end, is_number) in enumerate(parts):
+            if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
                 continue
-            counters.append(replace(slot, name=words[-1].lower().partition("(")[0] if words else "", rank=ranked))
-            before = (name, slot, is_explicit)
-        elif is_of_split and is_whole:
-            split = split_of(words[-1:], split)
-            counters.append(replace(slot, name="epoch", rank=EPOCH))
-        elif is_whole and re.match(r"\s?/\s?\d| (?:out )?of \d", line[end:]):
-            before = (name, slot, is_explicit)
-            split = split_of(words, split)
-            if not is_explicit or "[" in gap or rank_of(name) is not None or split_of(words[-1:], None):
-                before = ("", slot, False)
-            context += words
-        elif is_leading and is_whole and re.match(r"\]?:?\s+[^\s\d]", line[end:]) and line[:start].strip() in ("", "["):
-            counters.append(replace(slot, rank=LEADING))
-        elif (
-            (start > bar_at or not is_whole)
-            and not (is_after_unread and re.match(r" [^\W\d]", gap))
-            and _is_metric(words, unit, is_whole=is_whole, is_explicit=is_explicit or is_cell)
-        ):
-            values.append(Slot(_with(name, values, context), start, end, split))
-            if split_of(words, split) not in (split, "train"):
-                split = ""  # val acc 0.7 loss 0.5
-            listed = (values[-1].name, 1) if opened and "[" in opened[0] else ("", 0)
-            context.append("")
-        else:
-            num_loose += len(words)
-            context += words
-            is_after_unread = True
-            continue
-        is_after_unread = False
-        if head is None and (values or counters):
-            head = _WORD.findall(line[:bar_at]) if bar_at > 0 else [word for word in context if word]
-    num_loose += len(_WORD.findall(line[at:]))
-    counters = _meaning(counters, is_bar=is_bar)
-    if not values and not counters:
-        return None
-    label = line[: parts[0][0]]
-    if not values and is_bar and not _TRAINING.fullmatch(line[: line.find("%|")] if "%|" in line else label):
-        return None
-    if num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
-        return None
-    if not values and (num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)) and not is_bar:
-        return None
-    head = head or []
-    context = [word for word in context if word]
-    if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
-        head = context  # validation loss at iteration 100 on test set
-    if line.startswith("* ") and split is None:
-        split = "eval"
-    if _SAMPLES.search(line):
-        counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
-    kinds = "".join(sorted({counter.name[:2] for counter in counters}))
-    return Reading(
-        tuple(values), tuple(counters), "grammar", " ".join([*head, kinds]).lower(), split or None, is_bar, rank=rank
-    )
+            gap = _GLUED.sub(" ", line[at:start]) if at > first else line[at:start]
+            at = end
+            if is_number:
+                follows = line[end : parts[i + 1][0] if i + 1 < len(parts) else len(line)]
+                self._take(Number(line, (start, end), gap, follows))
+                continue
+            self.before, self.listed = None, ("", 0)
+            self.num_loose += len(_WORD.findall(gap)) if not gap.strip().endswith((":", "=", "[", "<")) else 0
+        self.num_loose += len(_WORD.findall(line[at:]))
+
+    def _take(self, number: Number) -> None:
+        if any(form(self, number) for form in _CONTINUED):
+            return
+        self.split = split_of([word.strip("():") for word in number.others], self.split)
+        self.context += number.others
+        if any(form(self, number) for form in _NAMED):
+            self.is_after_unread = False
+            if self.head is None and (self.values or self.counters):
+                before_bar = _WORD.findall(self.line[: self.bar_at])
+                self.head = before_bar if self.bar_at > 0 else [word for word in self.context if word]
+            return
+        self.num_loose += len(number.words)
+        self.context += number.words
+        self.is_after_unread = True
+
+    def reading(self) -> Reading | None:
+        """Return what the line says; None if it is prose, or has neither a value nor a counter."""
+        line, values, split, head, is_bar = self.line, self.values, self.split, self.head or [], self.is_bar
+        counters = _meaning(self.counters, is_bar=is_bar)
+        first = next((start for start, _, _ in varying_parts(line)), 0)
+        label = line[: self.bar_at if self.bar_at >= 0 else first]
+        if not values and (not counters or (is_bar and not _TRAINING.fullmatch(label))):
+            return None
+        if self.num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
+            return None
+        is_uncertain = self.num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)
+        if not values and is_uncertain and not is_bar:
+            return None
+        context = [word for word in self.context if word]
+        if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
+            head = context  # validation loss at iteration 100 on test set
+        if line.startswith("* ") and split is None:
+            split = "eval"
+        if _SAMPLES.search(line):
+            counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
+        kinds = "".join(sorted({counter.name[:2] for counter in counters}))
+        said = " ".join([*head, kinds]).lower()
+        return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, rank=self.rank)
+
+
+Form = Callable[[LineScan, Number], bool]
+"""Takes a number of a line if it is of this form, and returns whether it is."""
+
+
+def _improved(scan: LineScan, number: Number) -> bool:
+    """The best one so far: `0.5 --> 0.4`."""
+    is_change = bool(scan.values) and _ARROW.fullmatch(number.gap) is not None
+    if is_change:
+        scan.values.pop()
+    return is_change
+
+
+def _total(scan: LineScan, number: Number) -> bool:
+    """The 10 of `3/10`."""
+    before, scan.before = scan.before, None
+    if before is None or not number.is_whole or number.gap.strip() not in _OF:
+        return False
+    if scan.counters and scan.counters[-1].start == before.start:
+        scan.counters[-1] = replace(scan.counters[-1], total=number.slot)
+    elif before.rank == UNNAMED:
+        scan.counters.append(replace(before, total=number.slot))
+    return True
+
+
+def _listed(scan: LineScan, number: Number) -> bool:
+    """A further value of a list: `dice [0.5, 0.7]`."""
+    (name, count), scan.listed = scan.listed, ("", 0)
+    if not name or number.is_whole or not _LIST.fullmatch(number.gap):
+        return False
+    scan.values.append(replace(number.slot, name=f"{name}_{count}", split=scan.values[-1].split))
+    scan.listed = (name, count + 1)
+    return True
+
+
+def _second_epoch(scan: LineScan, number: Number) -> bool:
+    """The epoch of the value before, which is the best one: `0.5 at epoch 3`."""
+    is_second = number.rank == EPOCH and any(counter.rank == EPOCH for counter in scan.counters)
+    if is_second:
+        del scan.values[-1:]
+    return is_second
+
+
+def _mean(scan: LineScan, number: Number) -> bool:
+    """The mean in `Loss 0.5 (0.4)`; of a loop of an evaluation, it is the result."""
+    gap = number.gap
+    if number.is_explicit or not scan.values or not gap.rstrip().endswith("(") or _WRAPPER.search(gap):
+        return False
+    is_loop = scan.split in ("eval", "test") and all(counter.rank == UNNAMED for counter in scan.counters)
+    if is_loop and number.follows[:1] == ")":
+        scan.values[-1] = replace(number.slot, name=scan.values[-1].name, split=scan.split)
+    return True
+
+
+def _percentage(scan: LineScan, number: Number) -> bool:
+    """The 50 of a bar: `50%|███`."""
+    return scan.line.startswith("%|", number.slot.end)
+
+
+def _rank(scan: LineScan, number: Number) -> bool:
+    """The rank that prints the line."""
+    is_rank = number.is_whole and number.name.lower() in ("rank", "local_rank", "gpu")
+    scan.rank = number.slot if is_rank else scan.rank
+    return is_rank
+
+
+def _counter(scan: LineScan, number: Number) -> bool:
+    """A number with the name of a counter."""
+    if number.rank is None or (number.text.endswith(".") and number.is_explicit):
+        return False
+    if not number.is_whole and number.rank != EPOCH:
+        return False
+    scan.split = split_of([word.strip("():") for word in number.words], scan.split)
+    scan.before = replace(number.slot, name=number.words[-1].lower().partition("(")[0], rank=number.rank)
+    scan.counters.append(scan.before)
+    return True
+
+
+def _epoch_of_split(scan: LineScan, number: Number) -> bool:
+    """The epoch of `Train: 3 [ 50/100]`."""
+    last = split_of(number.words[-1:], None)
+    if last is None or not number.is_whole or not re.match(r":? \[", number.follows):
+        return False
+    scan.split = last
+    scan.counters.append(replace(number.slot, name="epoch", rank=EPOCH))
+    return True
+
+
+def _first_of_two(scan: LineScan, number: Number) -> bool:
+    """The 3 of `3/10`, which counts unless another word says what it is."""
+    if not number.is_whole or not re.match(r"\s?/\s?\d| (?:out )?of \d", scan.line[number.slot.end :]):
+        return False
+    scan.split = split_of(number.words, scan.split)
+    counts = not number.is_explicit or "[" in number.gap or split_of(number.words[-1:], None) is not None
+    scan.before = replace(number.slot, rank=UNNAMED) if counts else number.slot
+    scan.context += number.words
+    return True
+
+
+def _leading(scan: LineScan, number: Number) -> bool:
+    """A number at the beginning of a line, before a word."""
+    is_first = scan.line[: number.slot.start].strip() in ("", "[")
+    if not is_first or not number.is_whole or not re.match(r"\]?:?\s+[^\s\d]", scan.line[number.slot.end :]):
+        return False
+    scan.counters.append(replace(number.slot, rank=LEADING))
+    return True
+
+
+def _value(scan: LineScan, number: Number) -> bool:
+    """A number whose words name a measured value."""
+    if number.slot.start <= scan.bar_at and number.is_whole:
+        return False
+    if scan.is_after_unread and re.match(r" [^\W\d]", number.gap):
+        return False
+    is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
+    unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
+    if not _is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
+        return False
+    name = _with(number.name, scan.values, scan.context)
+    scan.values.append(replace(number.slot, name=name, split=scan.split))
+    if split_of(number.words, scan.split) not in (scan.split, "train"):
+        scan.split = ""  # val acc 0.7 loss 0.5
+    scan.listed = (name, 1) if number.is_listed else ("", 0)
+    scan.context.append("")
+    return True
+
+
+_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed, _second_epoch)
+"""Forms in which a number belongs to the one before."""
+_NAMED: Final[tuple[Form, ...]] = (
+    *(_mean, _percentage, _rank, _counter),
+    *(_epoch_of_split, _first_of_two, _leading, _value),
+)
+"""Forms in which the words before a number say what it is."""
 
 
 def first_split(line: str) -> str | None:
     """Return the split that the first word of a folded line names."""
     return split_of(_FIRST_WORD.findall(line), None)
-
-
-def read_known(line: str) -> Reading | None:
-    """Return what one of the known lines says."""
-    known = KNOWN_LINES if line.startswith("Average ") else ()
-    return next((r for pattern in known if (r := of_pattern(pattern, line, "grammar"))), None)
 
 
 def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:

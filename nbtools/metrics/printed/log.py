@@ -5,6 +5,7 @@ import math
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -59,10 +60,8 @@ class LogMetrics:
         self._history = History()
         self._lock = threading.Lock()
         self._looked, self._credit_s = -math.inf, 0.0
-        self.has_ended = False
-        """Whether nothing is added to the log any more: one look reads all of it."""
         self._error = ""
-        self._start_over(0)
+        self._rows = PrintedRows(self._patterns)
 
     def _compiled(self, texts: Iterable[str], source: str) -> list[tuple[Pattern, str]]:
         found = []
@@ -73,33 +72,27 @@ class LogMetrics:
                 self._bad.append(str(error))
         return found
 
-    def _start_over(self, generation: int) -> None:
-        self._generation, self._attempt = generation, 1
-        self._curves, self._steps = PrintedCurves(), StepCounters()
-        self._plans = LinePlans(self._patterns, self._curves)
-        self._box: list[_Line] = []
-        self._waiting: list[_Line] = []
-        """Lines for which a bar was erased, which belong to its next drawing."""
-        self._is_erased = False
-        self._rank: float | None = None
-
     @property
     def history(self) -> History:
         """The history of the log as far as it is read; what a look leaves is read at the next one."""
+        return self.poll()
+
+    def poll(self, *, is_complete: bool = False) -> History:
+        """Read new lines: for a share of the time, or all of a log that `is_complete`."""
         with self._lock:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
-            self._credit_s = math.inf if self.has_ended else self._credit_s
+            self._credit_s = math.inf if is_complete else self._credit_s
             self._looked = now
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
-                if self._tail.generation != self._generation:
-                    self._curves.draw(self._history, self._times, self._generation)
-                    self._start_over(self._tail.generation)
+                if self._tail.generation != self._rows.generation:
+                    self._rows.draw(self._history, self._times)
+                    self._rows = PrintedRows(self._patterns, self._tail.generation)
                 self._times.read()
-                self._read(block, self._tail.position - len(block))
+                self._rows.read(block, self._tail.position - len(block), self._times)
                 self._credit_s -= time.thread_time() - began
-            self._curves.draw(self._history, self._times, self._generation)
+            self._rows.draw(self._history, self._times)
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
                 self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
@@ -119,11 +112,11 @@ class LogMetrics:
     def kinds(self) -> list[LineKind]:
         """The kinds of lines, the most frequent first."""
         with self._lock:
-            return sorted(self._plans.kinds.values(), key=lambda kind: -kind.count)
+            return self._rows.kinds
 
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
-        return self._steps.total_steps(num_epochs)
+        return self._rows.total_steps(num_epochs)
 
     def _new_lines(self) -> bytes:
         self._error = ""
@@ -133,7 +126,35 @@ class LogMetrics:
             self._error = str(error.strerror)
             return b""
 
-    def _read(self, block: bytes, offset: int) -> None:
+
+class PrintedRows:
+    """The rows in the lines of a log since it began, or began again."""
+
+    def __init__(self, patterns: Sequence[tuple[Pattern, str]], generation: int = 0) -> None:
+        self.generation = generation
+        self._curves, self._steps = PrintedCurves(), StepCounters()
+        self._plans = LinePlans(patterns, self._curves)
+        self._attempt = 1
+        self._rank: float | None = None
+        self._box: list[_Line] = []
+        self._waiting: list[_Line] = []
+        """Lines for which a bar was erased, which belong to its next drawing."""
+        self._is_erased = False
+
+    @property
+    def kinds(self) -> list[LineKind]:
+        """The kinds of lines, the most frequent first."""
+        return sorted(self._plans.kinds.values(), key=lambda kind: -kind.count)
+
+    def total_steps(self, num_epochs: int | None) -> int | None:
+        """Return the steps of the whole run, see `LogMetrics`."""
+        return self._steps.total_steps(num_epochs)
+
+    def draw(self, history: History, times: LineTimes) -> None:
+        """Move the points of all curves that are measured into the history."""
+        self._curves.draw(history, times, self.generation)
+
+    def read(self, block: bytes, offset: int, times: LineTimes) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
         raw = _BREAK.sub(b"\n", block)
         sizes = np.fromiter(map(len, raw.split(b"\n")), np.int64)
@@ -143,41 +164,23 @@ class LogMetrics:
         lines = text.split("\n")
         keys = DIGITS.sub("\0", text).split("\n")
         ends = offset + np.cumsum(sizes + 1)
-        found: list[LinePlan | None] = []
-        known = self._plans.known()
-        groups: dict[int, LinePlan] = {}
-        for i, key in enumerate(keys):
-            plan = known.get(key)
-            if plan is None or plan.is_exact:
-                plan = self._plans.of(lines[i], key)
-            if not plan.lines:
-                groups[id(plan)] = plan
-            plan.lines.append(i)
-            if not plan.is_read:
-                found.append(None)
-                continue
-            found.append(plan)
-            if plan.header is not None:
-                self._plans.header = plan.header
-                known = self._plans.known()
-            if plan.split is not None or (plan.statement is not None and plan.statement.counter and self._plans.split):
-                self._plans.split = plan.split
-                known = self._plans.known()
-        rows: dict[int, list[float]] = {}
-        for plan in groups.values():
-            plan.kind.count += len(plan.lines)
-            if plan.expression is not None:
+        places: defaultdict[LinePlan, list[int]] = defaultdict(list)
+        plans = [*self._plans.of(lines, keys)]
+        for i, plan in enumerate(plans):
+            places[plan].append(i)
+        rows: dict[int, Sequence[float]] = {}
+        for plan, own in places.items():
+            plan.kind.count += len(own)
+            if plan.is_read:
                 with contextlib.suppress(ValueError):  # digits of other scripts, which are no numbers here
-                    rows.update(zip(plan.lines, plan.numbers([lines[i] for i in plan.lines]), strict=True))
-            plan.lines = []
-        attempts = self._times.attempts(ends)
-        for i, each in enumerate(found):
-            if each is not None and (each.expression is None or i in rows):
-                if attempts[i] > self._attempt:
-                    self._attempt = attempts[i]
-                    self._steps.rewind()
-                is_erased = lines[i - 1].isspace() if i else self._is_erased
-                self._take(each, rows.get(i, ()), int(ends[i]), is_erased=is_erased)
+                    rows.update(zip(own, plan.numbers([lines[i] for i in own]), strict=True))
+        attempts = times.attempts(ends)
+        for i in sorted(rows):
+            if attempts[i] > self._attempt:
+                self._attempt = attempts[i]
+                self._steps.rewind()
+            is_erased = lines[i - 1].isspace() if i else self._is_erased
+            self._take(plans[i], rows[i], int(ends[i]), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
 
     def _take(self, plan: LinePlan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:

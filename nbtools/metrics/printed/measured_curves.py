@@ -1,7 +1,7 @@
 """The curves of a log: columns of points, which are drawn as soon as it is certain that they are measured."""
 
 import math
-from array import array
+import struct
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,8 @@ from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
+_POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), ("attempt", "=i8")])
+_pack = struct.Struct("=qdqq").pack
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
 
@@ -99,35 +101,23 @@ class PrintedCurve:
     """Whether the points that are drawn are of another unit."""
     is_unsure: bool = False
     """Whether what counts its lines has contradicted other lines."""
-    steps: "array[int]" = field(default_factory=lambda: array("q"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-    offsets: "array[int]" = field(default_factory=lambda: array("q"))
-    attempts: "array[int]" = field(default_factory=lambda: array("q"))
+    points: bytearray = field(default_factory=bytearray)
+    """The points, packed as `_POINT`: a log may have millions."""
 
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if self.is_unsure or (unit == "row" and not self.has_order):
             return
         if unit != self.unit:
-            if self.unit == "row" and self.seen.num_steps > 1:
-                unit, step = "row", self.seen.last[0] + 1  # what counted later is another loop
-            elif self.seen.num_steps and (self.is_measured or unit == "row"):
+            if self.seen.num_steps and (self.is_measured or unit == "row"):
                 return  # a curve has one unit
-            else:
-                self.clear()
-                self.unit, self.seen, self.is_outdated = unit, Evidence(), True
+            self.points = bytearray()
+            self.unit, self.seen, self.is_outdated = unit, Evidence(), True
         if self.bar is not None and self.bar.is_repeated(value):
             return
         is_certain = self.has_fraction and self.seen.is_changing and not self.seen.is_progress
         self.seen.take(step, value, is_bar=self.bar is not None, is_certain=is_certain)
-        self.steps.append(step)
-        self.values.append(value)
-        self.offsets.append(offset)
-        self.attempts.append(attempt)
-
-    def clear(self) -> None:
-        """Forget the points."""
-        self.steps, self.values, self.offsets, self.attempts = array("q"), array("d"), array("q"), array("q")
+        self.points += _pack(step, value, offset, attempt)
 
     @property
     def is_measured(self) -> bool:
@@ -141,8 +131,6 @@ class PrintedCurve:
             return True
         if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
             return False
-        if self.unit == "row":
-            return seen.is_changing and self.has_fraction and seen.num_steps > 2
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
         if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
@@ -186,15 +174,15 @@ class PrintedCurves:
                 if not is_shared:  # else the points of both are one series, which stays
                     history.forget(curve.name)
             curve.is_outdated = False
-            if curve.num_drawn == len(curve.steps) or not curve.is_measured:
+            num_points = len(curve.points) // _POINT.itemsize
+            if curve.num_drawn == num_points or not curve.is_measured:
                 continue
-            new, integers = slice(curve.num_drawn, None), (curve.steps, curve.offsets, curve.attempts)
-            steps, offsets, attempts = (np.frombuffer(column, np.int64)[new] for column in integers)
-            values, when = np.frombuffer(curve.values)[new], times.at(offsets)
-            for attempt in np.unique(attempts).tolist():
-                at = attempts == attempt
-                history.add(curve.name, steps[at], values[at], when[at], generation, unit=curve.unit, attempt=attempt)
-            curve.num_drawn = len(curve.steps)
-            if len(curve.steps) > _MOST_KEPT:
-                curve.is_settled, curve.num_drawn = True, 0
-                curve.clear()
+            points = np.frombuffer(curve.points[curve.num_drawn * _POINT.itemsize :], _POINT)
+            when = times.at(points["place"])
+            for attempt in np.unique(points["attempt"]).tolist():
+                at = points["attempt"] == attempt
+                columns = points["step"][at], points["value"][at], when[at]
+                history.add(curve.name, *columns, generation, unit=curve.unit, attempt=attempt)
+            curve.num_drawn = num_points
+            if num_points > _MOST_KEPT:
+                curve.is_settled, curve.num_drawn, curve.points = True, 0, bytearray()

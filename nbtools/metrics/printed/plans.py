@@ -1,14 +1,14 @@
 """Plans of the lines of each shape: a line is understood once, all others of its shape by a compiled expression."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_known, read_line
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
@@ -42,7 +42,7 @@ class LineKind:
     """The name of what counts their steps; empty if they stand at the last line with a counter."""
 
 
-@dataclass
+@dataclass(eq=False)
 class LinePlan:
     """The expression that reads the lines of one shape, with a group for each number that means something."""
 
@@ -62,8 +62,6 @@ class LinePlan:
     """Whether each of its lines has a plan of its own, by the digits of its text."""
     split: str | None = None
     """The split that a heading gives to the lines without a counter that follow."""
-    lines: list[int] = field(default_factory=list)
-    """The lines of the current block."""
 
     @property
     def is_read(self) -> bool:
@@ -77,9 +75,10 @@ class LinePlan:
         except ValueError:
             return False
 
-    def numbers(self, lines: Sequence[str]) -> list[list[float]]:
+    def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
-        assert self.expression is not None
+        if self.expression is None:
+            return [()] * len(lines)
         found = self.expression.findall("\n".join(lines) + "\n")
         if self.expression.groups == 1:
             found = [(text,) for text in found]
@@ -94,39 +93,46 @@ class LinePlans:
     def __init__(self, patterns: Sequence[tuple[Pattern, str]], curves: PrintedCurves) -> None:
         """Start without plans; `patterns` have their source, the first that matches reads a line."""
         self.kinds: dict[str, LineKind] = {}
-        self.header: tables.Header | None = None
-        self.split: str | None = None
-        """The split of the last heading."""
-        self._patterns = patterns
-        known = ((pattern, "grammar") for pattern in KNOWN_LINES)
-        self._exact = [each for each in (*patterns, *known) if each[0].has_digits]
+        self._patterns = [*patterns, *((pattern, "grammar") for pattern in KNOWN_LINES)]
+        self._exact = [pattern for pattern, _ in self._patterns if pattern.has_digits]
         self._curves = curves
-        self._plans: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
+        self._every: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
         self._binary = LineKind("", "")
         """Lines that are no text; nothing of them is looked for."""
         self._fractional: set[str] = set()
         """Heads of statements that print epochs as 0.25."""
+        self._below(None, None)
 
-    def known(self) -> dict[str, LinePlan]:
-        """Return the plans, by the line with marks in the place of digits, that hold below the current heading."""
-        return self._plans.setdefault((self.header, self.split), {})
+    def _below(self, header: tables.Header | None, split: str | None) -> None:
+        """Begin the lines below this header of a table, and this split of a heading."""
+        self._header, self._split = header, split
+        self._plans = self._every.setdefault((header, split), {})
 
-    def of(self, line: str, key: str) -> LinePlan:
-        """Return the plan for a line, a new one if none of its shape was seen."""
-        plans = self.known()
-        if key in plans:  # the digits of its text matter: a pattern has some
-            key += "\n" + next((p.text for p, _ in self._exact if p.values(folded(line))), "")
-            if key in plans:
-                return plans[key]
-        if len(plans) >= _MAX_PLANS:
-            for old in [old for old, plan in plans.items() if not plan.is_read] or [*plans]:
-                del plans[old]
-        plan = plans[key] = self._plan(line)
-        exact = self._exact if plan.kind.source and "\n" not in key else []
-        if own := next((pattern for pattern, _ in exact if pattern.values(plan.kind.example)), None):
-            plans[key] = LinePlan(plan.kind, is_exact=True)
-            plans[f"{key}\n{own.text}"] = plan
+    def of(self, lines: Sequence[str], keys: Sequence[str]) -> Iterator[LinePlan]:
+        """Yield the plan for each of the next lines, a new one if none of its shape was seen below this heading.
+
+        `keys` are the lines with marks in the place of digits.
+        """
+        for line, key in zip(lines, keys, strict=True):
+            plan = self._plans.get(key) or self._new(line, key)
+            if plan.is_exact:  # the digits of its text matter: a pattern has some
+                own = next((pattern.text for pattern in self._exact if pattern.values(folded(line))), "")
+                plan = self._plans.get(f"{key}\n{own}") or self._new(line, f"{key}\n{own}")
+            if plan.header is not None:
+                self._below(plan.header, self._split)
+            elif plan.split is not None or (self._split and plan.statement is not None and plan.statement.counter):
+                self._below(self._header, plan.split)
+            yield plan
+
+    def _new(self, line: str, key: str) -> LinePlan:
+        if len(self._plans) >= _MAX_PLANS:
+            for old in [old for old, plan in self._plans.items() if not plan.is_read] or [*self._plans]:
+                del self._plans[old]
+        plan = self._plan(line)
+        if plan.kind.source and "\n" not in key and any(each.values(plan.kind.example) for each in self._exact):
+            plan = LinePlan(plan.kind, is_exact=True)
+        self._plans[key] = plan
         return plan
 
     def _plan(self, line: str) -> LinePlan:
@@ -162,11 +168,11 @@ class LinePlans:
 
     def _reading(self, text: str) -> Reading | None:
         for pattern, source in self._patterns:
-            if source == "pattern" and (found := of_pattern(pattern, text, source)):
+            if source != "template" and (found := of_pattern(pattern, text, source)):
                 return found
-        reading = read_known(text) or tables.box_line_of(text)
-        if reading is None and self.header is not None:
-            reading = tables.row_of(text, self.header)
+        reading = tables.box_line_of(text)
+        if reading is None and self._header is not None:
+            reading = tables.row_of(text, self._header)
         reading = reading or read_line(text)
         if reading is not None and reading.values and reading.counters:
             return reading
@@ -211,7 +217,7 @@ class LinePlans:
                 plan.places[role] = group
             if role:
                 continue
-            heading = None if reading.counters else self.split
+            heading = None if reading.counters else self._split
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
             is_given = reading.source == "pattern"
             if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":

@@ -94,8 +94,6 @@ class StepCounters:
         n, total = None if counter is None else int(counter), None if of is None else int(of)
         if not (line.is_unsure or line.is_given) and self._is_contradicted(line, n, total, epoch):
             line.is_unsure = True
-            if self.main is not None and self.main is self.loops.get(line.counter or ""):
-                self.main = self.position = None
         if line.is_unsure:
             return None
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
@@ -116,8 +114,6 @@ class StepCounters:
             if own < other or own > other + max(main.interval, loop.interval if loop else 0):
                 line.is_unsure = True  # it counts something else, and both would share an axis
                 return None
-            if own < other:
-                self.main = None  # what has counted a single row, as a setting
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(main and total and main.total and total != main.total)

@@ -51,8 +51,7 @@ class CountedRows:
     """Places the rows of one file, in their order.
 
     The best counter of the file counts them. When a better one appears, or one turns out to be none, the rows must be
-    added once more (`begins_again`). A counter that falls as the epoch rises starts over in each epoch; one that falls
-    to its beginning otherwise tells of a restart. A row with an epoch alone belongs to the last step of that epoch.
+    added once more (`begins_again`). A row with an epoch alone belongs to the last step of that epoch.
 
     Args:
         chosen: The column that the user chose as the counter; "" for the order of the rows.
@@ -62,7 +61,7 @@ class CountedRows:
         self.chosen, self.restarts = chosen, 0
         self.counter, self.unit = "", "row"  # type: tuple[str, Unit]
         self.total: int | None = None
-        self.counters: dict[str, bool] = {}
+        self.columns: dict[str, bool] = {}
         """Column -> whether it may count: it has whole numbers."""
         self._rank, self._excluded = _UNCOUNTED, set[str]()
         self._names = dict[str, str]()
@@ -70,11 +69,7 @@ class CountedRows:
 
     def rewind(self) -> None:
         """Expect the first row again."""
-        self.begins_again, self.points = False, Points()
-        self._count, self._first, self._base, self._outer, self._num_falls, self._num_same = -1, MAX_STEP, 0, -1, 0, 0
-        self._step, self._curves = -1, frozenset[str]()  # type: tuple[int, Set[str]]
-        self._epochs: dict[int, tuple[int, int]] = {}
-        """Epoch -> the steps before it, and its last step."""
+        self.begins_again, self.points, self._steps = False, Points(), RowSteps()
 
     @property
     def has_counter(self) -> bool:
@@ -85,8 +80,8 @@ class CountedRows:
         """Add the numbers of a row; whether it could be placed."""
         columns = table_columns(tuple(row))
         numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
-        if len(self.counters) <= _MOST_COLUMNS:
-            self.counters |= {name: self.counters.get(name, True) and _is_count(numbers.get(name)) for name in row}
+        if len(self.columns) <= _MOST_COLUMNS:
+            self.columns |= {name: self.columns.get(name, True) and _is_count(numbers.get(name)) for name in row}
         named = (name for name in columns.values if name in numbers and name != self.chosen)
         values = {curve_of(name, self._names): numbers[name] for name in named}
         rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
@@ -100,13 +95,14 @@ class CountedRows:
         if rank == self._rank:
             last = columns.counters[-1][1] if columns.counters else ""
             outer = numbers.get(last, -1.0) if last != counter else -1.0
-            count = int(numbers[counter]) if counter else self._step + 1
-            step = self._place(counter, count, int(outer) if 0 <= outer <= MAX_STEP else self._outer, values.keys())
+            step = self._steps.place(int(numbers[counter]) if counter else None, outer, values.keys())
+            if self.chosen is None and self._steps.contradict(self.restarts):
+                self._excluded.add(counter)  # it counts in epochs that the file does not name, or something else
+                self._rank, self.begins_again = _UNCOUNTED, True
         elif rank == EPOCH:
-            step = self._epochs.get(int(numbers[counter]), (0, max(self._step, 0)))[1]
+            step = self._steps.end_of(int(numbers[counter]), values.keys())
         else:
             return False
-        self._step, self._curves = step, values.keys()
         if self.unit == "step" and (total := next((numbers.get(name) for name in columns.totals), None)):
             self.total = int(total) if _is_count(total) else self.total
         time = next((numbers[name] for name in columns.times if numbers.get(name, 0) > 1e9), math.nan)
@@ -125,22 +121,52 @@ class CountedRows:
         is_ordered = self.chosen == "" or self._excluded or (is_plain and columns.is_measured and not columns.counters)
         return (_BY_ORDER if is_ordered else _UNCOUNTED), ""
 
-    def _place(self, counter: str, count: int, outer: int, curves: Set[str]) -> int:
-        """Return the step of a row with a counter."""
+
+class RowSteps:
+    """The steps of rows by what counts them, in their order.
+
+    A counter that falls as the epoch rises starts over in each epoch; one that falls to its beginning otherwise tells
+    of a restart.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._first, self._base, self._step = -1, MAX_STEP, 0, -1
+        self._curves: Set[str] = frozenset()
+        self._epoch, self._num_falls, self._num_same = -1, 0, 0
+        self._epochs: dict[int, tuple[int, int]] = {}
+        """Epoch -> the steps before it, and its last step."""
+
+    def place(self, count: int | None, epoch: float, curves: Set[str]) -> int:
+        """Return the step of a row with these curves.
+
+        Args:
+            count: The value of the counter; None for the order of the rows.
+            epoch: What counts around it; a negative one is none.
+            curves: The names of the row's curves.
+        """
+        count = self._step + 1 if count is None else count
+        outer = int(epoch) if 0 <= epoch <= MAX_STEP else self._epoch
         is_same = count == self._count and not self._curves.isdisjoint(curves)
-        if outer != self._outer and outer in self._epochs:
+        if outer != self._epoch and outer in self._epochs:
             self._base = self._epochs[outer][0]  # a restart repeats the epoch
-        elif outer > self._outer >= 0 and (is_same or count < self._count):
+        elif outer > self._epoch >= 0 and (is_same or count < self._count):
             self._base = self._step + (count == 0)
         else:
             self._num_falls += count < self._count and count <= self._first
             self._num_same += 1 if is_same else -(count != self._count)
-            if (self._num_falls > self.restarts or self._num_same > _FEW) and self.chosen is None:
-                self._excluded.add(counter)  # it counts in epochs that the file does not name, or something else
-                self._rank, self.begins_again = _UNCOUNTED, True
-        self._first, self._count, self._outer = min(self._first, count), count, outer
-        self._epochs[outer] = self._base, (step := min(self._base + count, MAX_STEP))
-        return step
+        self._first, self._count, self._epoch = min(self._first, count), count, outer
+        self._step, self._curves = min(self._base + count, MAX_STEP), curves
+        self._epochs[outer] = self._base, self._step
+        return self._step
+
+    def end_of(self, epoch: int, curves: Set[str]) -> int:
+        """Return the step of a row that only an epoch counts."""
+        self._step, self._curves = self._epochs.get(epoch, (0, max(self._step, 0)))[1], curves
+        return self._step
+
+    def contradict(self, restarts: int) -> bool:
+        """Whether the counter falls more often than the program was restarted, or stands still."""
+        return self._num_falls > restarts or self._num_same > _FEW
 
 
 def _is_count(number: float | None) -> bool:

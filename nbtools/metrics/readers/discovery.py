@@ -18,7 +18,7 @@ from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.reader import Reader
 from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
-from nbtools.metrics.readers.tabular import OlderFile, TableFile, TrainerState, holds_rows
+from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
 from nbtools.rundir.json_files import read_small
@@ -29,15 +29,11 @@ from nbtools.rundir.rundir import RunDir, launch_of
 _MAX_FILES: Final = 50
 _MAX_LISTED: Final = 8
 _STATE: Final = "trainer_state.json"
-_LOOSE: Final = (".json", ".log", ".ndjson", ".tsv", ".txt")
-_KNOWN: Final = (
-    *("results.csv", "metrics.csv", "progress.csv", "log.csv", "metrics.jsonl", "log.jsonl", "metrics.json"),
-    *("scalars.json", "log.txt", "training.log", _STATE),
+_LOOSE: Final = re.compile(r".*\.(?:json|log|ndjson|tsv|txt)(?:[.-]\d[\d._-]*)?")
+_METRICS: Final = re.compile(
+    r"events\.out\.tfevents\..*|run-.*\.wandb|.*\.(?:csv|jsonl)(?:[.-]\d[\d._-]*)?|" + re.escape(_STATE)
 )
-"""Names that are looked for in folders with too many entries."""
-_METRICS: Final = re.compile(r"events\.out\.tfevents\..*|run-.*\.wandb|.*\.(?:csv|jsonl)|" + re.escape(_STATE))
-_ROTATED: Final = re.compile(r"(.+\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*")
-_MAX_CUT: Final = 100
+"""Names of files with metrics, also of those that a rotation has left: `metrics.csv.1`."""
 _SNIFF_S: Final = 0.01
 """Time of a look in which the beginnings of files are read; the next one continues."""
 _PRINTED: Final = "printed lines"
@@ -70,8 +66,6 @@ class FoundMetrics:
         self._written: list[str] = []
         self._remarks: list[str] = []
         """Sentences on folders and files that are not read."""
-        self._older: dict[str, set[OlderFile]] = {}
-        """Path -> the files that its rotation has left."""
         self._sniff_left_s = 0.0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
@@ -153,7 +147,7 @@ class FoundMetrics:
             places = places_of(self._files.path, cwd, args, started, ended)
             found: dict[str, tuple[Path, float]] = {}
             cut, others = list[Path](), dict[str, None]()
-            self._remarks, self._older = [], {}
+            self._remarks = []
             for root in (self._files.tensorboard, self._files.wandb, *places.named, *places.working):
                 for path, changed, has_rows in self._files_below(root, places, cut, every=ended is not None):
                     if root in places.left_out:
@@ -179,35 +173,27 @@ class FoundMetrics:
     ) -> Iterator[tuple[str, float, bool]]:
         """Yield the program's files below a folder that may hold metrics, or `every` file.
 
-        Of each also the time of its change, and whether it may hold metrics. In folders that are not read to their end,
-        which `cut` receives, `_KNOWN` names are looked for.
+        Of each also the time of its change, and whether it may hold metrics; `cut` receives the folders that are not
+        read to their end.
         """
-        num_cut = len(cut)
         for folder, _, entries in walk(root, cut):
             is_log = folder in (self._files.path, self._files.ranks) or "wandb" in folder.parts[len(root.parts) - 1 :]
             for name in (entry.name for entry in entries):
-                is_named = _METRICS.fullmatch(name) or _ROTATED.fullmatch(name)
-                if every or is_named or (not is_log and name.endswith(_LOOSE)):
+                if every or _METRICS.fullmatch(name) or (not is_log and _LOOSE.fullmatch(name)):
                     yield from self._told(folder / name, places, is_log=is_log)
-        for path in (folder / name for folder in cut[num_cut:][:_MAX_CUT] for name in _KNOWN):
-            yield from self._told(path, places, is_log=False)
 
     def _told(self, path: Path, places: Places, *, is_log: bool) -> Iterator[tuple[str, float, bool]]:
-        """Yield a file, if it is the program's: its path, that before a rotation, its time, and whether it has rows."""
+        """Yield a file, if it is the program's: its path, its time, and whether it may have rows."""
         with contextlib.suppress(OSError):  # just removed
             if places.has(status := path.lstat()) and str(path) != self._own.name:
-                name, has_rows = str(path), _METRICS.fullmatch(path.name) is not None
-                if rotated := _ROTATED.fullmatch(name):
-                    self._older.setdefault(rotated[1], set()).add((status.st_mtime_ns, status.st_ino, name))
-                    has_rows = _METRICS.fullmatch(Path(rotated[1]).name) is not None
-                has_rows = has_rows or (not is_log and self._holds_rows(name, status))
-                yield rotated[1] if rotated and has_rows else name, status.st_mtime, has_rows
+                is_named = _METRICS.fullmatch(path.name) is not None
+                has_rows = is_named or (not is_log and self._holds_rows(str(path), status))
+                yield str(path), status.st_mtime, has_rows
 
     def _holds_rows(self, path: str, status: os.stat_result) -> bool:
         """Whether the first lines of a file are rows; it is read once, and again while that is not decided."""
         known = self._sniffed.get(key := (path, status.st_ino), 0)
-        is_loose = path.endswith(_LOOSE) or _ROTATED.fullmatch(path)
-        if not is_loose or known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
+        if not _LOOSE.fullmatch(path) or known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
             return known is True
         began, found = time.monotonic(), holds_rows(path)
         self._sniff_left_s -= time.monotonic() - began
@@ -220,17 +206,16 @@ class FoundMetrics:
         by_age = sorted(files, key=lambda path: -files[path][1])
         earlier = [path for path in by_age if path.endswith(_STATE)][1:]  # the newest has the rows of all
         for path, source in [*self._sources.items()]:
-            older = {file[:2] for file in self._older.get(path, ())}
-            is_new = isinstance(table := source.reader, TableFile) and (
-                table.rows.chosen != self._chosen.get(table.path.name) or older - {file[:2] for file in table.older}
-            )
-            if path in earlier or is_new:  # the user chose another counter, or a rotation has left a file
+            table = source.reader
+            is_new = isinstance(table, TableFile) and table.rows.chosen != self._chosen.get(table.path.name)
+            source.changed = files[path][1] if path in files else source.changed
+            if path in earlier or is_new:  # the user chose another counter
                 del self._sources[path]
         new = [path for path in by_age if path not in self._sources and path not in earlier]
         room = max(_MAX_FILES - len(self._sources), 0)
         for path in new[:room]:
             (root, changed), place, name = files[path], Path(path), Path(path).name
-            made: Reader = TableFile(path, sorted(self._older.get(path, ())), self._chosen.get(name), before.end_in)
+            made: Reader = TableFile(path, self._chosen.get(name), before.end_in)
             if name.endswith(".wandb"):
                 made, place = WandbFile(path), place.parent.parent
             elif name.startswith("events.out.tfevents."):

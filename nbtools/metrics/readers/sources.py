@@ -10,11 +10,13 @@ from typing import Any, Final
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.readers.counted_rows import CountedRows
 from nbtools.metrics.readers.reader import Reader
 from nbtools.rundir.json_files import MAX_STEP
 from nbtools.user_config import read_user_config, update_user_config
 
 _NUMBER: Final = re.compile(r"\d+")
+_ROTATED: Final = re.compile(r"(\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*$")
 _CHOICES: Final = "counters"
 
 
@@ -32,25 +34,31 @@ class MetricSource:
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
     failure: str = ""
-    counter: str | None = None
-    """The column that counts the rows of a table; "" for their order, None where the format says what counts."""
-    counters: Sequence[str] = ()
-    """The columns that may count."""
 
     def poll(self, *, is_complete: bool) -> History:
         """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
         try:
-            if isinstance(self.reader, LogMetrics):
-                self.reader.has_ended = is_complete
-                self.history = self.reader.history
-            elif self.reader is not None and not self.failure:
+            if self.reader is not None and not self.failure:
                 self.history = self.reader.poll(is_complete=is_complete)
-                if (rows := self.reader.rows) is not None and rows.has_counter:
-                    self.counter = rows.counter
-                    self.counters = [name for name, may_count in rows.counters.items() if may_count]
         except Exception as error:  # noqa: BLE001 - a file of another program never breaks reading a run
             self.failure = f"{type(error).__name__}: {error}"
         return self.history
+
+    @property
+    def rows(self) -> CountedRows | None:
+        """The counted rows of a table; None where the format says what counts, or as long as nothing does."""
+        rows = self.reader.rows if isinstance(self.reader, Reader) else None
+        return rows if rows is not None and rows.has_counter else None
+
+    @property
+    def counter(self) -> str | None:
+        """The column that counts the rows of a table; "" for their order, None where the format says what counts."""
+        return self.rows.counter if self.rows is not None else None
+
+    @property
+    def counters(self) -> list[str]:
+        """The columns that may count."""
+        return [name for name, may_count in self.rows.columns.items() if may_count] if self.rows is not None else []
 
     @property
     def note(self) -> str:
@@ -91,8 +99,11 @@ class Curves:
 
 
 def writer_of(place: Path) -> str:
-    """Return a path, or the folder of files that a library names, without its numbers: `version_0`, a time of start."""
-    return _NUMBER.sub("#", str(place))
+    """Return a path, or the folder of files that a library names, without its numbers: `version_0`, a time of start.
+
+    What a rotation has left, such as `metrics.csv.1`, is of the writer of the file.
+    """
+    return _NUMBER.sub("#", _ROTATED.sub(r"\1", str(place)))
 
 
 def joined_sources(sources: Sequence[MetricSource]) -> Curves:

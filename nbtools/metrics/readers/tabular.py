@@ -25,58 +25,45 @@ _MAX_LINES_OF_ROW: Final = 100
 _HEAD_BYTES: Final = 16 << 10
 _BLOCK_BYTES: Final = 256 << 10
 
-OlderFile = tuple[int, int, str]
-"""A file that a rotation has left, such as metrics.csv.1: time of its change in ns, inode, path."""
-
 
 class TableFile(Reader):
-    """A CSV or JSONL file, and before it the files that its rotation has left.
-
-    Each of them is a generation, and so is a file that is written again.
+    """A CSV or JSONL file; one that is written again is a further generation.
 
     Args:
         path: The file.
-        older: The files that its rotation has left.
         chosen: The column that the user chose as the counter; "" for the order of the rows.
-        starts_at: Returns the offset in a file at which the rows of this run begin.
+        starts_at: Returns the offset in the file at which the rows of this run begin.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        older: Sequence[OlderFile] = (),
-        chosen: str | None = None,
-        starts_at: Callable[[str], int] = lambda path: 0,
+        self, path: str | Path, chosen: str | None = None, starts_at: Callable[[str], int] = lambda path: 0
     ) -> None:
         super().__init__(path)
         self.rows: CountedRows = CountedRows(chosen)
-        self.older, self._starts_at = tuple(older), starts_at
+        self._starts_at = starts_at
         self._begin_first()
 
     def _begin_first(self) -> None:
-        """Expect the first row of the oldest file."""
+        """Expect the first row of the file."""
         self.history, self._generation = History(), 0
         self._is_csv: bool | None = {".csv": True, ".jsonl": False}.get(self.path.suffix)
-        paths = [*(path for _, _, path in self.older), str(self.path)]
-        self._tails = [Tail(path, block_bytes=_BLOCK_BYTES) for path in paths]
-        self._part = len(self._tails), 0
-        self._headers: dict[int, list[str]] = {}
+        self._tail = Tail(self.path, block_bytes=_BLOCK_BYTES)
+        self._header: list[str] = []
         self._delimiter, self._is_foreign = ",", False
-        self._begin(is_rotated=False)
+        self._begin()
         with contextlib.suppress(OSError):  # what stood there before the run is left out, but for its header
-            if start := self._starts_at(str(self._tails[0].path)):
-                with open_regular(self._tails[0].path) as file:
+            if start := self._starts_at(str(self.path)):
+                with open_regular(self.path) as file:
                     if (head := file.readline(1 << 20))[:1] != b"{":
                         self._read_lines(head.rstrip())
-                self._tails[0].skip_to(start)
+                self._tail.skip_to(start)
 
-    def _begin(self, *, is_rotated: bool) -> None:
+    def _begin(self) -> None:
         """Expect a header, or a row of the header before: a program may write that once."""
-        if not is_rotated:
-            self.note = ""
-            self.rows.rewind()
-        self._headers = {} if self._is_foreign else self._headers
-        self._is_foreign, self._is_first = False, True
+        self.note = ""
+        self.rows.rewind()
+        self._header = [] if self._is_foreign else self._header
+        self._is_foreign = False
         self._begun: list[str] = []
         """Lines of a row of which a cell in quotes continues in the next line."""
 
@@ -84,12 +71,10 @@ class TableFile(Reader):
         """Read new rows until a thread's CPU time; if that is infinite, also a last line without a newline."""
         is_complete = deadline == math.inf
         while block := self._block(is_complete=is_complete):
-            part = len(self._tails), self._tails[0].generation
-            if part != self._part:
+            if self._tail.generation != self._generation:
                 self._take()
-                self._generation += 1
-                self._begin(is_rotated=part[0] != self._part[0])
-                self._part = part
+                self._generation = self._tail.generation
+                self._begin()
             if self._is_foreign:  # a block for each look: it may be written again
                 break
             self._read_lines(block[:-1])
@@ -102,19 +87,13 @@ class TableFile(Reader):
             self._csv_line(None)
         self._take()
         if not self._is_foreign and (block or self.history.num_unread_bytes):
-            self.leave(self._tails[0].path.stat().st_size - self._tails[0].position)
+            self.leave(self.path.stat().st_size - self._tail.position)
 
     def _block(self, *, is_complete: bool) -> bytes:
         """Return the next lines; of a file to which nothing is added, the last one may have no newline."""
-        while not (block := self._tails[0].read()):
-            tail = self._tails[0]
-            if tail.partial and (is_complete or len(self._tails) > 1):
-                block, tail.partial = tail.partial + b"\n", b""
-                return block
-            if len(self._tails) == 1:
-                break
-            self._csv_line(None)
-            del self._tails[0]
+        block, tail = self._tail.read(), self._tail
+        if is_complete and not block and tail.partial:
+            block, tail.partial = tail.partial + b"\n", b""
         return block
 
     def _take(self) -> None:
@@ -139,7 +118,7 @@ class TableFile(Reader):
     def _add(self, row: Mapping[str, Any]) -> bool:
         is_placed = self.rows.add(row)
         if self.rows.has_counter == self.note.startswith(_NO_COUNTER):
-            self.note = "" if self.rows.has_counter else f"{_NO_COUNTER} ({', '.join(row)[:100]})"
+            self.note = "" if self.rows.has_counter else _no_counter([*row])
         return is_placed
 
     def _csv_line(self, line: str | None) -> None:
@@ -153,35 +132,30 @@ class TableFile(Reader):
             self._csv_row(text)
 
     def _csv_row(self, text: str) -> None:
-        if not self._headers:
+        """Read a row, or a header: the first one, and that of a restart, which counts from there on."""
+        if not self._header:
             self._delimiter = max(",;\t", key=text.count)
         try:
             cells = next(csv.reader([text], delimiter=self._delimiter))
         except csv.Error as error:
             self.note = f"a row: {error}"
             return
-        names, header = [cell.strip() for cell in cells], self._headers.get(len(cells))
-        is_first, self._is_first = self._is_first, False
-        if not self._headers or (is_first and self._is_header(names)):
-            self._headers = {len(names): names}
-            self._is_foreign = len(names) > _MAX_COLUMNS or not self._is_header(names)
-            self.note = f"{_NO_COUNTER} ({', '.join(names)[:100]})" if self._is_foreign else ""
-            return
         if self._delimiter == ";":  # written where the comma is the decimal mark
             cells = [cell.replace(",", ".") for cell in cells]
-        if header is not None and self._add(dict(zip(header, cells, strict=True))):
+        fits = len(cells) == len(self._header)
+        if fits and self._add(dict(zip(self._header, cells, strict=True))):
             return
-        if table_columns(tuple(names)).counters:  # the header of another program, or of a restart
-            self._is_foreign = header is not None and header != names
-            if self._is_foreign:
-                self.note = f"the rows below a second header of {len(names)} columns: write them into another file"
-            self._headers[len(names)] = names
-        elif header is None:
-            self.note = f"a row of {len(cells)} cells below a header of {len(next(iter(self._headers.values())))}"
-
-    def _is_header(self, names: Sequence[str]) -> bool:
+        names = [cell.strip() for cell in cells]
         columns = table_columns(tuple(names))
-        return bool(columns.counters) or columns.is_measured or self.rows.chosen in ("", *names)
+        if columns.counters and fits and names != self._header:  # two programs: whose a row is cannot be told
+            self._is_foreign = True
+            self.note = f"the rows below a second header of {len(names)} columns: write them into another file"
+        elif columns.counters or not self._header:
+            is_known = columns.counters or columns.is_measured or self.rows.chosen in ("", *names)
+            self._header, self._is_foreign = names, not is_known or len(names) > _MAX_COLUMNS
+            self.note = _no_counter(names) if self._is_foreign else ""
+        elif not fits:
+            self.note = f"a row of {len(cells)} cells below a header of {len(self._header)}"
 
 
 class TrainerState(Reader):
@@ -223,6 +197,10 @@ def holds_rows(path: str | Path) -> bool | None:
     if reader.rows.counter or reader._is_foreign:
         return not reader._is_foreign
     return None if len(head) < _HEAD_BYTES else False
+
+
+def _no_counter(names: Sequence[str]) -> str:
+    return f"{_NO_COUNTER} ({', '.join(names)[:100]})"
 
 
 def _parsed(text: str) -> Any:

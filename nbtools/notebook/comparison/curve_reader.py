@@ -30,6 +30,7 @@ class CurveReader:
         self._current = [False] * len(runs)
         self._child: subprocess.Popen[bytes] | None = None
         self._tried: dict[str, Any] = {}
+        self._left: Sequence[Run] = ()
         self._started_at = -_EVERY_S
         self._parts: dict[tuple[int, int, int], Curves] = {}
 
@@ -67,21 +68,20 @@ class CurveReader:
 
     def _read(self, waiting: Sequence[Run]) -> None:
         """Start the process for the runs that wait, unless it runs, has just run, or could not read them."""
-        if self._child is not None and self._child.poll() is None:
+        self._left = [run for run in waiting if self._tried.get(run.id) != curve_files(run)]
+        is_running = self._child is not None and self._child.poll() is None
+        if is_running or not self._left or time.monotonic() - self._started_at < (_EVERY_S if self._tried else 0):
             return
-        left = [run for run in waiting if self._tried.get(run.id) != curve_files(run)]
-        if not left or time.monotonic() - self._started_at < (_EVERY_S if self._tried else 0):
-            return
-        self._tried |= {run.id: curve_files(run) for run in left}
+        self._tried |= {run.id: curve_files(run) for run in self._left}
         self._started_at = time.monotonic()
-        command = [sys.executable, "-P", "-m", "nbtools.run.curves", *(str(run.dir) for run in left)]
+        command = [sys.executable, "-P", "-m", "nbtools.run.curves", *(str(run.dir) for run in self._left)]
         nothing = subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
 
     @property
     def is_reading(self) -> bool:
-        """Whether the process reads."""
-        return self._child is not None and self._child.poll() is None
+        """Whether the process reads, or will."""
+        return bool(self._left) or (self._child is not None and self._child.poll() is None)
 
     def close(self) -> None:
         """End the process; what was read of whole runs stays in the cache."""

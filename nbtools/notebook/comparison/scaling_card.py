@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from nbtools.errors import plural
-from nbtools.notebook.comparison.overlay import role
 from nbtools.notebook.plots.decimation import number
 from nbtools.run.curves import Curves
 
@@ -40,7 +39,8 @@ def scaling_rows(
         waits = ["not recorded" if (wait := _mean(own, name)) is None else f"{wait:.0%}" for name in _WAITS]
         waits[1] = "–" if count == 1 else waits[1]
         told = f"{number(rate)} {unit}/s" if rate else "not yet known"
-        rows.append([names[index], str(count), told, _bar(efficiency, index), *waits])
+        share = "not yet known" if efficiency is None else f"{efficiency:.0%}"
+        rows.append([names[index], str(count), told, share, *waits])
     fewest = plural(min(count for count, _ in known), "process")
     return rows, f"efficiency: throughput per process against the run on {fewest}; 100% is linear scaling"
 
@@ -62,13 +62,3 @@ def _mean(curves: Curves, ending: str) -> float | None:
         if name.endswith(ending) and known.any():
             return float(np.average(sketch.mean[known], weights=sketch.counts[known]))
     return None
-
-
-def _bar(share: float | None, index: int) -> str:
-    if share is None:
-        return "not yet known"
-    return (
-        "<span style='display:inline-block;width:80px;height:7px;border-radius:3px;background:rgba(127,127,127,.18);"
-        f"margin-right:8px'><span class='nbtools-{role(index)[0]}' style='display:block;height:7px;border-radius:3px;"
-        f"background:currentColor;width:{min(100, 100 * share):.0f}%'></span></span>{share:.0%}"
-    )

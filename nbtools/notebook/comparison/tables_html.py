@@ -33,7 +33,7 @@ def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     scaling = _table("Scaling", rows, note) if rows else ""
     parts = [_notes(comparison), scaling, _ends(comparison, curves), _differences(comparison)]
     text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
-    return f"<div class='{NO_FORMULAS} nbtools-tables' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
+    return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
 
 def _notes(comparison: Comparison) -> str:

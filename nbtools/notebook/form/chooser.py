@@ -51,11 +51,10 @@ class FileList:
         self._filling = Filling()
         self.names: tuple[str, ...] = ()
         self._list = widgets.Select(description="file", style={"description_width": "40px"}, layout={"width": "auto"})
-        again = button("Look again", "refresh", "Look for files of the project")
+        again = button("Look again", "refresh", "Look for files of the project", self.look)
         self._note = widgets.HTML()
         self.widget = widgets.VBox([self._list, widgets.HBox([again, self._note])])
         self._list.observe(lambda change: None if self._filling.is_on else on_choice(change.new), names="value")
-        again.on_click(lambda _: self.look())
         self.look()
 
     @property

@@ -15,7 +15,7 @@ from nbtools.errors import DataError, message_of, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Background, Filling, Guarded
 from nbtools.notebook.form.chooser import FileList
-from nbtools.notebook.form.field_rows import FieldRow
+from nbtools.notebook.rows.field_rows import FieldRow
 from nbtools.recipes import Recipe
 from nbtools.script.field import Field, fields_of
 
@@ -29,17 +29,24 @@ _MOST_COLUMNS = 12
 class DataPicker:
     """Lists data files; a choice fills in the dataset and a guess of its columns."""
 
-    def __init__(self, root: Path, recipe: Recipe, on_choice: Callable[[], None], guarded: Guarded) -> None:
+    def __init__(
+        self,
+        root: Path,
+        recipe: Recipe,
+        fill: Callable[[dict[str, Any]], None],
+        on_read: Callable[[], None],
+        guarded: Guarded,
+    ) -> None:
         """List the files below the project's `root`, whose columns are guessed for `recipe`.
 
-        `on_choice` is called after a choice of a file or column, and from a thread when the first rows are read.
+        `fill` takes values by field after a choice of a file or column; `on_read` is called from a thread when the
+        first rows are read.
         """
-        self._root, self._recipe, self._on_choice = root, recipe, on_choice
-        self._answers = Background(self._read, on_choice)
+        self._root, self._recipe, self._fill = root, recipe, fill
+        self._answers = Background(self._read, on_read)
         self._filling = Filling()
         self._unguessed: str | None = None
-        self.chosen: dict[str, Any] = {}
-        """Values of fields from a choice that the form has not taken yet."""
+        """The chosen file, until its columns are guessed."""
         self._files = FileList(
             recipe.source(recipe.config_class(), None).name,
             lambda: project_files.find_data(root, has_text=recipe.reads_text),
@@ -49,7 +56,6 @@ class DataPicker:
         )
         self._files.widget.layout = {"flex": "1 1 300px", "max_width": "460px"}
         self._preview = widgets.HTML()
-        self.counts = widgets.HTML()
         self._defaults = {name: field.default for name, field in fields_of(recipe.config_class).items()}
         guessed = recipe.guess_columns(FirstRows((), ())) if recipe.guess_columns else {}
         self.column_fields = tuple(name for name in guessed if name in self._defaults)
@@ -57,9 +63,9 @@ class DataPicker:
         self._dataset: str | None = None
         field = Field(COLUMN, (str, NoneType), help="Column of the text; none for text, or the only column of text.")
         self.row = FieldRow(field, lambda change: guarded(partial(self._name_column, self.row.value))())
-        picked = widgets.VBox([self._preview, self.counts], layout={"flex": "3 1 420px", "min_width": "0"})
+        self._preview.layout = {"flex": "3 1 420px", "min_width": "0"}
         self.widget = widgets.HBox(
-            [self._files.widget, picked], layout={"flex_flow": "row wrap", "overflow": "visible"}
+            [self._files.widget, self._preview], layout={"flex_flow": "row wrap", "overflow": "visible"}
         )
         self.widget.add_class("nbtools-data")
 
@@ -71,16 +77,13 @@ class DataPicker:
 
     def _choose(self, name: str) -> None:
         self._unguessed = name or None
-        self.chosen = {"dataset": self._unguessed and self._with_column(self._unguessed, None)}
-        if self._unguessed is None:
-            self.chosen |= {name: self._defaults[name] for name in self.column_fields}
-        self._on_choice()
+        columns = {} if name else {column: self._defaults[column] for column in self.column_fields}
+        self._fill({"dataset": self._with_column(name, None) if name else None, **columns})
 
     def _name_column(self, column: str | None) -> None:
         name, options = _split(self._dataset)
         if not self._filling.is_on and name and column != options.get(COLUMN):
-            self.chosen = {"dataset": self._with_column(name, column)}
-            self._on_choice()
+            self._fill({"dataset": self._with_column(name, column)})
 
     @staticmethod
     def _with_column(name: str, column: str | None) -> str:
@@ -92,10 +95,10 @@ class DataPicker:
         except Exception as error:  # noqa: BLE001 - the thread continues with the next file
             return DataError(message_of(error))
 
-    def show(self, dataset: str | None, values: Mapping[str, Any]) -> FirstRows | None:
-        """Show the first rows of `dataset`, with the columns that `values` name; return them if they are a table's.
+    def show(self, dataset: str | None, values: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Show the first rows of `dataset`, with the columns that `values` name.
 
-        A guess of the columns of a file that was chosen in the list goes into `chosen`.
+        Returns the columns of a table, and for a file that was chosen in the list the guessed values of fields.
         """
         self._dataset = dataset
         name, options = _split(dataset)
@@ -104,10 +107,10 @@ class DataPicker:
             self._files.show(name)
         answer = self._answers.answer(hub.with_options(name, {})) if is_file else None
         found = answer[0] if answer else None
+        guessed: dict[str, Any] = {}
         if self._unguessed is not None and (found is not None or self._unguessed != name):
             self._unguessed = None
-            if isinstance(found, FirstRows):
-                self._take(name, found)
+            guessed = self._guessed(name, found) if isinstance(found, FirstRows) else {}
         self._follow(options.get(COLUMN), found)
         if isinstance(found, FirstRows):
             named = {role: value for role, value in values.items() if value is not None}
@@ -117,7 +120,8 @@ class DataPicker:
             self._preview.value = _table(found, named) if found.columns else _lines(found)
         else:
             self._preview.value = "<small>reading the first rows</small>" if is_file and answer is None else ""
-        return found if isinstance(found, FirstRows) and found.columns else None
+        columns = found.columns if isinstance(found, FirstRows) else ()
+        return tuple(column for column in columns if column), guessed
 
     def _is_file(self, name: str) -> bool:
         """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
@@ -127,14 +131,13 @@ class DataPicker:
         except (OSError, ValueError):  # a path with NUL
             return False
 
-    def _take(self, name: str, found: FirstRows) -> None:
-        """Take a chosen file, and guess its columns."""
+    def _guessed(self, name: str, found: FirstRows) -> dict[str, Any]:
+        """Return the dataset and a guess of its columns."""
         guess = self._recipe.guess_columns(found) if found.columns and self._recipe.guess_columns else {}
         column = guess.get(COLUMN)
-        self.chosen = {"dataset": self._with_column(name, str(column) if column else None)}
-        for each in self.column_fields:
-            if guess.get(each) is not None or self._defaults[each] is None:
-                self.chosen[each] = guess.get(each)
+        named = (each for each in self.column_fields if guess.get(each) is not None or self._defaults[each] is None)
+        dataset = self._with_column(name, str(column) if column else None)
+        return {"dataset": dataset, **{each: guess.get(each) for each in named}}
 
     def _follow(self, column: str | None, found: object) -> None:
         columns = found.columns if isinstance(found, FirstRows) else ()
@@ -142,11 +145,6 @@ class DataPicker:
             self.row.offer(tuple(name for name in columns if name) or None)
             if self.row.value != column:
                 self.row.value = column
-
-    def take(self) -> dict[str, Any]:
-        """Return the values of the last choice, and forget them."""
-        chosen, self.chosen = self.chosen, {}
-        return chosen
 
     @property
     def is_waiting(self) -> bool:

@@ -9,9 +9,9 @@ from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.notebook.form.body import FormBody
 from nbtools.notebook.form.chooser import Chooser
-from nbtools.notebook.form.field_rows import STYLE, WITHOUT_KERNEL
 from nbtools.notebook.form.layout import PROGRAM
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL
 from nbtools.notebook.widgets import Displays, view_bundle
 from nbtools.recipes import RECIPES, PresetName, RecipeKey, recipe_named, recipe_of
 from nbtools.run.run import Run

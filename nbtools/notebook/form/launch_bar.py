@@ -5,43 +5,76 @@ from html import escape
 
 import ipywidgets as widgets
 
-from nbtools.notebook.form.field_rows import note_widget, row
+from nbtools.notebook.background import Guarded
 from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.rows.field_rows import note_widget, row
+from nbtools.notebook.widgets import button
 
 
 class LaunchBar:
     """Buttons that stay in view, below the mistakes that disable them."""
 
-    def __init__(self, go_to: Callable[[str], None], *buttons: widgets.Button) -> None:
-        """Make the bar; a click on a mistake calls `go_to` with the name of its row."""
+    def __init__(
+        self,
+        go_to: Callable[[str], None],
+        guarded: Guarded,
+        trial: tuple[widgets.Button, widgets.DOMWidget] | None = None,
+    ) -> None:
+        """Make the bar; a click on a mistake calls `go_to` with the name of its row.
+
+        `guarded` is the form's error boundary, and `trial`, for a recipe, the button and the figures of a trial.
+        """
         self._go_to = go_to
+        self.write = button("Write script", "pencil", "Write scripts/NAME.py")
+        self.launch = button("Launch", "play", "Write the script if its values differ, then launch it", style="primary")
+        self.load = button("Load from script", "upload", "Load the values of scripts/NAME.py into the form")
+        self._asked = widgets.HTML()
+        self._on_overwrite: Callable[[], object] = self.close_question
+        overwrite = button("Overwrite", "check", "Replace the script", guarded(self._overwrite), style="warning")
+        keep = button("Keep", "times", "Leave the script unchanged", guarded(self.close_question))
+        self._question = widgets.VBox([self._asked, widgets.HBox([overwrite, keep])]).add_class("nbtools-question")
         self._reason, self._said = note_widget(), widgets.HTML()
         self._links: list[widgets.Button] = []
         self._names: list[str] = []
         self._list = widgets.VBox().add_class("nbtools-mistakes")
-        self.question = widgets.VBox(layout={"overflow": "visible"})
-        self._buttons = row(*buttons, self._reason)
-        self.widget = widgets.VBox([self.question, self._said, self._list, self._buttons]).add_class("nbtools-bar")
-        self.show("", {})
+        more, figures = ((each,) for each in trial) if trial else ((), ())
+        buttons = row(self.write, self.launch, self.load, *more, self._reason)
+        self.widget = widgets.VBox([*figures, self._question, self._said, self._list, buttons]).add_class("nbtools-bar")
+        self.close_question()
 
-    def add(self, button: widgets.Button, answer: widgets.DOMWidget) -> None:
-        """Put a further button beside the others, and its output above them."""
-        self.widget.children = (answer, *self.widget.children)
-        self._buttons.children = (*self._buttons.children[:-1], button, self._reason)
+    def show(self, wrong: Mapping[str, str], *, can_write: bool, can_load: bool) -> None:
+        """Enable the buttons, or show why they are disabled; whatever is wrong forbids a launch.
 
-    def show(self, reason: str, mistakes: Mapping[str, str]) -> None:
-        """Show why buttons are disabled, and a link for each mistake by the name of its row; "" has no row."""
-        self._reason.value = f"<b>{escape(reason)}</b>" if reason else ""
-        self._names = [*mistakes]
-        while len(self._links) < len(mistakes):
+        Each text of `wrong` has the name of its row, with a link to it; "" has no row.
+        """
+        self.write.disabled, self.launch.disabled = not can_write, bool(wrong)
+        self.load.disabled = not can_load
+        what = "launch" if can_write else "write or launch"
+        self._reason.value = f"<b>Cannot {what}</b>" if wrong else ""
+        self._names = [*wrong]
+        while len(self._links) < len(wrong):
             self._links.append(widgets.Button(layout={"width": "auto"}).add_class("nbtools-link"))
             self._links[-1].on_click(lambda link: self._go_to(self._names[self._links.index(link)]))
             answers_beside_cells(self._links[-1])
-        for link, (name, why) in zip(self._links, mistakes.items(), strict=False):
+        for link, (name, why) in zip(self._links, wrong.items(), strict=False):
             link.description = f"{name}: {why}" if name and not why.startswith((f"{name}=", f"{name} ")) else why
             link.tooltip, link.disabled = f"Go to {name}" if name else "", not name
-        self._list.children = self._links[: len(mistakes)]
-        self._list.layout.display = "" if mistakes else "none"
+        self._list.children = self._links[: len(wrong)]
+        self._list.layout.display = "" if wrong else "none"
+
+    def ask(self, what: str, words: str, on_overwrite: Callable[[], object]) -> None:
+        """Ask before the user's text is replaced; Load from script takes it over into the form instead."""
+        self._on_overwrite = on_overwrite
+        self._asked.value = f"<p><b>{escape(what)}.</b> {escape(words)} Load from script takes them over.</p>"
+        self._question.layout.display = ""
+
+    def close_question(self) -> None:
+        """Hide the question, unanswered or answered."""
+        self._question.layout.display = "none"
+
+    def _overwrite(self) -> None:
+        self.close_question()
+        self._on_overwrite()
 
     def say(self, text: str, *, wrong: bool = False) -> None:
         """Show what a button did, or why it did not."""

@@ -28,15 +28,8 @@ class Summary:
     def __init__(self, root: Path, on_counted: Callable[[], None]) -> None:
         """Count below project root `root`, and call `on_counted` from the thread after each count."""
         self.widget = widgets.HTML()
-        self.counts = ""
-        """The number of samples in the data, and the part that is held out."""
         self._root = root
         self._counts = Background(self._counted, on_counted)
-
-    def count(self, config: TrainConfig, world_size: int) -> Schedule | DataError | str | None:
-        """Return the schedule, its error, None if only the training can know it, or "counting"."""
-        found = self._counts.answer((config, world_size))
-        return "counting" if found is None else found[0]
 
     def _counted(self, wanted: tuple[TrainConfig, int]) -> Schedule | DataError | None:
         try:
@@ -54,8 +47,8 @@ class Summary:
         is_known = launch.cluster is None or launch.cluster.num_gpus(resolved.num_processes) == 0
         precision = precision_of(config, gpus) if is_known else config.precision  # the GPUs of a job are not known yet
         num_processes = resolved.world_size
-        outcome = self.count(config, num_processes)
-        self.counts = _counts(config, outcome)
+        counted = self._counts.answer((config, num_processes))
+        outcome = "counting" if counted is None else counted[0]
         parameters = num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         memory = _memory(config, num_processes, precision, gpus)
@@ -90,14 +83,6 @@ def _memory(config: TrainConfig, world_size: int, precision: str, gpus: Sequence
         return text
     step = smallest_change(config, world_size, precision, least)
     return f"{text}; a GPU has {findings.size(least)}{step and ': '}{step}"
-
-
-def _counts(config: TrainConfig, outcome: Schedule | DataError | str | None) -> str:
-    if isinstance(outcome, Schedule):
-        return f"{outcome.num_train_samples:,} training samples; held out: {outcome.held_out}"
-    if outcome is None:
-        return f"counted when the training has read the data; {evaluation_in_words(config)}"
-    return "" if isinstance(outcome, DataError) else "counting"
 
 
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:

@@ -36,15 +36,83 @@ _MOST_FILES = 5
 _MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
 
 
+class EditedLine:
+    """A printed line, the names of its numbers, and the chosen one of them; `text` is the pattern that they make.
+
+    Attributes:
+        line: The line.
+        names: The names of its numbers that have one, by their index.
+        at: Index of the chosen number.
+        lines: The last lines of the log, which the pattern is tried on.
+        kept: The patterns of the script.
+        drawn: The shapes of lines that are drawn now.
+    """
+
+    def __init__(self) -> None:
+        self.line, self.names, self.at = "", dict[int, str](), 0
+        self.lines, self.kept, self.drawn = list[str](), tuple[str, ...](), set[str]()
+
+    @property
+    def numbers(self) -> list[tuple[int, int, float]]:
+        return numbers_in(self.line)
+
+    @property
+    def name(self) -> str:
+        return self.names.get(self.at, "")
+
+    @property
+    def text(self) -> str:
+        """The pattern; empty if no number has a name, or one that cannot be."""
+        unread = {self.at: _UNREAD} if shape_of(self.line) in self.drawn else {}
+        with suppress(ConfigError):
+            return Pattern.of(self.line, self.names or unread).text
+        return ""
+
+    def open(self, line: str) -> None:
+        """Take a line, with the names of its numbers that are drawn now, and of the one that may count."""
+        patterns, self.line = [Pattern(text) for text in self.kept if _reads(text, line)], line
+        self.names = names_in(line, patterns) if patterns or shape_of(line) in self.drawn else {}
+        if not any(name in COUNTERS for name in self.names.values()):
+            self.names |= counters_in(line, self.lines)
+        self.at = min(self.names, default=0)
+
+    def pick(self, line: str, index: int) -> bool:
+        """Choose a number of a line, without a line of the same, and name it; returns whether there is one."""
+        line = folded(line) if line else self.line
+        if shape_of(line) != shape_of(self.line):
+            self.open(line)
+        if not 0 <= index < len(numbers_in(line)):
+            return False
+        self.line, self.at = line, index
+        self.call(self.name or metric_at(line, index))
+        return True
+
+    def call(self, name: str) -> None:
+        """Name the chosen number; another one of this name loses it."""
+        others = {index: other for index, other in self.names.items() if index != self.at and other != name.strip()}
+        self.names = {**others, **({self.at: name.strip()} if name.strip() else {})}
+
+    def read(self, text: str) -> None:
+        """Take the names of a pattern, if it reads the line."""
+        if _reads(text, self.line):
+            self.names = names_in(self.line, [Pattern(text)])
+
+    def found(self, text: str) -> Found:
+        """Return what a pattern finds in the last lines; ConfigError if it is none."""
+        return find(Pattern(text) if text else Pattern.of(self.line, self.names), self.lines)
+
+    def others(self) -> list[str]:
+        """Return the kept patterns that do not read the line: a new one replaces the others."""
+        return [text for text in self.kept if not _reads(text, self.line)]
+
+
 class CurveEditor:
     """Kinds of lines, the numbers of one of them with their names, a preview, and the patterns that are kept."""
 
     def __init__(self) -> None:
         self.keep: Callable[[Sequence[str]], None] = lambda curves: None
         """Called with all patterns of the script."""
-        self._filling, self._line, self._names, self._at = Filling(), "", dict[int, str](), 0
-        self._lines, self._kept = list[str](), tuple[str, ...]()
-        self._drawn, self._shapes = set[str](), set[str]()
+        self._filling, self._edited = Filling(), EditedLine()
         tip = "Lines that differ in more than their numbers; the most frequent come first"
         self.kind = make_control(widgets.Dropdown, "Line", width=690, label=60, tooltip=tip, options=[("", "")])
         tip = "The numbers of this line"
@@ -70,87 +138,68 @@ class CurveEditor:
         acts = self._open, self._select, self._mean, self._call, self._write
         for control, act in zip(controls, acts, strict=True):
             control.observe(lambda change, act=act: None if self._filling.is_on else act(change.new), "value")
-        self._save.on_click(lambda _: self.keep(self._others()))
-        self._remove.on_click(lambda _: self.keep([kept for kept in self._kept if kept != self.kept.value]))
+        self._save.on_click(lambda _: self.keep([*self._edited.others(), self.text.value]))
+        self._remove.on_click(lambda _: self.keep([kept for kept in self._edited.kept if kept != self.kept.value]))
 
     def look(self, run: Run, lines: Sequence[str]) -> None:
         """Show the kinds of lines of a run, and what the pattern finds in the end of its log."""
-        self._lines, self._kept = [folded(line) for line in lines], curve_patterns(run.info)
-        found = run.rows.kinds[:_MOST_KINDS]
-        self._drawn = {kind.shape for kind in found if kind.curves}
+        edited, found = self._edited, run.rows.kinds[:_MOST_KINDS]
+        edited.lines, edited.kept = [folded(line) for line in lines], curve_patterns(run.info)
+        edited.drawn = {kind.shape for kind in found if kind.curves}
         options = {kind.shape: (f"{kind.count:,} × {kind.example}"[:_LONGEST], kind.example) for kind in found}
-        line = self._line or next((example for _, example in options.values()), "")
+        line = edited.line or next((example for _, example in options.values()), "")
         options[shape_of(line)] = options.get(shape_of(line), (line[:_LONGEST], ""))[0], line
         with self._filling:
-            if self._shapes != {*options}:  # else a list that the user has opened would close
-                self._shapes, self.kind.options = {*options}, [*options.values()]
-            self.kept.options, self._row.layout.display = self._kept or [""], "" if self._kept else "none"
+            if {shape_of(shown) for _, shown in self.kind.options} != {*options}:  # else a list that is open closes
+                self.kind.options = [*options.values()]
+            self.kept.options, self._row.layout.display = edited.kept or [""], "" if edited.kept else "none"
             self.kept.value = self.kept.options[-1]
-        self._show(self.text.value) if line == self._line else self._open(line)
+        self._show(self.text.value) if line == edited.line else self._open(line)
 
     def pick(self, line: str, index: int) -> None:
         """Choose a number of a line, as by a click; without a line, of the one that is shown."""
-        line = folded(line) if line else self._line
-        if shape_of(line) != shape_of(self._line):
-            self._open(line)
-        if not 0 <= index < len(numbers_in(line)):
-            return
-        self._line, self._at = line, index
-        self._call(self._names.get(index) or metric_at(line, index))
+        if self._edited.pick(line, index):
+            self._show()
 
     def _open(self, line: str) -> None:
-        """Show a line, with the names of its numbers that are drawn now, and of the one that may count."""
-        patterns, self._line = [Pattern(text) for text in self._kept if _reads(text, line)], line
-        self._names = names_in(line, patterns) if patterns or shape_of(line) in self._drawn else {}
-        if not any(name in COUNTERS for name in self._names.values()):
-            self._names |= counters_in(line, self._lines)
-        self._select(min(self._names, default=0))
+        self._edited.open(line)
+        self._show()
 
     def _select(self, index: int) -> None:
-        self._at = index
+        self._edited.at = index
         self._show()
 
     def _mean(self, meaning: str) -> None:
-        named = {_NOTHING: "", _CURVE: metric_at(self._line, self._at)}
+        named = {_NOTHING: "", _CURVE: metric_at(self._edited.line, self._edited.at)}
         self._call(named.get(meaning, meaning.lower()))
 
     def _call(self, name: str) -> None:
-        """Name the chosen number; another one of this name loses it."""
-        others = {index: other for index, other in self._names.items() if index != self._at and other != name.strip()}
-        self._names = {**others, **({self._at: name.strip()} if name.strip() else {})}
+        self._edited.call(name)
         self._show()
 
     def _write(self, text: str) -> None:
-        if _reads(text, self._line):  # else the preview says what it finds, or what is wrong
-            self._names = names_in(self._line, [Pattern(text)])
+        self._edited.read(text)  # if it can; else the preview says what it finds, or what is wrong
         self._show(text)
 
     def _show(self, text: str = "") -> None:
-        numbers, name = numbers_in(self._line), self._names.get(self._at, "")
-        with suppress(ConfigError):
-            unread = {self._at: _UNREAD} if shape_of(self._line) in self._drawn else {}
-            text = text or Pattern.of(self._line, self._names or unread).text
+        edited, name = self._edited, self._edited.name
+        text = text or edited.text
         with self._filling:
-            told = [f"{self._line[start:end]} {self._names.get(i, '')}" for i, (start, end, _) in enumerate(numbers)]
-            lines = (other for _, other in self.kind.options if shape_of(other) == shape_of(self._line))
+            told = [f"{edited.line[a:b]} {edited.names.get(i, '')}" for i, (a, b, _) in enumerate(edited.numbers)]
+            lines = (other for _, other in self.kind.options if shape_of(other) == shape_of(edited.line))
             self.kind.value = next(lines, self.kind.value)
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
-            self.number.value = self._at
+            self.number.value = edited.at
             meaning = _NOTHING if name in ("", _UNREAD) else _CURVE
             self.meaning.value = name.title() if name.title() in _MEANINGS else meaning
             self.name.value, self.text.value = name, text
-        self._example.value = _example(self._line, numbers, self._names, self._at)
+        self._example.value = _example(edited)
         try:
-            found = find(Pattern(text) if text else Pattern.of(self._line, self._names), self._lines)
-            self._save.disabled, said = text in self._kept, _drawn(found)
+            said, self._save.disabled = _drawn(edited.found(text)), text in edited.kept
         except ConfigError as error:
-            said = f"<span style='{WARN}'>{literal(str(error))}</span>" if self._names or text else "Click a number."
+            said = f"<span style='{WARN}'>{literal(str(error))}</span>" if edited.names or text else "Click a number."
             self._save.disabled = True
         self._preview.value = f"<div role='status' style='{FONT}{TEXT}'>{said}</div>"
-
-    def _others(self) -> list[str]:
-        """Return the patterns with the new one, which replaces those that read the same line."""
-        return [*(text for text in self._kept if not _reads(text, self._line)), self.text.value]
 
 
 def _reads(text: str, line: str) -> bool:
@@ -186,11 +235,11 @@ class CounterChoice:
         return control
 
 
-def _example(line: str, numbers: Sequence[tuple[int, int, float]], names: dict[int, str], chosen: int) -> str:
-    """Return a line in which each number is a button, with its name behind it."""
-    parts, at = [], 0
-    for index, (start, end, _) in enumerate(numbers):
-        name, is_chosen = literal(names.get(index, "")), index == chosen
+def _example(edited: EditedLine) -> str:
+    """Return the line, in which each number is a button, with its name behind it."""
+    parts, at, line = [], 0, edited.line
+    for index, (start, end, _) in enumerate(edited.numbers):
+        name, is_chosen = literal(edited.names.get(index, "")), index == edited.at
         kind = "nbt-named " * bool(name) + "nbt-chosen" * is_chosen
         parts += [literal(line[at:start]), f"<button data-n={index} class='{kind}'>{literal(line[start:end])}</button>"]
         parts += [f"<sub>{name}</sub>"] if name else []

@@ -12,7 +12,6 @@ from nbtools.notebook.html_parts import (
     BORDER,
     CUT,
     FONT,
-    LIVE,
     MONO,
     MUTED,
     STATES,
@@ -27,7 +26,6 @@ from nbtools.notebook.html_parts import (
 from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
-from nbtools.notebook.theme import THEME
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import local_time
@@ -39,20 +37,8 @@ _SHORT_SOURCE = 100
 _MAX_TRACE_LINES = 200
 
 
-# The outputs of a panel are text, picture, media and widgets, in this order. JupyterLab and Jupyter Notebook show
-# widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
-# the static outputs are hidden only while the widgets are connected.
-_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
-_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-note):has(+ * + * + * {_CONNECTED})"
-_STYLE = f"""<style>
-.jp-OutputArea-child:has(.nbtools-panel-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
-{_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
-.nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
-{THEME}</style>"""
-
-
 def without_kernel(run_id: str, live_at: float | None) -> str:
-    """Return the sentence that a page shows instead of a run's widgets while they have no kernel, and its style.
+    """Return the sentence that a page shows instead of a run's widgets while they have no kernel.
 
     `live_at` is the Unix time of the static outputs of an active run; None for a run that has ended.
     """
@@ -62,7 +48,7 @@ def without_kernel(run_id: str, live_at: float | None) -> str:
     if live_at is not None:
         style = f"{FONT}{TEXT}{SURFACE}border-left:4px solid #3f90da;padding:4px 10px;margin:6px 0"
         text = f"State at {local_time(live_at)}. Training was not affected. To see it live, run {code}"
-    return f"{_STYLE}<div class='nbtools-panel-note' role='note' style='{style}'>{text}</div>"
+    return f"<div role='note' style='{style}'>{text}</div>"
 
 
 def header(
@@ -90,13 +76,6 @@ def header(
         f"<span role='status' style='{cut}'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}"
         f"</span> <b>{literal(word)}</b>{detail}</span></div>{below}</div>"
     )
-
-
-def title(name: str, state: str, facts: Snapshot, *, is_alarming: bool) -> str:
-    """Return the title of the browser's tab for a run: a sign, the completed share, and its name."""
-    sign = "▲" if is_alarming else STATES[state][0]
-    share = f"{100 * facts.step / facts.total_steps:.0f}% " if facts.total_steps and state == "RUNNING" else ""
-    return f"{sign} {share}{name}"
 
 
 def changes_card(changes: Sequence[Change], absent_s: float) -> str:

@@ -33,9 +33,7 @@ class LogView:
 
     def __init__(self, changed: Callable[[object], None]) -> None:
         self.search = widgets.Text(placeholder="Search the log", layout={"width": "260px"})
-        self.search.tooltip = f"Highlight this text in the last {NUM_SEARCHED:,} lines of rank 0's log"
-        self.only = widgets.ToggleButton(description="Matching lines only", layout={"width": "150px"}, disabled=True)
-        self.only.tooltip = "Hide the lines without the searched text"
+        self.search.tooltip = f"Show the lines with this text among the last {NUM_SEARCHED:,} lines of rank 0's log"
         self.curves = widgets.ToggleButton(description="Choose curves", icon="line-chart", layout={"width": "150px"})
         self.curves.tooltip = "Which numbers of the printed lines are drawn, and what counts the steps"
         self.editor = CurveEditor()
@@ -45,9 +43,9 @@ class LogView:
         # A reversed column begins at its end, and stays there as it grows, in any page.
         box = widgets.Layout(height="300px", width="100%", overflow="auto", display="flex", flex_flow="column-reverse")
         self.box = widgets.Box([self.text], layout=box).add_class("nbt-log")
-        row = in_row(self.search, self.only, self.curves, self.count)
+        row = in_row(self.search, self.curves, self.count)
         self.widget = widgets.VBox([row, self.box, self.editor.widget], layout=widgets.Layout(width="100%"))
-        for control in (self.search, self.only, self.curves):
+        for control in (self.search, self.curves):
             control.observe(changed, "value")
         self._key: object = None
         self._before: list[str] = []
@@ -55,13 +53,12 @@ class LogView:
 
     def look(self, run: Run, *, is_stopped: bool) -> None:
         """Show the newest lines if the log or the search changed."""
-        wanted, is_only, is_open = self.search.value.strip(), self.only.value, self.curves.value
+        wanted, is_open = self.search.value.strip(), self.curves.value
         has_buttons = not has_recipe(run.files)
-        key = run.id, file_stamp(run.files.log), wanted, is_only, is_stopped, is_open, curve_patterns(run.info)
+        key = run.id, file_stamp(run.files.log), wanted, is_stopped, is_open, curve_patterns(run.info)
         if key == self._key:
             return
         self._key = key
-        self.only.disabled = not wanted
         self.curves.layout.display = "" if has_buttons else "none"
         self.editor.widget.layout.display = "" if has_buttons and is_open else "none"
         if has_buttons and is_open:
@@ -71,7 +68,7 @@ class LogView:
         numbered = list(enumerate(lines, self._number(lines)))
         found = [(at, line) for at, line in numbered if pattern is not None and pattern.search(line)]
         self.count.value = _said(len(found), len(lines)) if wanted else ""
-        shown = (found if wanted and is_only else numbered)[-NUM_LINES:]
+        shown = (found if wanted else numbered)[-NUM_LINES:]
         body = "".join(_line(at, line[:_LONGEST_LINE], pattern, has_buttons) for at, line in shown)
         nothing = "(no matching line)" if lines else "(no output yet)"
         style = f"{MONO}{TEXT}white-space:pre-wrap;overflow-wrap:anywhere"

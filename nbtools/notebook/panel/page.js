@@ -1,25 +1,4 @@
-// The JavaScript side of a panel: title of the browser's tab, scrolling, position in a log, copying, saves.
-
-/** Requested titles of all panels of the page; the title of the panel that was last active is shown. */
-const titles = (globalThis[Symbol.for("nbtools.titles")] ??= { wanted: new Map(), base: document.title, shown: "" });
-
-function showTitle() {
-  if (document.title !== titles.shown) titles.base = document.title; // JupyterLab's own, or the user's
-  const text = [...titles.wanted.values()].at(-1);
-  titles.shown = text ? `${text} · ${titles.base}` : titles.base;
-  if (document.title !== titles.shown) document.title = titles.shown;
-}
-
-titles.watch ??= new MutationObserver(() => document.title !== titles.shown && showTitle());
-titles.watch.observe(document.head, { childList: true, characterData: true, subtree: true });
-
-/** Request a title for the page; an active panel takes precedence. */
-function requestTitle(panel, text, isActive) {
-  if (isActive) titles.wanted.delete(panel);
-  if (text) titles.wanted.set(panel, text);
-  else titles.wanted.delete(panel);
-  showTitle();
-}
+// The JavaScript side of a panel: scrolling, position in a log, copying, saves.
 
 /** Keep the first visible line in its place while lines are added and removed; a log at its end stays there. */
 function keepPlace(scroller, stopping) {
@@ -65,7 +44,6 @@ function render({ model, el }) {
   const start = () => {
     if (signal.aborted) return;
     if (!(root = el.closest(".nbtools-live"))) return requestAnimationFrame(start);
-    root.addEventListener("pointerdown", () => requestTitle(el, model.get("title"), true), options);
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");
       if (button) copy(button);
@@ -85,18 +63,11 @@ function render({ model, el }) {
     const isSeen = root.getBoundingClientRect().top < innerHeight / 2;
     if (!isSeen) root.scrollIntoView({ block: "start", behavior: "smooth" });
   };
-  const change = () => requestTitle(el, model.get("title"), false);
-  const lose = () => el.closest(".jupyter-widgets-disconnected") && requestTitle(el, "", false);
-  model.on("change:title", change);
   model.on("change:is_sought", seek);
-  model.on("comm_live_update", () => setTimeout(lose)); // a kernel that is gone tells no progress
   start();
-  requestTitle(el, model.get("title"), true);
   return () => {
     ending.abort();
-    model.off("change:title", change);
     model.off("change:is_sought", seek);
-    requestTitle(el, "", false);
   };
 }
 

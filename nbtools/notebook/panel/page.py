@@ -1,4 +1,4 @@
-"""The JavaScript side of a panel: title of the browser's tab, scrolling, position in a log, copying, saves."""
+"""The JavaScript side of a panel: scrolling, position in a log, copying, saves."""
 
 from pathlib import Path
 
@@ -16,5 +16,3 @@ class Page(anywidget.AnyWidget):
     _css = (_HERE / "page.css").read_text(encoding="utf-8")
     is_sought = traitlets.Bool(False).tag(sync=True)
     """Whether the page scrolls to the panel once the panel is visible."""
-    title = traitlets.Unicode("").tag(sync=True)
-    """Text before the title of the page; empty for a run that had ended when the panel was opened."""

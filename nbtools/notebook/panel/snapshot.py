@@ -6,17 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from nbtools.errors import plural
+from nbtools.errors import NbtoolsError, plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.notebook.panel.changes import Absence
 from nbtools.notebook.plots.decimation import break_of, duration
+from nbtools.notebook.plots.system import SystemReader
+from nbtools.notebook.plots.view import View, view_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
-from nbtools.run.curves import Curves, Sketch
-from nbtools.run.ranks.stragglers import Straggler
+from nbtools.run.curves import Curves, Sketch, first_curves, read_rows
+from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
 from nbtools.run.run import SILENT_S, Run, shared_outputs, silent_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words
@@ -78,6 +82,65 @@ class Snapshot:
         # Count down within the step after the last row, but not beyond it.
         since = min(max(0.0, now - self.last_row), self.seconds_per_step)
         return max(0.0, (self.total_steps - self.step) * self.seconds_per_step - since)
+
+
+class ShownRun:
+    """The run of a panel and what it shows of it, read again after a file has changed.
+
+    Attributes:
+        run: The run.
+        snapshot: What was read last.
+        stragglers: The ranks of a running training that are silent.
+        changes: The changes since the last look of the user.
+        system: What the machine measured.
+        reading: A sentence on rows that are not read yet; empty if all are.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.snapshot, self.stragglers = run, Snapshot(), list[Straggler]()
+        self.changes, self.system = Absence(run.files), SystemReader(run.files.system)
+        self.reading = ""
+        self._first: Curves | None = None
+        self._stamp: object = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows have been read."""
+        return self._first is None
+
+    def look(self, state: RunState, now: float) -> bool:
+        """Read what changed; returns whether a file had changed."""
+        stamp = (state, *stamp_of(self.run))
+        is_new = stamp != self._stamp or (not self.is_whole and self.run.rows.is_read)
+        if is_new:
+            self._first, self.reading = first_curves(self.run) or (None, "")
+            self.snapshot, self._stamp = take_snapshot(self.run, state, self._first), stamp
+        self.changes.look(self.run, now, is_read=self.is_whole, is_final=state.is_final)
+        is_running, facts = state is RunState.RUNNING, self.snapshot
+        self.stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
+        return is_new
+
+    def read_rows(self) -> bool:
+        """Read all rows, perhaps for seconds; returns whether that was possible."""
+        try:
+            read_rows(self.run)
+        except (NbtoolsError, OSError):  # the next look shows it
+            return False
+        return True
+
+    def read_again(self) -> None:
+        """Have the next look read the run, although no file that is compared may have changed."""
+        self._stamp = None
+
+    def drop_rows(self) -> None:
+        """Drop the rows, which are read again when they are drawn again."""
+        with suppress(NbtoolsError):  # the directory was removed
+            self.run = Run(self.run.dir)
+
+    def view(self, options: Mapping[str, Any]) -> View:
+        """Return the curves, or those of the first and the last rows while the others are read."""
+        curves = self._first if self._first is not None else self.run.history
+        return view_of(self.run, curves, reading=self.reading, **options)
 
 
 def stamp_of(run: Run) -> tuple[object, ...]:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from nbtools.errors import literal, plural, shown
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
@@ -16,6 +18,8 @@ from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole
 
 _MOST_FILES = 200
+_NUM_MEASURED = 120
+"""Points of the small curves of the machine; each is the mean of a part of the run."""
 
 
 def config(run: Run) -> str:
@@ -58,17 +62,18 @@ def uncommitted(run: Run, of: str = "") -> str:
     return diff(f"Uncommitted changes{of} ({plural(num_lines, 'line')})", lines, f"nbtools show {run.id} --diff")
 
 
-def machine(newest: Mapping[str, Sequence[float]]) -> str:
-    """Return the last values of each quantity of the machine, each with a curve."""
+def machine(measured: Mapping[str, Sequence[float]]) -> str:
+    """Return the last value of each quantity of the machine, with a small curve of the whole run."""
     rows = []
-    for name, values in newest.items():
-        _, title, *label = name.split("/", 2)
+    for name, values in measured.items():
+        title, *label = name.split("/", 1)
         title, _, unit = title.rpartition(" ")
         top = 100.0 if unit == "%" else 0.0
         said = f"{values[-1]:.0f}%" if unit == "%" else f"{values[-1]:.3g} {literal(unit)}"
         most = f"{max(values):.0f}%" if unit == "%" else f"{max(values):.3g} {literal(unit)}"
         of = f" <span style='{MUTED}'>{literal(label[0])}</span>" if label else ""
-        curve = sparkline(values, (0.0, max(top, *values)), (160, 20))
+        means = [float(part.mean()) for part in np.array_split(values, min(len(values), _NUM_MEASURED))]
+        curve = sparkline(means, (0.0, max(top, *values)), (160, 20))
         rows.append((f"{literal(title)}{of}", f"<b>{said}</b>", curve, f"<span style='{MUTED}'>most {most}</span>"))
     if not rows:
         return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"

@@ -16,8 +16,6 @@ from nbtools.rundir.json_files import file_stamp
 SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM, FILES = range(6)
 TITLES = ("Samples", "Log", "Checkpoints", "Config", "System", "Files")
 _FILES_EVERY_S = 5.0
-_NUM_MEASURED = 120
-"""Values in the small curves of system metrics."""
 
 
 class Tabs:
@@ -57,8 +55,8 @@ class Tabs:
             self.checkpoints.look()
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = tab_html.config(run)
-        elif index == SYSTEM and self._is_new(index, (run.id, system.num_rows)):
-            self.system.value = tab_html.machine(system.newest(_NUM_MEASURED))
+        elif index == SYSTEM and (system.read() or self._is_new(index, run.id)):
+            self.system.value = tab_html.machine(system.values)
         elif index == FILES and self._is_new(index, (run.id, now // _FILES_EVERY_S)):
             self.files.value = tab_html.files(run)
 

@@ -1,8 +1,6 @@
 """The playground: a run's model in a process of its own, its settings, an input, and the answers."""
 
 import re
-import shlex
-import weakref
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -10,28 +8,23 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
-from nbtools.launcher.resume import config_of, named_checkpoint
+from nbtools.launcher.resume import config_of
 from nbtools.notebook.background import guarded_by
-from nbtools.notebook.form.field_rows import INPUT_SHAPE, STYLE, WITHOUT_KERNEL, FieldRow, FormRow, note_widget, row
-from nbtools.notebook.form.sections import Section, Sections
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
+from nbtools.notebook.playground.open_model import OpenModel
+from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL, FieldRow, note_widget, read_values, row
+from nbtools.notebook.rows.sections import Section, Sections
 from nbtools.notebook.widgets import Output, button, close_tree, html_widget, view_bundle
-from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
-from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
-from nbtools.script.field import Field, fields_of
+from nbtools.script.field import fields_of
 from nbtools.settings import errors_by_field
 
-_LATEST = ""
 _NUM_FRAMES = 65
-_ASKS_CONSENT = "I trust the Python code that comes with this model: run it on this machine"
-_of_runs: dict[str, "weakref.ref[Playground]"] = {}
-"""The playground of each run whose process may be open: a run has one process, however often its cell is run."""
 
 
 class Playground(LiveView):
@@ -64,58 +57,42 @@ class Playground(LiveView):
         """
         self.run = run if isinstance(run, Run) else Run(run)
         super().__init__(f"playground {self.run.id}")
-        self._guarded = guarded_by(lambda text: self._tell(text, is_wrong=True))
+        config = config_of(self.run)
+        self._defaults = settings_of(config)
+        chosen = self._defaults.replace(**settings)
+        has_code = getattr(config, "trust_remote_code", False)
+        self._model = OpenModel(self.run, checkpoint, trust_remote_code, has_code)
+        self._is_stopped = False
+        self._given = (inputs, "\n\n".join(inputs))
+        self._answered: tuple[tuple[str, ...], int] = (inputs, 0)
+        """The inputs of the answers, and the checkpoint's step."""
         self.results: list[dict[str, Any]] = []
         """The last answers, one for each input."""
-        config = config_of(self.run)
-        recipe, self._defaults = recipe_of(config), settings_of(config)
-        shape = {"width": "auto", "display": "" if getattr(config, "trust_remote_code", False) else "none"}
-        self._consent = widgets.Checkbox(trust_remote_code, description=_ASKS_CONSENT, indent=False, layout=shape)
-        chosen = self._defaults.replace(**settings)
-        self._process: ModelProcess | None = None
-        self._loaded: object = None
-        self._step = 0
-        self._is_stopped = False
-        self._asked: tuple[str, ...] = inputs
-        self._given = (inputs, "\n\n".join(inputs))
-        self._made(f"Playground: {recipe.title}")
-        self._offer_checkpoints()
-        if checkpoint is not None:
-            self._checkpoint.value = named_checkpoint(self.run, checkpoint).name
-        for name, field in self._fields.items():
-            field.value = getattr(chosen, name)
+        self._made(f"Playground: {recipe_of(config).title}")
+        for line in self._settings.rows:
+            line.value = getattr(chosen, line.field.name)
         self._input.value = self._given[1]
 
     def _made(self, title: str) -> None:
         """Make the widgets."""
+        guarded = guarded_by(lambda text: self._tell(text, is_wrong=True))
         kind = type(self._defaults)
-        self._checkpoint = widgets.Dropdown(
-            options=[("latest verified", _LATEST)], description="checkpoint", **INPUT_SHAPE
-        )
-        self._input = widgets.Textarea(
-            rows=3, placeholder=kind.example, tooltip=kind.input_help, layout={"width": "auto"}
-        )
-        records = {name: field for name, field in fields_of(kind).items() if name != "num_frames"}
-        self._fields = {name: FieldRow(field, self._guarded(self._check)) for name, field in records.items()}
-        settings = Section("Settings", [*self._fields.values()])
-        self._settings = Sections([], [[settings]], {name for name in self._fields if kind.is_basic(name)})
-        self._go = button("Run", "play", "Compute the answers", style="primary")
-        self._stop = button("Stop", "stop", "End the model's process")
-        self._copy = button("Copy as command", "terminal", "Show the command that computes the same in a terminal")
-        self._go.on_click(self._guarded(self._start))
-        self._stop.on_click(self._guarded(self._end_early))
-        self._copy.on_click(self._guarded(self._show_command))
-        self._status, self._command, self._answers = (html_widget() for _ in range(3))
-        self._frames = FramesPart()
+        tip, shape = kind.input_help, {"width": "auto"}
+        self._input = widgets.Textarea(rows=3, placeholder=kind.example, tooltip=tip, layout=shape)
+        fields = [field for name, field in fields_of(kind).items() if name != "num_frames"]
+        self._settings = Sections([[Section("Settings", [FieldRow(field, guarded(self._check)) for field in fields])]])
+        self._mark({})
+        self._go = button("Run", "play", "Compute the answers", guarded(self._start), style="primary")
+        self._stop = button("Stop", "stop", "End the model's process", guarded(self._end_early))
+        self._status, self._answers, self._frames = html_widget(), html_widget(), FramesPart()
         hint = note_widget()
         hint.value = f"{escape(kind.input_help)} A blank line separates several inputs."
         heading = f"{STYLE}<h3>{escape(title)}</h3><p>{escape(self.run.id)}</p>"
-        buttons = row(self._go, self._stop, self._copy)
+        buttons = row(self._go, self._stop)
         buttons.layout.margin = "12px 0 4px"
-        told = "Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile."
-        chosen = FormRow(Field("checkpoint", help=told), self._checkpoint).widget
-        asked = [widgets.HTML(heading), self._input, row(hint), chosen, self._consent, self._settings.columns]
-        self.widget = widgets.VBox([*asked, buttons, self._status, self._command, self._answers, self._frames.widget])
+        model = self._model.row, self._model.consent
+        asked = [widgets.HTML(heading), self._input, row(hint), *model, self._settings.columns]
+        self.widget = widgets.VBox([*asked, buttons, self._status, self._answers, self._frames.widget])
         self.widget.add_class("nbtools-form")
         answers_beside_cells(self.widget)
         self._stop.layout.display = "none"
@@ -140,21 +117,21 @@ class Playground(LiveView):
             inputs, settings = self._inputs(), self._defaults.replace(**self._values())
             if "num_frames" in type(settings).model_fields:
                 settings = settings.replace(num_frames=_NUM_FRAMES if len(inputs) == 1 else 0)
-            self._asked, self.results, self._command.value = inputs, [], ""
-            process = self._opened()
-            self._step = process.checkpoint.step
+            self.results = []
+            process = self._model.opened(self._tell)
+            self._answered = inputs, process.checkpoint.step
         if self._is_stopped:
             raise LaunchError("stopped")
         for answered in process.predict(inputs, settings):
             self.results.append(answered)
             self._tell(f"Computing on {process.device}: {len(self.results):,} of {len(inputs):,}")
-        self._show(inputs)
+        self._show(inputs, process.checkpoint.step)
         return f"{process.checkpoint.name} on {process.device}, {process.ready['parameters']:,} parameters"
 
     def close(self) -> None:
         """End the model's process and remove the widgets; the run continues."""
         self._end()
-        self._end_process()
+        self._model.close()
         self._frames.close()
         close_tree(self.widget)
         self._displays.clear()
@@ -172,7 +149,8 @@ class Playground(LiveView):
         super()._ipython_display_()
 
     def _outputs(self) -> list[Output]:
-        words = answers_html(self._asked, self.results, step=self._step) if self.results else ""
+        inputs, step = self._answered
+        words = answers_html(inputs, self.results, step=step) if self.results else ""
         note = f"<p>{escape(repr(self))} needs a kernel: run this cell again. Training is not affected.</p>"
         style = f"{STYLE}{WITHOUT_KERNEL}"
         static = {"text/html": f"{style}<div class='nbtools-no-kernel'>{words}{note}</div>", "text/plain": repr(self)}
@@ -193,75 +171,26 @@ class Playground(LiveView):
         Raises:
             ConfigError: one of them is wrong.
         """
-        values: dict[str, Any] = {}
-        mistakes: dict[str, str] = {}
-        for name, field in self._fields.items():
-            try:
-                values[name] = field.value
-            except ValueError as error:
-                mistakes[name] = str(error)
+        values, mistakes = read_values({line.field.name: line for line in self._settings.rows})
         mistakes = {**errors_by_field(type(self._defaults), values), **mistakes}
-        self._settings.mark(mistakes, {})
+        self._mark(mistakes)
         if mistakes:
             raise ConfigError("; ".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
         return values
 
-    def _offer_checkpoints(self) -> None:
-        """List the run's current checkpoints; a chosen one that was removed is replaced by the latest."""
-        saved = [one for one in self.run.checkpoints if isinstance(one, Checkpoint)]
-        found = [(_labelled(one), one.name) for one in reversed(saved)]
-        options, before = [("latest verified", _LATEST), *found], self._checkpoint.value
-        if tuple(options) != tuple(self._checkpoint.options):
-            self._checkpoint.options = options
-            self._checkpoint.value = before if before in dict(found).values() else _LATEST
-
-    def _opened(self) -> ModelProcess:
-        """Return the process of the chosen checkpoint, and end any other one of this run's playgrounds."""
-        self._offer_checkpoints()
-        saved = self.run.checkpoints
-        wanted = self._checkpoint.value or (saved[-1].name if saved else "")
-        trust_remote_code = self._consent.value
-        if self._process is None or self._loaded != (wanted, trust_remote_code):
-            self._end_process()
-            earlier = _of_runs.get(self.run.id, lambda: None)()
-            if earlier is not None and earlier is not self:
-                earlier._end_process()
-            _of_runs[self.run.id] = weakref.ref(self)
-            self._tell(f"Loading {wanted or 'the model'}")
-            chosen = self._checkpoint.value or None
-            self._process = ModelProcess(self.run, chosen, trust_remote_code=trust_remote_code)
-            self._loaded = wanted, trust_remote_code
-        return self._process
-
     # --- what is shown ------------------------------------------------------------------------------
 
-    def _show(self, inputs: Sequence[str]) -> None:
+    def _mark(self, mistakes: dict[str, str]) -> None:
+        kind = type(self._defaults)
+        self._settings.mark(mistakes, {}, {name for name in kind.model_fields if kind.is_basic(name)})
+
+    def _show(self, inputs: Sequence[str], step: int) -> None:
         self._answers.value = answers_html(inputs, self.results)
-        item = frames_of(self.results, self._step)
+        item = frames_of(self.results, step)
         self._frames.widget.layout.display = "none" if item is None else ""
         if item is not None:
             self._frames.show(item, False, ())
         self._displays.replace(self._outputs(), which=[0])
-
-    def _show_command(self) -> None:
-        inputs, values = self._inputs(), self._values()
-        name = self._checkpoint.value
-        given = inputs if len(inputs) == 1 and inputs[0] else ["-"] if inputs[1:] else []
-        words = ["nbtools", "predict", self.run.id, *given]
-        words += ["--checkpoint", name] if name else []
-        words += ["--trust-remote-code"][: self._consent.value]
-        for field, value in values.items():
-            if value != getattr(self._defaults, field):
-                words += [f"--{field.replace('_', '-')}", str(value)]
-        command = shlex.join(words)
-        if len(inputs) > 1:
-            command = f"printf '%s\\n' {shlex.join(inputs)} | {command}"
-        said = "const said = this.nextSibling; "
-        copy = "navigator.clipboard?.writeText(this.innerText).then(function () { said.innerText = 'copied' })"
-        self._command.value = (
-            f'<div class="nbtools-run"><code style="user-select:all;cursor:copy" '
-            f'onclick="{said}{copy}">{escape(command)}</code><small>click the command to copy it</small></div>'
-        )
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
         kind = "nbtools-error" if is_wrong else "nbtools-said"
@@ -295,14 +224,4 @@ class Playground(LiveView):
 
     def _end_early(self) -> None:
         self._is_stopped = True
-        self._end_process()
-
-    def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
-
-
-def _labelled(checkpoint: Checkpoint) -> str:
-    loss = checkpoint.metrics.get("eval/loss")
-    return checkpoint.name if loss is None else f"step {checkpoint.step:,} · {loss:.4g}"
+        self._model.close()

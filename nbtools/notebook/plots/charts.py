@@ -31,7 +31,6 @@ from nbtools.notebook.plots.metric_names import (
     labels_of,
     legend_room,
     legend_width,
-    system_groups,
 )
 from nbtools.notebook.plots.view import KINDS, Axis, Limits, Options, View, X, x_ticks
 from nbtools.run.curves import Sketch
@@ -221,7 +220,7 @@ def arranged(
 
 
 def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
-    """Return the charts of each group of metrics, and those for the machine at the end; every metric is in one.
+    """Return the charts of each group of metrics; every metric is in one.
 
     `sizes` returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
     """
@@ -233,19 +232,16 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
         return Charts(message=view.reading.capitalize() or missing)
     first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
     first = [group for group in first if not is_cost(group)] or first
-    groups += system_groups(view.system)
     parts = [part for group, names in groups for part in _parts(view, group, names, group in TITLES or group in first)]
     # Taken once: the history may grow in another thread while this picture is made.
-    curves = {
-        name: (view.system if name in view.system else view.history)[name] for part in parts for name in part.names
-    }
+    curves = {name: view.history[name] for part in parts for name in part.names}
     resumes = [[] if view.resumed_at is None else [view.resumed_at]]
     reaches = [step for step, _ in view.checkpoints]
     return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), resumes, reaches)
 
 
 def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[ChartPart]:
-    title, parts = TITLES.get(group, group.removeprefix("system/")), divided(group, names)
+    title, parts = TITLES.get(group, group), divided(group, names)
     found = []
     for index, part in enumerate(parts, 1):
         key = f"{group}\0{index}" if index > 1 else group
@@ -258,8 +254,7 @@ def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> li
 
 def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
     key, title, names, _, group = part
-    is_system = group.startswith("system/")
-    can_log = group not in ("learning_rate", "throughput") and not is_system
+    can_log = group not in ("learning_rate", "throughput")
     is_log = can_log and view.log != (key in view.switched)
     traces = _legible(_curves(part, view, axis, size), legend_room(title, size[0]))
     if is_log:  # a dot, if only one point has a logarithm
@@ -268,7 +263,7 @@ def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
     shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
     shown |= _resumes(view, axis, is_labelled=key == "loss")
     chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
-    from_zero = group in ("return", "learning_rate", "throughput", "grad_norm") or is_system
+    from_zero = group in ("return", "learning_rate", "throughput", "grad_norm")
     return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
 
 
@@ -364,7 +359,7 @@ def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
         if kind == "eval":
             colours = ("evaluation", *(colours if group == "scores" else OTHERS))
         # A schedule has no noise: smoothing only delays it.
-        is_smoothed = kind == "train" and group != "learning_rate" and name not in view.system
+        is_smoothed = kind == "train" and group != "learning_rate"
         looks: dict[str, Any] = {"name": name, "label": label, "width": 1.9 if kind == "train" else 1.4}
         looks |= {"smoothing": view.smoothing if is_smoothed else 0.0, "is_dotted": kind == "eval"}
         looks |= {"colour": colours[hue % len(colours)], "dash": DASHES[(hue + hue // len(colours)) % len(DASHES)]}

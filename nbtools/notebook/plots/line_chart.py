@@ -26,8 +26,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
     """
     figure, (now, hidden) = RunFigure(HEIGHT, dark=dark, titled=False), _traces(item)
     if not now:
-        figure.draw(Charts(message="no values yet"))
-        return figure.png()
+        return figure.png(Charts(message="no values yet"))
     colours = {trace.name: trace.colour for trace in now}
     behind = []
     for age, showing in enumerate(reversed(earlier[-_NUM_EARLIER:])):
@@ -43,8 +42,7 @@ def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
     chart = chart_of(Chart("", item.y_label, series=[*behind, *now]), limits, "step", size)
     chart = replace(chart, x_ticks=ticks(*limits, 9))
     note = f"{plural(hidden, 'more curve')} not drawn" if hidden else ""
-    figure.draw(Charts(limits=limits, charts=[chart], unit=plain(item.x_label, 60), note=note))
-    return figure.png()
+    return figure.png(Charts(limits=limits, charts=[chart], unit=plain(item.x_label, 60), note=note))
 
 
 def _traces(item: MediaItem) -> tuple[list[Trace], int]:

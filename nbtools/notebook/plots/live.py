@@ -6,6 +6,7 @@ from typing import Any
 
 import ipywidgets
 
+from nbtools.notebook.html_parts import PICTURE
 from nbtools.notebook.plots.canvas import Canvas
 from nbtools.notebook.plots.charts import Charts, Size, page_sizes
 from nbtools.notebook.plots.figure import WIDTH
@@ -29,7 +30,7 @@ class LiveCharts:
         self._lock, self._changed = lock, changed
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         layout = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
-        self.image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=layout)
+        self.image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=layout).add_class(PICTURE)
         self.canvas = Canvas(self._receive)
         self.box = ipywidgets.Box([self.canvas], layout=ipywidgets.Layout(display="none", width="100%"))
 

@@ -123,8 +123,6 @@ def labels_of(names: Sequence[str], group: str) -> list[str]:
 
 def label_of(name: str, group: str) -> str:
     """Return the legend's name of a metric in the panel of its group, if no other one there has the same."""
-    if group.startswith("system/"):
-        return name[len(group) + 1 :]
     split, rest = _split(name)
     if (found := _BASELINE.fullmatch(rest)) and found[1]:
         return found[1]
@@ -146,11 +144,3 @@ def matches(text: str, patterns: Sequence[str]) -> bool:
     texts = text, _split(text)[1]
     wide = [pattern if set(pattern) & set("*?[") else f"*{pattern}*" for pattern in patterns]
     return any(fnmatchcase(each.lower(), pattern.lower()) for pattern in wide for each in texts)
-
-
-def system_groups(names: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Return the system metrics by chart: `system/GPU use` has `system/GPU use/0` and so on."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault("/".join(name.split("/")[:2]), []).append(name)
-    return list(groups.items())

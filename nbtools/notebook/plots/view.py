@@ -67,8 +67,6 @@ class View(Options):
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
     has_ended: bool = False
-    system: Mapping[str, Series] = field(default_factory=dict)
-    """System metrics of the run by name, such as `system/CPU`."""
     reading: str = ""
     """Text shown instead of charts while rows are being read."""
 

@@ -23,9 +23,9 @@ from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.details import details_of, takes_long
 from nbtools.notebook.run_table.row_html import Details
-from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search, action
+from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search
 from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Output, close_tree, html_widget, in_row, view_bundle
+from nbtools.notebook.widgets import Below, Output, button, close_tree, html_widget, in_row, view_bundle
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
 from nbtools.rundir.rundir import RunDir
@@ -45,22 +45,21 @@ class RunTable(LiveView):
         self._read_rows: dict[str, RunRow] = {}  # as they were when their details were read
         self._ticked: set[str] = set()
         self._unread: list[RunRow] = []  # rows on other pages whose values the order needs
-        self._opened: Any = None
         self._search = Search(lambda: self._turn_to(0))
         self._page = RowsPage(self._on_tick, self._turn_to, self._look_again)
         self._labels = LabelForm(self._save_labels)
         self._removal = Removal(runs.rows.runs, lambda: [row.id for row in self._chosen()], self._act, self._tell)
         self._buttons = {
-            "open": action("Open", "line-chart", "Show the panel of the ticked run below", self._open_run),
-            "compare": action("Compare", "clone", "Draw the ticked runs over each other, below", self._compare),
-            "stop": action("Stop", "stop", "End each ticked run; a recipe saves a checkpoint first", self._stop_runs),
-            "resume": action("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run),
+            "open": button("Open", "line-chart", "Show the panel of the ticked run below", self._open_run),
+            "compare": button("Compare", "clone", "Draw the ticked runs over each other, below", self._compare),
+            "stop": button("Stop", "stop", "End each ticked run; a recipe saves a checkpoint first", self._stop_runs),
+            "resume": button("Resume", "play", "Start a new run from the latest checkpoint", self._resume_run),
             "delete": self._removal.delete,
         }
-        self._said, self._below = html_widget(), widgets.VBox()
+        self._said, self._below = html_widget(), Below()
         tools = in_row(*self._search.controls, self._page.turning)
         actions = in_row(*self._buttons.values(), self._removal.keep)
-        parts = [tools, self._page.head, self._page.box, actions, self._labels.row, self._said, self._below]
+        parts = [tools, self._page.head, self._page.box, actions, self._labels.row, self._said, self._below.widget]
         self.widget = widgets.VBox(parts, layout={"width": "100%", "max_width": "1100px"})
         for name in (html_parts.LIVE, "nbtools-runs-page"):
             self.widget.add_class(name)
@@ -88,7 +87,7 @@ class RunTable(LiveView):
         """End the thread and remove the widgets."""
         self._end()
         with self._lock:
-            self._close_opened()
+            self._below.close()
             close_tree(self.widget)
 
     def _turn_to(self, page: int) -> None:
@@ -149,8 +148,8 @@ class RunTable(LiveView):
             "resume": is_idle and one is not None and one.is_final,
             "delete": is_idle and chosen,
         }
-        for name, button in self._buttons.items():
-            button.disabled = not fits[name]
+        for name, each in self._buttons.items():
+            each.disabled = not fits[name]
         name = "" if one is None else one.id
         self._labels.show(name, lambda: self.runs.rows.run(name).records.labels)
 
@@ -211,16 +210,8 @@ class RunTable(LiveView):
     def _show_below(self, opened: Any) -> None:
         if self._is_closed:  # while an action ran
             opened.close()
-            return
-        self._close_opened()
-        self._opened, self._below.children = opened, (opened.widget,)
-        answers_beside_cells(opened.widget)
-
-    def _close_opened(self) -> None:
-        if self._opened is not None:
-            self._below.children = ()
-            self._opened.close()
-            self._opened = None
+        else:
+            self._below.show(opened)
 
     def _open_run(self) -> None:
         self._show_below(LivePlot(self.runs.rows.run(self._chosen()[0].id)))

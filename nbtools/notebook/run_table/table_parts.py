@@ -12,7 +12,7 @@ from nbtools.launcher.checks.findings import size
 from nbtools.notebook import html_parts
 from nbtools.notebook.run_table import row_html
 from nbtools.notebook.run_table.row_html import Details
-from nbtools.notebook.widgets import html_widget, in_row, make_control
+from nbtools.notebook.widgets import button, html_widget, in_row, make_control
 from nbtools.run.listing import RunRow
 from nbtools.run.removal.clean import RemovalPlan, plan_removal
 from nbtools.rundir.names import Labels
@@ -31,13 +31,6 @@ ORDERS: dict[str, Callable[[RunRow], Any]] = {
     "duration": lambda row: -(row.duration_s or 0.0),
 }
 _TICK = {"width": "28px", "flex": "0 0 28px"}
-
-
-def action(text: str, icon: str, tooltip: str, act: Callable[[], None], *, width: int = 110) -> widgets.Button:
-    """Make a button of a width in pixels that calls `act`."""
-    button = widgets.Button(description=text, icon=icon, tooltip=tooltip, layout={"width": f"{width}px"})
-    button.on_click(lambda _: act())
-    return button
 
 
 def _grows(text: widgets.Text) -> None:
@@ -76,11 +69,11 @@ class RowsPage:
         self.number = 0
         self.shown: list[RunRow] = []
         self.lines = [_Line(on_tick) for _ in range(NUM_ROWS)]
-        self._back = action("", "chevron-left", "Earlier page", lambda: turn(self.number - 1), width=36)
-        self._next = action("", "chevron-right", "Next page", lambda: turn(self.number + 1), width=36)
+        self._back = button("", "chevron-left", "Earlier page", lambda: turn(self.number - 1))
+        self._next = button("", "chevron-right", "Next page", lambda: turn(self.number + 1))
         self._place, head = html_widget(), html_widget()
         self._place.layout.width, head.value = "auto", row_html.head()
-        again = action("", "refresh", "Look for new runs", reload, width=36)
+        again = button("", "refresh", "Look for new runs", reload)
         self.turning = in_row(self._back, self._place, self._next, again, wraps=False)
         self.turning.layout.width = "auto"
         # As wide as the column of tick boxes, so that the titles stand above their columns.
@@ -141,8 +134,8 @@ class LabelForm:
         self.tags = make_control(widgets.Text, "Tags", placeholder="a, b", width=190, label=32)
         self.note = make_control(widgets.Text, "Note", width=300, label=32)
         _grows(self.note)
-        button = action("Save", "check", "Write name, tags and note", save, width=80)
-        self.row = in_row(self.name, self.tags, self.note, button)
+        save_button = button("Save", "check", "Write name, tags and note", save)
+        self.row = in_row(self.name, self.tags, self.note, save_button)
         self._run, self.known = "", Labels()
 
     def show(self, name: str, read: Callable[[], Labels]) -> None:
@@ -184,15 +177,15 @@ class Removal:
     ) -> None:
         self._runs, self._chosen, self._act, self._tell = runs, chosen, act, tell
         tooltip = "List what would be removed; then it is asked twice"
-        self.delete = action("Delete…", "trash", tooltip, self._ask)
-        self.keep = action("Keep", "", "Remove nothing", lambda: self.forget("Nothing was removed."))
+        self.delete = button("Delete…", "trash", tooltip, self._ask)
+        self.keep = button("Keep", "", "Remove nothing", lambda: self.forget("Nothing was removed."))
         self._plan: RemovalPlan | None = None
         self._is_sure = False
 
     def forget(self, said: str = "") -> None:
         """Remove nothing, as after another choice of runs."""
         self._plan, self._is_sure = None, False
-        self.delete.description, self.delete.button_style, self.delete.layout.width = "Delete…", "", "110px"
+        self.delete.description, self.delete.button_style = "Delete…", ""
         self.keep.layout.display = "none"
         self._tell(said)
 
@@ -215,7 +208,6 @@ class Removal:
         listed = [f"{item.path.name}: {item.what}, {size(item.num_bytes)}" for item in plan.items]
         self._plan, self._is_sure, self.keep.layout.display = plan, False, ""
         self.delete.description, self.delete.button_style = f"Delete {plural(num_runs, 'run')}", "warning"
-        self.delete.layout.width = "180px"
         return "\n".join([*listed, *kept, f"{size(plan.num_bytes)} in all; what is deleted cannot be restored."])
 
     def _removed(self, plan: RemovalPlan) -> str:

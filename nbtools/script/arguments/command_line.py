@@ -54,12 +54,6 @@ class CommandLine:
             raise ConfigError(f"{shlex.join(masked(found))}: would be read differently; change the words of args")
         return found
 
-    def with_rest(self, words: Sequence[str]) -> list[str]:
-        """Return the words with others in place of those that are not understood."""
-        kept = [part.words for part in self.parts if part.is_read]
-        place = next((index for index, part in enumerate(self.parts) if not part.is_read), len(kept))
-        return [word for part in (*kept[:place], words, *kept[place:]) for word in part]
-
     @property
     def mistakes(self) -> dict[str, str]:
         """Why the program will refuse the words, by the name of the field; that of a sub-command has the name "".

@@ -221,7 +221,7 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
             f"about step {saved.step} · {saved.name}",
         ]
         table.look()
-        assert f"<b>about {saved.step}</b>" in table._table.value
+        assert f"<b>about {saved.step}</b>" in table.table.value
     finally:
         panel.close()
 
@@ -245,9 +245,9 @@ def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resum
     panel = LivePlot(first)
     try:
         table = panel._widgets.tabs.checkpoints
-        eventually(lambda: why in panel._widgets.losses.value)
+        eventually(lambda: why in panel._widgets.words.losses.value)
         table.look()
-        assert f"No checkpoint has been found: {why}" in table._table.value
+        assert f"No checkpoint has been found: {why}" in table.table.value
     finally:
         panel.close()
 
@@ -260,18 +260,18 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
     panel = LivePlot(run)
     try:
         tab = panel._widgets.tabs.checkpoints
-        eventually(lambda: tab.pattern.value == "ckpt_*.pt")
+        eventually(lambda: tab.program.pattern.value == "ckpt_*.pt")
         tab.look()
         assert tab.start.disabled
         assert tab.start.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
-        assert "Guessed: the files by the usual names of checkpoints" in tab._said_of_program.value
-        tab.words.value = "--from {checkpoint}"
+        assert "Guessed: the files by the usual names of checkpoints" in tab.program.origin.value
+        tab.program.words.value = "--from {checkpoint}"
         eventually(lambda: not tab.start.disabled)
         assert known_words(run) == ("--from", "{checkpoint}")
         assert f"Continues from ckpt_1.pt (about step 3), with --from {work / 'ckpt_1.pt'}" in tab.changing.value
-        tab.pattern.value = "none/*.pt"
+        tab.program.pattern.value = "none/*.pt"
         tab_says = "No checkpoint has been found: none of its files is named none/*.pt"
-        eventually(lambda: tab.look() or tab_says in tab._table.value)
+        eventually(lambda: tab.look() or tab_says in tab.table.value)
     finally:
         panel.close()
 

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nbtools.failures.stop_conditions import StopConditions
-from nbtools.launcher.launch import launch
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
@@ -25,7 +23,6 @@ from nbtools.metrics.readers.tabular import TableFile
 from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -103,34 +100,6 @@ def test_files_of_other_names_are_not_joined(cwd: Path, found: Found) -> None:
     history, notes = found()
     assert runs_of(history["train/loss"]) == [(0, 99, 1.0)]
     assert f"also found, but not drawn: {cwd / 'val.csv'} (train/loss)" in notes
-
-
-RESTARTED = """
-import csv, pathlib, sys
-attempt = len(list(pathlib.Path("logs").glob("version_*")))
-folder = pathlib.Path(f"logs/version_{attempt}")
-folder.mkdir(parents=True)
-with open("predictions.csv", "w", newline="") as file:
-    csv.writer(file).writerows([("id", "text"), (1, "x" * 140_000)])
-with (folder / "metrics.csv").open("w", newline="") as file:
-    table = csv.writer(file)
-    table.writerow(("epoch", "step", "train_loss"))
-    table.writerows((step // 50, step, attempt) for step in (range(121), range(100, 200))[attempt])
-sys.exit(1 - attempt)
-"""
-
-
-def test_a_run_that_restarted_has_one_curve_beside_a_file_of_long_texts(
-    project: Project, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (work := project.root / "work").mkdir()
-    monkeypatch.chdir(work)
-    (work / "train.py").write_text(RESTARTED)
-    run = launch(work / "train.py", torchrun=False, gpus=(), max_restarts=1)
-    assert run.wait(timeout_s=100) is RunState.SUCCEEDED
-    assert runs_of(run.history["train/loss"]) == [(0, 99, 0.0), (100, 199, 1.0)]
-    assert run.id in cli("runs").stdout
-    assert f"{work / 'predictions.csv'}: not read: no column counts its rows (id, text)" in cli("show", run.id).stdout
 
 
 @pytest.mark.parametrize(

@@ -92,57 +92,46 @@ def test_the_state_of_transformers_with_a_nan_is_read(tmp_path: Path) -> None:
 
     rows = [{"step": step, "loss": 2.0 / step, "grad_norm": math.nan if step > 6 else 1.0} for step in range(1, 9)]
     state = trainer_callback.TrainerState(epoch=2.0, global_step=8, max_steps=8, log_history=rows)
-    state.save_to_json(str(tmp_path / "trainer_state.json"))
-    reader = TrainerState(tmp_path / "trainer_state.json")
+    path = tmp_path / "trainer_state.json"
+    path.write_text('{"log_history": [{"step"')
+    reader = TrainerState(path)
+    assert (len(reader.poll()), reader.note) == (0, "it is not JSON, or not written to its end")
+    state.save_to_json(str(path))
     read = points_of(reader.poll())
     assert read["train/loss"][0] == read["train/grad_norm"][0] == list(range(1, 9))
     assert math.isnan(read["train/grad_norm"][1][-1])
     assert (reader.note, reader.rows.total) == ("", 8)
 
 
-def test_a_state_that_cannot_be_parsed_is_read_once_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[int] = []
-    parse = tabular._parsed
-    monkeypatch.setattr(tabular, "_parsed", lambda text: (parsed.append(len(text)), parse(text))[1])
-    path, text = tmp_path / "trainer_state.json", (HERE / "hf_trainer_state.json").read_text()
-    path.write_text(text[:3000])
-    reader = TrainerState(path)
-    assert [len(reader.poll()) for _ in range(3)] == [0] * 3
-    assert parsed == [3000]
-    assert reader.note == "it is not JSON, or not written to its end"
-    path.write_text(text)
-    assert points_of(reader.poll())["train/loss"][0] == list(range(5, 61, 5))
-    assert reader.note == ""
-
-
 # --- steps --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("counter", ["batch", "step", "iter"])
-def test_a_counter_that_starts_over_in_each_epoch_continues(tmp_path: Path, counter: str) -> None:
-    rows = [(epoch, batch, 1.0 / (10 * epoch + batch + 1)) for epoch in range(3) for batch in range(10)]
-    steps, values = curves(write_csv(tmp_path / "log.csv", [("epoch", counter, "loss"), *rows]))["train/loss"]
-    assert (steps, values) == (list(range(30)), [row[2] for row in rows])
-    once = [(epoch, 99, 1.0 / epoch) for epoch in range(1, 4)]
-    steps, _ = curves(write_csv(tmp_path / "log.csv", [("epoch", counter, "loss"), *once]))["train/loss"]
-    assert steps == [99, 198, 297]
+EPOCHS = [(epoch, batch, 1.0 / (10 * epoch + batch + 1)) for epoch in range(3) for batch in range(10)]
+VALUES = [value for _, _, value in EPOCHS]
+AGAIN = [(epoch, batch, 0.5) for epoch in (1, 2, 3) for batch in range(10)]
+COUNTED = ("_step", "current_steps", "env_steps", "global step", "Step", "train/global_step")
 
 
-def test_steps_of_episodes_continue(tmp_path: Path) -> None:
-    rows = [(episode, step, 1.0) for episode in range(3) for step in range(5)]
-    path = write_csv(tmp_path / "log.csv", [("episode", "step", "reward"), *rows])
-    assert curves(path)["reward"][0] == list(range(15))
-
-
-def test_a_counter_of_the_whole_run_and_a_restart_repeat_no_epoch(tmp_path: Path) -> None:
-    rows = [(step // 10, step, 1.0) for step in range(30)]
-    rows += [(2, step, 0.5) for step in range(20, 30)]
-    steps, values = curves(write_csv(tmp_path / "log.csv", [("epoch", "step", "loss"), *rows]))["train/loss"]
-    assert (steps, values) == (list(range(30)), [1.0] * 20 + [0.5] * 10)
-    batches = [(epoch, batch, 1.0) for epoch in range(3) for batch in range(10)]
-    batches += [(epoch, batch, 0.5) for epoch in (1, 2, 3) for batch in range(10)]
-    steps, values = curves(write_csv(tmp_path / "log.csv", [("epoch", "batch", "loss"), *batches]))["train/loss"]
-    assert (steps, values) == (list(range(40)), [1.0] * 10 + [0.5] * 30)
+@pytest.mark.parametrize(
+    ("names", "rows", "steps", "values"),
+    [
+        *((f"epoch,{counter},loss", EPOCHS, range(30), VALUES) for counter in ("batch", "step", "iter")),
+        ("epoch,batch,loss", [(epoch, 99, 0.5) for epoch in range(1, 4)], (99, 198, 297), [0.5] * 3),
+        (
+            "episode,step,loss",
+            [(episode, step, 1.0) for episode in range(3) for step in range(5)],
+            range(15),
+            [1.0] * 15,
+        ),
+        ("epoch,step,loss", [(n // 10, n, 1.0) for n in (*range(30), *range(20, 30))], range(30), [1.0] * 30),
+        ("epoch,batch,loss", EPOCHS + AGAIN, range(40), VALUES[:10] + [0.5] * 30),
+        *((f"{name},loss", [(10, 0.5), (20, 0.4)], (10, 20), [0.5, 0.4]) for name in COUNTED),
+    ],
+)
+def test_the_counter_of_a_table_goes_on_over_epochs_and_restarts(
+    tmp_path: Path, names: str, rows: list[tuple[float, ...]], steps: Sequence[int], values: list[float]
+) -> None:
+    assert curves(write_csv(tmp_path / "log.csv", [names.split(","), *rows]))["train/loss"] == ([*steps], values)
 
 
 def test_a_row_of_an_epoch_belongs_to_its_last_step(tmp_path: Path) -> None:
@@ -165,25 +154,30 @@ def test_a_total_counts_nothing_and_is_the_number_of_steps(tmp_path: Path) -> No
     assert (reader.rows.counter, reader.rows.total) == ("current_steps", 200)
 
 
-def test_a_metric_of_a_step_is_a_curve_and_no_counter(tmp_path: Path) -> None:
-    """As Lightning's CSVLogger, whose columns are sorted by name."""
-    rows = [("epoch", "loss_epoch", "loss_step", "step", "val_loss"), *((0, "", 2.0 - s, s, "") for s in (9, 19))]
-    found = curves(write_csv(tmp_path / "metrics.csv", [*rows, (0, "", "", 19, 4.0), (0, 5.0, "", 19, "")]))
-    assert found == {
-        "train/loss_step": ([9, 19], [-7.0, -17.0]),
-        "eval/loss": ([19], [4.0]),
-        "train/loss_epoch": ([19], [5.0]),
-    }
+COLUMNS = {
+    "Lightning's CSVLogger, whose columns are sorted by name": (
+        [
+            ("epoch", "loss_epoch", "loss_step", "step", "val_loss"),
+            *((0, "", 2.0 - step, step, "") for step in (9, 19)),
+            *((0, "", "", 19, 4.0), (0, 5.0, "", 19, "")),
+        ],
+        {"train/loss_step": ([9, 19], [-7.0, -17.0]), "eval/loss": ([19], [4.0]), "train/loss_epoch": ([19], [5.0])},
+    ),
+    "two columns are never one curve": (
+        [("step", "loss", "train_loss", "acc", "accuracy"), (1, 2.0, 3.0, 0.1, 0.2)],
+        {"train/loss": ([1], [2.0]), "train_loss": ([1], [3.0]), "accuracy": ([1], [0.1]), "accuracy_2": ([1], [0.2])},
+    ),
+    "padded columns, as in results.csv of Ultralytics": (
+        [("      epoch", "   train/box_loss", "  metrics/mAP50(B)", " val/box_loss"), (1, " 1.2", 0.5, " 1.3")],
+        {"train/box_loss": ([1], [1.2]), "metrics_map50_b": ([1], [0.5]), "eval/box_loss": ([1], [1.3])},
+    ),
+}
 
 
-def test_two_columns_are_never_one_curve(tmp_path: Path) -> None:
-    rows = [("step", "loss", "train_loss", "acc", "accuracy"), (1, 2.0, 3.0, 0.1, 0.2)]
-    assert {name: values for name, (_, values) in curves(write_csv(tmp_path / "log.csv", rows)).items()} == {
-        "train/loss": [2.0],
-        "train_loss": [3.0],
-        "accuracy": [0.1],
-        "accuracy_2": [0.2],
-    }
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_columns_of_a_table_are_curves_and_a_metric_of_a_step_is_one(tmp_path: Path, name: str) -> None:
+    rows, wanted = COLUMNS[name]
+    assert curves(write_csv(tmp_path / "log.csv", rows)) == wanted
 
 
 @pytest.mark.parametrize("names", [("batch", "loss"), ("step", "loss"), ("epoch", "loss")])
@@ -215,7 +209,7 @@ def test_the_user_chooses_a_counter_or_the_order(tmp_path: Path) -> None:
     assert points_of(TableFile(path, chosen="tokens").poll())["train/loss"] == ([64, 128], [3.0, 2.0])
     reader = TableFile(path, chosen="")
     assert points_of(reader.poll())["train/loss"] == ([0, 1], [3.0, 2.0])
-    assert [name for name, may_count in reader.rows.counters.items() if may_count] == ["step", "tokens", "loss"]
+    assert [name for name, may_count in reader.rows.columns.items() if may_count] == ["step", "tokens", "loss"]
 
 
 # --- layouts ------------------------------------------------------------------------------------
@@ -248,12 +242,6 @@ def test_lightnings_logger_writes_its_file_again_once_it_has_a_new_column(tmp_pa
     assert history["eval/loss"].steps.tolist() == [19, 29]
 
 
-@pytest.mark.parametrize("counter", ["_step", "current_steps", "env_steps", "global step", "Step", "train/global_step"])
-def test_steps_are_counted_under_many_names(tmp_path: Path, counter: str) -> None:
-    found = curves(write_csv(tmp_path / "log.csv", [(counter, "loss"), (10, 0.5), (20, 0.4)]))
-    assert found == {"train/loss": ([10, 20], [0.5, 0.4])}
-
-
 def test_a_setting_counts_no_steps(tmp_path: Path) -> None:
     reader = TableFile(write_csv(tmp_path / "grid.csv", [("max_steps", "loss"), (100, 0.5)]))
     assert points_of(reader.poll()) == {"train/loss": ([0], [0.5])}
@@ -271,11 +259,6 @@ def test_a_mark_of_byte_order_blank_lines_and_other_separators_are_read(tmp_path
     assert curves(write_csv(tmp_path / "log.csv", plain, delimiter="\t")) == wanted
     (tmp_path / "log.jsonl").write_text('\n{"step": 1, "loss": 0.5}\n\n{"step": 2, "loss": 0.25}\n', "utf-8-sig")
     assert curves(tmp_path / "log.jsonl") == wanted
-
-
-def test_jsonl_with_a_step_needs_no_name_of_a_metric(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "log.jsonl", [{"step": step, "kl": 0.1, "temperature": 1} for step in range(5)])
-    assert curves(path)["kl"] == (list(range(5)), [0.1] * 5)
 
 
 def test_separators_of_lines_within_a_text_end_no_row(tmp_path: Path) -> None:

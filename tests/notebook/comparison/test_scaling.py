@@ -44,7 +44,7 @@ def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> N
     assert [run.step for run in (one, two)] == [12, 6]
     assert [int(run.history["train/loss"].samples[-1]) for run in (one, two)] == [48, 48]
     assert list(panel.comparison.labels) == ["tiny · nproc_per_node 1", "tiny · nproc_per_node 2"]
-    words = " ".join(re.sub(r"<[^>]*>", " ", panel._tables).split())
+    words = " ".join(re.sub(r"<[^>]*>", " ", panel._tables.value).split())
     assert re.search(r"nproc_per_node 1 1 [\d.]+ samples/s 100% \d+% –", words)
     assert re.search(r"nproc_per_node 2 2 [\d.]+ samples/s \d+% \d+% \d+%", words) and "linear scaling" in words
     panel.close()

@@ -52,9 +52,9 @@ def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     (control,) = panel._widgets.counters.widget.children
     assert (control.value, [value for _, value in control.options]) == ("step", ["step", "tokens", "loss", ""])
     control.value = "tokens"
-    while "counter: tokens" not in panel._widgets.sources.value and time.monotonic() < deadline:
+    while "counter: tokens" not in panel._widgets.words.sources.value and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert "counter: tokens" in panel._widgets.sources.value
+    assert "counter: tokens" in panel._widgets.words.sources.value
     assert panel._widgets.counters.widget.children[0].value == "tokens"
     panel.close()
 

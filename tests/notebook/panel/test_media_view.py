@@ -3,10 +3,7 @@
 import base64
 import io
 import math
-import os
 import re
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +12,12 @@ import ipywidgets as widgets
 import numpy as np
 import pytest
 from PIL import Image
-from waiting import eventually
 
 from nbtools.notebook.panel.media_view import MediaView, show_media, state_html, static_html
-from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.line_chart import draw_series
 from nbtools.notebook.widgets import close_tree
 from nbtools.rundir import media
-from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.media import append
-from nbtools.rundir.rundir import RunDir
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</pre></script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
 TABLE = media.table("Mistakes", ["text", "true"], [[f"row {number}", "83110"] for number in range(30)])
@@ -221,51 +213,3 @@ def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]], dar
     picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB"))
     assert picture.std() > 1, "something is on it"
     assert (picture[0, 0].mean() < 60) == dark
-
-
-# --- the panel --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Iterator[RunDir]:
-    """A run that is going on."""
-    made = RunDir(tmp_path / "2026-01-31_142233_tiny")
-    made.ranks.mkdir(parents=True)
-    made.checkpoints.mkdir()
-    write_json(made.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": time.time() - 9, "args": []})
-    write_json(made.config, {"config": {}, "derived": {"total_steps": 100}})
-    made.metrics.write_text(f'{{"step": 1, "time": {time.time()}, "train/loss": 2.0}}\n')
-    made.log.touch()
-    lock = acquire_lock(made.lock)
-    assert lock is not None
-    yield made
-    os.close(lock)
-
-
-@pytest.fixture
-def panel(files: RunDir) -> Iterator[LivePlot]:
-    made = LivePlot(files.path, refresh_s=0.05)
-    yield made
-    made.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(f"LivePlot({files.id!r}")]
-
-
-def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(files: RunDir, panel: LivePlot) -> None:
-    shown = panel._widgets.tabs.samples
-    eventually(lambda: bool(panel._charts.image.value))
-    picture = panel._charts.image.value
-    assert shown.is_empty
-    append(files.media, "sample", 5, media.text("A sample", "once upon a time"))
-    eventually(lambda: "once upon a time" in words(panel.widget))
-    assert panel._charts.image.value is picture
-
-
-def test_the_picture_that_stays_holds_it_and_what_can_be_played_stays(files: RunDir, panel: LivePlot) -> None:
-    append(files.media, "unmasked", 5, FRAMES)
-    panel._displays.append(("a", "b", "c", "d"))
-    write_json(files.exit, {"returncode": 0, "stopped": False, "failure": None, "time": time.time()})
-    eventually(lambda: "Unmasked" in words(panel.widget))
-    panel.refresh()
-    outputs = panel._outputs()
-    assert "Unmasked" in outputs[2][0]["text/html"]
-    assert "widget" not in "".join(outputs[2][0])

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from ipywidgets import HTML, Button, FloatSlider, ToggleButton
 from ipywidgets.widgets.widget import _instances
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from run_folder import RunFolder
 from waiting import eventually
@@ -33,15 +34,15 @@ from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.panel.snapshot import Snapshot, log_of, stamp_of, take_snapshot
+from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.charts import charts_of
-from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import stragglers
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir import media
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -87,7 +88,7 @@ def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
     folder.release()
     panel = show(folder)
     panel.refresh()
-    assert "elapsed 1m02s" in panel._widgets.progress.value
+    assert "elapsed 1m02s" in panel._widgets.words.progress.value
 
 
 def threads(panel: LivePlot) -> list[threading.Thread]:
@@ -171,9 +172,9 @@ def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show
             folder.end()
             eventually(lambda: threads(panel) == [])
         before = image(panel)
-        panel._widgets.smoothing.value = 0.1
+        panel._smoothing.value = 0.1
         eventually(lambda before=before: image(panel) != before)  # type: ignore[misc]
-        panel._widgets.smoothing.value = 0.6
+        panel._smoothing.value = 0.6
         eventually(lambda before=before: image(panel) == before)  # type: ignore[misc]
 
 
@@ -204,19 +205,6 @@ def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Sho
     assert "(no output yet)" in words(panel)
     folder.files.log.write_text("hello from rank 0\n")
     eventually(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
-
-
-def test_a_finished_run_gives_a_static_picture(folder: RunFolder, show: Show) -> None:
-    folder.rows(1, 100)
-    folder.end()
-    panel = show(folder)
-    panel.refresh()
-    (words, _), (picture, metadata), _, (controls, _) = panel._outputs()
-    assert picture["image/png"][:4] == b"\x89PNG" and metadata["image/png"]["width"] == 900
-    assert words["text/plain"] == "a panel of a run" and "SUCCEEDED" in repr(panel)
-    assert "step 100 of 100" in words["text/html"] and "application/vnd.jupyter.widget-view+json" in controls
-    assert panel.picture().data[:4] == b"\x89PNG"
-    eventually(lambda: threads(panel) == [])
 
 
 def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: RunFolder, show: Show) -> None:
@@ -317,7 +305,7 @@ def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFol
     folder.rows(1, 3)
     panel = show(folder)
     panel.refresh()
-    header = panel._widgets.header.value
+    header = panel._widgets.words.header.value
     assert 0 < header.index("second &lt;try&gt;") < header.index(folder.files.id) < header.index("Running")
     assert "commit 3f2a91c04b + uncommitted changes (12 lines)" in header
     view = view_of(Run(folder.files.path))
@@ -328,8 +316,8 @@ class Gate:
     """Holds the reading of all rows by panels until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened, read = threading.Event(), LivePlot._read
-        monkeypatch.setattr(LivePlot, "_read", lambda panel: self.opened.wait(20) and read(panel))
+        self.opened, read = threading.Event(), ShownRun.read_rows
+        monkeypatch.setattr(ShownRun, "read_rows", lambda shown: self.opened.wait(20) and read(shown))
 
 
 def long_run(folder: RunFolder) -> None:
@@ -342,7 +330,7 @@ def long_run(folder: RunFolder) -> None:
 
 def highest(panel: LivePlot) -> float:
     """Return the upper limit of the first chart in the picture."""
-    return charts_of(panel._view(), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
+    return charts_of(panel._shown.view(panel._options()), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
 
 
 def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
@@ -353,12 +341,12 @@ def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
     panel = show(folder)
     eventually(lambda: bool(panel._png))
     said = "the curves show the first and the last rows; all are being read"
-    assert said in panel._widgets.header.value and "step 30,000" in panel._widgets.progress.value
+    assert said in panel._widgets.words.header.value and "step 30,000" in panel._widgets.words.progress.value
     assert not panel.run.rows.is_read and highest(panel) < 10, "the spike in the middle is not known"
-    panel._widgets.smoothing.value = 0.0  # the panel is not locked while rows are read
+    panel._smoothing.value = 0.0  # the panel is not locked while rows are read
     first = panel._png
     gate.opened.set()
-    eventually(lambda: said not in panel._widgets.header.value and panel._png != first)
+    eventually(lambda: said not in panel._widgets.words.header.value and panel._png != first)
     assert highest(panel) > 99 and panel.run.rows.is_read
     whole = show(folder, smoothing=0.0)
     whole.refresh()
@@ -373,14 +361,14 @@ def test_a_long_run_that_was_opened_before_is_whole_at_once(
     gate = Gate(monkeypatch)
     panel = show(folder)
     eventually(lambda: bool(panel._png))
-    assert highest(panel) > 99 and "being read" not in panel._widgets.header.value
+    assert highest(panel) > 99 and "being read" not in panel._widgets.words.header.value
     assert not panel.run.rows.is_read
     folder.rows(30_001, 30_001)
     lagging = show(folder)
     eventually(lambda: bool(lagging._png))
-    assert "the newest rows are being read" in lagging._widgets.header.value
+    assert "the newest rows are being read" in lagging._widgets.words.header.value
     gate.opened.set()
-    eventually(lambda: "being read" not in lagging._widgets.header.value)
+    eventually(lambda: "being read" not in lagging._widgets.words.header.value)
     assert lagging.run.history.last_step == 30_001
 
 
@@ -434,14 +422,6 @@ def test_right_after_a_resume_the_rate_is_this_runs_own(tmp_path: Path) -> None:
     assert take_snapshot(run, RunState.RUNNING).seconds_per_step == pytest.approx(0.25)
 
 
-def beats(*entries: tuple[int, str, float]) -> list[RankHeartbeat]:
-    return [RankHeartbeat(rank, 1, "h", step, phase, 1000 - age) for rank, (step, phase, age) in enumerate(entries)]
-
-
-def strip(found: list[RankHeartbeat]) -> str:
-    return html.ranks(found, stragglers(found, 1000.0, 0.5), 1000.0, True)
-
-
 def on_nodes(num_ranks: int, per_node: int, *late: int) -> str:
     """The strip of ranks on several nodes, where those in `late` are a step behind for a minute."""
     found = [
@@ -488,7 +468,7 @@ def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: RunFolde
         write_json(folder.files.heartbeat(1), {**beat, **identity})
         panel = show(folder)
         eventually(lambda: ", stopped (state T)</b>" in words(panel))
-        assert "rank 1 silent for" in panel._widgets.header.value
+        assert "rank 1 silent for" in panel._widgets.words.header.value
         assert words(panel).count("silent") == 2, "in the header, and at the rank"
     finally:
         held.kill()
@@ -506,15 +486,15 @@ def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     eventually(lambda: len(read_heartbeats(run.files)) == 2, 60)
     panel = LivePlot(run, refresh_s=0.05)
     try:
-        eventually(lambda: "silent" in words(panel) and not panel._widgets.stacks.disabled, 60)
-        panel._widgets.stacks.click()
+        eventually(lambda: "silent" in words(panel) and not panel._widgets.buttons.stacks.disabled, 60)
+        panel._widgets.buttons.stacks.click()
         eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
         shown = panel._widgets.taken.value
         assert shown.count("in hang_here") == 2 and shown.count("<details open>") == 1
         assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
-        eventually(lambda: not panel._widgets.stacks.disabled)
+        eventually(lambda: not panel._widgets.buttons.stacks.disabled)
         run.stop(timeout_s=1)
-        eventually(lambda: panel._widgets.stacks.disabled, 60)
+        eventually(lambda: panel._widgets.buttons.stacks.disabled, 60)
     finally:
         panel.close()
 
@@ -525,12 +505,6 @@ def test_hostile_stacks_are_shown_literally(text: str) -> None:
     assert shown.count(html.literal(text)) == 2
     assert text not in shown or text == html.literal(text)
     assert len(shown) < 5000
-
-
-def test_many_ranks_are_summed_up_but_the_straggler_stays() -> None:
-    entries = [(7, "collective", 20.0)] * 63 + [(7, "backward", 60.0)]
-    shown = strip(beats(*entries))
-    assert "rank 63" in shown and "of 64 ranks, all at step 7" in shown
 
 
 def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: RunFolder, show: Show) -> None:
@@ -568,7 +542,7 @@ def test_values_that_are_not_finite_are_an_alert_in_words(folder: RunFolder, sho
     assert "not finite" not in words(panel)
     folder.rows(10, 12, name=name, value="NaN")
     eventually(lambda: f"{html.literal(name)} is not finite since step 10" in words(panel))
-    eventually(lambda: "role='alert'" in panel._widgets.losses.value)
+    eventually(lambda: "role='alert'" in panel._widgets.words.losses.value)
     folder.rows(13, 13, name=name)
     eventually(lambda: f"{html.literal(name)}: 3 values not finite, first at step 10" in words(panel))
 
@@ -593,14 +567,14 @@ def test_a_queued_run_says_what_it_waits_for_and_can_be_cancelled(
     write_json(folder.files.launch, {**info, "after": str(before.files.path)})
     try:
         panel = show(folder)
-        eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.header.value)
-        assert "waiting for its processes" not in panel._widgets.header.value
-        assert panel._widgets.stop.description == "Cancel" and not panel._widgets.stop.disabled
+        eventually(lambda: "<b>Queued after &lt;b&gt;before</b>" in panel._widgets.words.header.value)
+        assert "waiting for its processes" not in panel._widgets.words.header.value
+        assert panel._widgets.buttons.stop.description == "Cancel" and not panel._widgets.buttons.stop.disabled
         before.end()
-        eventually(lambda: "<b>Queued</b>" in panel._widgets.header.value)
+        eventually(lambda: "<b>Queued</b>" in panel._widgets.words.header.value)
         folder.files.log.touch()
-        eventually(lambda: "Running" in panel._widgets.header.value)
-        assert panel._widgets.stop.description == "Stop"
+        eventually(lambda: "Running" in panel._widgets.words.header.value)
+        assert panel._widgets.buttons.stop.description == "Stop"
     finally:
         before.release()
 
@@ -613,7 +587,7 @@ def test_the_script_stands_below_a_name_that_does_not_tell_it(
     folder.end()
     panel = show(folder)
     panel.refresh()
-    assert ("tiny.py" in panel._widgets.header.value) is is_told
+    assert ("tiny.py" in panel._widgets.words.header.value) is is_told
 
 
 def test_a_page_keeps_no_picture_before_the_first_metric(folder: RunFolder, show: Show) -> None:
@@ -648,9 +622,11 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
         said = f"its run directory was removed; its processes still run: stop them with kill {process.pid}"
         eventually(lambda: said[1:] in words(panel))
         widgets = panel._widgets
-        assert "Lost since its run directory was removed" in widgets.header.value
-        eventually(lambda: not widgets.trouble.value + widgets.ranks.value and "Error" not in widgets.failure.value)
-        assert (widgets.stop.layout.display, widgets.again.layout.display) == ("", "none")
+        assert "Lost since its run directory was removed" in widgets.words.header.value
+        eventually(
+            lambda: not widgets.trouble.value + widgets.words.ranks.value and "Error" not in widgets.words.failure.value
+        )
+        assert (widgets.buttons.stop.layout.display, widgets.buttons.again.layout.display) == ("", "none")
         assert panel._png == picture, "the curves stay"
         with pytest.raises(RunNotFoundError, match=f"{folder.files.id}: {said}"):
             LivePlot(panel.run)
@@ -664,25 +640,18 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
     assert folder.files.path not in [run.path for run in removed_runs()]
 
 
-def test_the_header_wraps_only_for_what_must_be_read_in_full() -> None:
-    for state in RunState:
-        assert "flex-wrap:nowrap" in html.header("name", "id", state)
-    assert "flex-wrap:wrap" in html.header("name", "id", "RUNNING", alarms=["no new values for 5m"])
-    assert "flex-wrap:wrap" in html.header("name", "id", "QUEUED", waiting_for="behind mlm_tiny")
-
-
 def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, show: Show) -> None:
     info = json.loads(folder.files.launch.read_text())
     write_json(folder.files.launch, {**info, "launch": {"nproc_per_node": 2, "max_restarts": 3}})
     panel = show(folder)
     headers: list[str] = []
-    panel._widgets.header.observe(lambda change: headers.append(change["new"]), "value")
+    panel._widgets.words.header.observe(lambda change: headers.append(change["new"]), "value")
     folder.rows(1, 60)
     folder.checkpoint(50, 3.0)
     eventually(lambda: "step 60 of 100" in words(panel))
     failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
     write_json(folder.files.finished, {"why": "failed", "step": 60, "metrics": {}, "failure": failure, "time": 1.0})
-    eventually(lambda: panel._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
+    eventually(lambda: panel._shown._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
     folder.restart(1, "step-000050", **failure)
     folder.files.finished.unlink()
     eventually(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))
@@ -692,7 +661,7 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, s
             file.write(json.dumps(row) + "\n")
     eventually(lambda: "step 55 of 100" in words(panel))
     assert len(threads(panel)) == 1
-    assert not panel._widgets.stop.disabled and panel._widgets.tabs.checkpoints.start.disabled
+    assert not panel._widgets.buttons.stop.disabled and panel._widgets.tabs.checkpoints.start.disabled
     assert headers
     assert all("Running" in header for header in headers)
     folder.end()
@@ -705,10 +674,8 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:
     folder.restart(1, None)
     folder.restart(2, "step-000020")
     folder.restart(3, "step-000050")
-    figure = RunFigure()
-    figure.update(view_of(Run(folder.files.path)))
-    (panel,) = figure.panels
-    assert [list(line.get_xdata()) for line in panel.drawn["cut"]] == [[20, 20], [50, 50]]
+    found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
+    assert [x for x, _ in found.shown[0].cuts] == [20, 50]
 
 
 def look(folder: RunFolder, at: float) -> None:
@@ -771,7 +738,7 @@ def test_the_static_words_of_a_run_that_ended_meanwhile_say_so(folder: RunFolder
     folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
     panel = show(folder)
     panel.refresh()
-    assert "Since the last look" in panel._words() and "failed at step 40" in panel._words()
+    assert "Since the last look" in panel._static()[0] and "failed at step 40" in panel._static()[0]
 
 
 STOP_LOG = """\
@@ -836,15 +803,15 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: RunFolder,
     assert panel._widgets.tabs.checkpoints.start.disabled, "a running run is not resumed"
     folder.end()
     eventually(lambda: not panel._widgets.tabs.checkpoints.start.disabled)
-    assert panel._widgets.stop.disabled
+    assert panel._widgets.buttons.stop.disabled
 
 
 def test_stop_answers_at_once_and_then_in_a_sentence(folder: RunFolder, show: Show) -> None:
     panel = show(folder)
     eventually(lambda: "Running" in words(panel))
-    panel._widgets.stop.click()
-    assert panel._widgets.stop.disabled
-    panel._widgets.stop.click()
+    panel._widgets.buttons.stop.click()
+    assert panel._widgets.buttons.stop.disabled
+    panel._widgets.buttons.stop.click()
     eventually(lambda: "Stopping…" not in panel._widgets.note.value, 60)
     assert panel._widgets.note.value
 
@@ -911,7 +878,7 @@ def test_after_a_resume_the_panel_shows_the_new_run(
         child.rows(201, 230)
         eventually(lambda: "step 230 of 100" in words(panel))
         assert f"resumed from {folder.files.id} at step 200" in words(panel)
-        eventually(lambda: not panel._widgets.stop.disabled)
+        eventually(lambda: not panel._widgets.buttons.stop.disabled)
         child.end()
         eventually(lambda: threads(panel) == [] and "Succeeded" in words(panel))
     finally:
@@ -984,7 +951,7 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
         assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
         assert panel._widgets.tabs.checkpoints.changes.value == ""
         told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
-        eventually(lambda: told in panel._widgets.header.value)
+        eventually(lambda: told in panel._widgets.words.header.value)
     finally:
         child.release()
 
@@ -1007,7 +974,7 @@ def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(
     assert above.data["text/plain"] == "a panel of a run", "the same in each execution"
     assert set(picture.data) == {"image/png", "text/plain"} and picture.metadata["image/png"]["width"] == 900
     assert "application/vnd.jupyter.widget-view+json" in controls.data
-    assert "image/png" in notebook.cells[3].outputs[0].data
+    assert notebook.cells[3].outputs[0].data["image/png"]
 
 
 def test_every_control_has_a_name_and_a_tooltip(folder: RunFolder, show: Show) -> None:
@@ -1107,7 +1074,7 @@ def test_a_page_that_is_left_or_saved_has_the_picture_of_that_moment(folder: Run
     panel._displays.append(("words", "picture", "samples", "widgets"))
     tell(panel, ready=True, width=900)
     panel.refresh()
-    panel._stored_at, earlier = time.time(), panel._png  # as after a renewal
+    panel._stored_at, earlier = time.monotonic(), panel._png  # as after a renewal
     folder.rows(21, 40)
     panel.refresh()
     assert panel._png == earlier, "a picture a minute while the page draws"
@@ -1168,6 +1135,28 @@ def test_messages_beside_refreshes_leave_one_consistent_state(folder: RunFolder,
     assert min(steps(panel)) <= panel._choices.span[0] + 1  # type: ignore[index]
 
 
+# --- samples and charts of the training ---
+
+
+def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(folder: RunFolder, show: Show) -> None:
+    folder.rows(1, 20)
+    panel = show(folder)
+    eventually(lambda: bool(panel._charts.image.value))
+    picture = panel._charts.image.value
+    media.append(folder.files.media, "sample", 5, media.text("A sample", "once upon a time"))
+    eventually(lambda: "once upon a time" in words(panel))
+    assert panel._charts.image.value is picture
+
+
+def test_the_static_outputs_of_an_ended_run_have_its_samples(folder: RunFolder, show: Show) -> None:
+    media.append(folder.files.media, "unmasked", 5, media.frames("Unmasked", ["░░░░", "░nce", "once"]))
+    folder.end()
+    panel = show(folder)
+    panel.refresh()
+    shown = panel._outputs()[2][0]
+    assert "Unmasked" in shown["text/html"] and "widget" not in "".join(shown)
+
+
 # --- what stays of a panel ---
 
 
@@ -1181,9 +1170,9 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(folde
     assert image(panel)[:4] == b"\x89PNG"
     assert panel.run.rows._written.num_rows == 0
     gc.collect()
-    assert not any(type(found) is RunFigure for found in gc.get_objects())
+    assert not any(isinstance(found, Figure) for found in gc.get_objects())
     before = image(panel)
-    panel._widgets.smoothing.value = 0.1  # draws it again
+    panel._smoothing.value = 0.1  # draws it again
     eventually(lambda: image(panel) != before)
 
 
@@ -1222,10 +1211,10 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
 ) -> None:
     folder.rows(1, 20)
     sources = [
-        "from nbtools.notebook.panel import panel as module\nmodule.STORE_EVERY_S = 0.2",
-        f"panel = module.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
+        "import nbtools as nt\nfrom nbtools.notebook.plots import chart_view\nchart_view.STORE_EVERY_S = 0.2",
+        f"panel = nt.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\ndef is_stored():\n    with panel._lock:\n"
-        "        return panel._stored_at and panel._is_stored and 'step 20 of 100' in panel._words()\n"
+        "        return panel._stored_at > 0 and panel._is_stored and 'step 20 of 100' in panel._static()[0]\n"
         "while not is_stored(): time.sleep(0.05)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])

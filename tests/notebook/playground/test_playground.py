@@ -1,8 +1,7 @@
-"""The playground: inputs answered by a real process, settings, the command that does the same, words for errors."""
+"""The playground: inputs answered by a real process, settings, words for errors."""
 
 import html
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +32,10 @@ def playground(run: Run) -> Iterator[Playground]:
     made.close()
 
 
+def setting(playground: Playground, name: str) -> Any:
+    return next(line for line in playground._settings.rows if line.field.name == name)
+
+
 def published(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     outputs: list[dict[str, Any]] = []
     monkeypatch.setattr("nbtools.notebook.widgets._publish", lambda data, *_, **__: outputs.append(data))
@@ -42,39 +45,32 @@ def published(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> list[d
 
 @pytest.mark.promise("playground")
 @pytest.mark.slow
-def test_given_inputs_are_answered_and_stored_and_the_command_says_the_same(
-    playground: Playground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_inputs_are_answered_and_stored(playground: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
     static, view = published(playground, monkeypatch)
     assert "w1 &lt;b&gt;" in static["text/html"]
     assert html.escape(playground.results[0]["text"]) in static["text/html"]
     assert "Unmasking, step by step" in static["text/html"]
     assert len(playground.results[0]["frames"]) == 5
     assert list(view) == ["application/vnd.jupyter.widget-view+json"]
-    playground._copy.click()
-    (command,) = re.findall(r"<code[^>]*>(.*)</code>", playground._command.value)
-    assert html.unescape(command) == f"nbtools predict {playground.run.id} 'w1 <b>' --sample-steps 4"
-    first, process = list(playground.results), playground._process
+    first, process = list(playground.results), playground._model.process
     assert process is not None
     assert playground.answer() == first
-    assert playground._process is process  # loaded once
-    playground._checkpoint.value = "step-000003"
+    assert playground._model.process is process  # loaded once
+    playground._model.checkpoint.value = "step-000003"
     playground._input.value = "w1\n\nw2 w3\n\n" + "w" * 20
-    playground._copy.click()
-    assert "step-000003" in playground._command.value
     rows = playground.answer()
     assert [set(row) for row in rows] == [{"text"}, {"text"}, {"error"}]
     assert process._process.poll() is not None
     assert "step-000003 on" in playground._status.value and "has 20 tokens" in playground._answers.value
-    child = playground._process._process  # type: ignore[union-attr]
+    child = playground._model.process._process  # type: ignore[union-attr]
     playground.close()
     assert child.poll() is not None
 
 
 def test_a_wrong_setting_is_marked_beside_its_field_and_nothing_is_computed(playground: Playground) -> None:
-    playground._fields["temperature"]._input.value = "-1"
+    setting(playground, "temperature")._input.value = "-1"
     playground._go.click()
-    assert "temperature: must be &gt;= 0" in playground._status.value and playground._process is None
+    assert "temperature: must be &gt;= 0" in playground._status.value and playground._model.process is None
     with pytest.raises(ConfigError, match="temperature"):
         playground.answer()
 
@@ -84,20 +80,18 @@ def test_what_does_not_exist_is_refused_when_the_playground_is_made(run: Run) ->
         nt.Playground(run, temprature=1.0)
     with pytest.raises(CheckpointError, match="step-000999"):
         nt.Playground(run, checkpoint="step-000999")
-    assert nt.Playground(run)._fields["temperature"].value == 0.4
+    assert setting(nt.Playground(run), "temperature").value == 0.4
 
 
 @pytest.mark.promise("safety-code")
 def test_a_run_that_was_trained_with_code_of_its_model_asks_about_it(playground: Playground) -> None:
-    assert playground._consent.layout.display == "none"
+    assert playground._model.consent.layout.display == "none"
     content = json.loads(playground.run.files.config.read_text())
     content["config"]["trust_remote_code"] = True
     playground.run.files.config.write_text(json.dumps(content))
     for is_trusted in (False, True):
         asking = nt.Playground(Run(playground.run.dir), "w1", trust_remote_code=is_trusted)
-        assert (asking._consent.layout.display, asking._consent.value) == ("", is_trusted)
-        asking._copy.click()
-        assert ("--trust-remote-code" in asking._command.value) == is_trusted
+        assert (asking._model.consent.layout.display, asking._model.consent.value) == ("", is_trusted)
         asking.close()
 
 

@@ -10,9 +10,9 @@ from curves import charts, history
 
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
-from nbtools.notebook.plots.charts import Trace
+from nbtools.notebook.plots.charts import Trace, charts_of
 from nbtools.notebook.plots.decimation import Curve
-from nbtools.notebook.plots.figure import RunFigure
+from nbtools.notebook.plots.figure import SCALE, RunFigure
 from nbtools.notebook.plots.view import Choices, View
 
 
@@ -117,33 +117,34 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
     marks = {"checkpoints": [(1000, 5.2), (2000, None)], "resumed_at": 500, "restarted_at": [1500]}
     view = View(noisy(3000), log=log, smoothing=smoothing, **marks)
     figure = RunFigure(titled=False)
-    drawn = figure.update(view)
+    drawn = charts_of(view, figure.sizes)
+    axes_of = figure.draw(drawn).axes
     spec, data = packed(charts(view))
     columns = unpacked(spec, data)
     opened = [chart for chart in spec["charts"] if chart["open"]]
-    assert len(opened) == len(figure.panels) == 4
+    assert len(opened) == len(axes_of) == 4
     kinds: set[tuple[bool, bool]] = set()
-    for panel, chart, picture in zip(figure.panels, opened, drawn.shown, strict=True):
-        assert panel.title.get_text() == chart["title"]
+    for axes, chart, picture in zip(axes_of, opened, drawn.shown, strict=True):
+        assert picture.title == chart["title"]
         low, high = chart["y"]
-        assert low == pytest.approx(picture.y[0]) and high == pytest.approx(picture.y[1])
+        assert (low, high) == pytest.approx(picture.y) and axes.get_ylim() == picture.y
         assert [(s["name"], s["label"], s["colour"], s["dash"]) for s in chart["series"]] == [
             (trace.name, trace.label, trace.colour, trace.dash) for trace in picture.series
         ]
-        lines, raw = iter(panel.drawn["line"]), iter(panel.drawn["raw"])
+        lines = {line.get_label(): line for line in axes.lines}
+        height = axes.get_window_extent().height / SCALE
         for series in chart["series"]:
             column = columns[series["name"]]
             curve = Curve(*(column[name] for name in ("x", "low", "high", "mean")), series["per_column"])
-            line, shown = next(lines), [(next(raw), curve.path()[1])] if series["is_smoothed"] else []
+            line, extremes = lines[series["name"]], curve.path()[1]
             assert line.get_color() == figure.theme[series["colour"]]
-            shown.append((line, column["bold"] if series["is_smoothed"] else curve.path()[1]))
+            shown = [(line, column["bold"] if series["is_smoothed"] else extremes)]
+            shown += [(lines[f"raw {series['name']}"], extremes)] if series["is_smoothed"] else []
             kinds.add((series["is_smoothed"], curve.is_exact))
             for artist, values in shown:
-                drawn_y = panel.place.transform(np.column_stack(artist.get_data()))[:, 1] / 2
                 there = np.log10(values) if chart["is_log"] else values
-                expected = panel.bottom + (there - low) / (high - low) * panel.height
-                assert np.nanmax(np.abs(drawn_y - expected)) < 1.5
-        assert [mark["x"] for mark in chart["marks"]] == [x for line in panel.drawn["mark"] for x in line.get_xdata()]
+                assert np.nanmax(np.abs(np.asarray(artist.get_ydata()) - there)) / (high - low) * height < 1.5
+        assert [mark["x"] for mark in chart["marks"]] == (lines["mark"].get_xdata() if "mark" in lines else [])
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
     assert kinds >= {(smoothing > 0, False), (False, True)}, "lines of few points, and through all extremes"

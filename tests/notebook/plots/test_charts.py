@@ -1,5 +1,8 @@
 """What a chart is: which ones are open, their limits, curves and marks, before any renderer."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from curves import charts, history, repeated
@@ -198,3 +201,55 @@ def test_the_best_checkpoint_is_known() -> None:
 def test_a_narrow_page_has_one_chart_in_a_row() -> None:
     assert page_sizes(4, 900) == [(378, 190)] * 4 and page_sizes(4, 500) == [(428, 197)] * 4
     assert page_sizes(1, 900) == [(828, 197)]
+
+
+# --- the axis -------------------------------------------------------------------------------------
+
+TIMED = history(
+    {"step": i, "time": 1e9 + 2 * i + (1000 if i > 60 else 0), "samples": 32 * i, "loss": 5 / i} for i in range(1, 101)
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({"x": "step"}, 100.0),
+        ({"x": "samples"}, 3200.0),
+        ({"x": "time"}, 1e9 + 1200),
+        ({"x": "relative"}, 1198.0),
+        ({"x": "relative", "resumed_at": 60}, 198.0),  # without the pause before the resume
+    ],
+)
+def test_the_x_axis_counts_steps_samples_or_seconds(options: dict[str, Any], end: float) -> None:
+    assert charts(View(TIMED, smoothing=0.0, **options)).shown[0].series[0].x[-1] == end
+
+
+def test_an_axis_that_nothing_counts_falls_back_to_steps() -> None:
+    assert charts(View(repeated(2, loss=1.0), x="samples")).x == "step"
+
+
+@pytest.mark.parametrize(("x", "end"), [("step", 105.0), ("samples", 3360.0), ("relative", 208.0), ("time", 210.0)])
+def test_the_axis_reaches_the_checkpoint_of_a_stop(x: Any, end: float) -> None:
+    rows = [{"step": i, "time": 2 * i, "samples": 32 * i, "loss": 1 / i} for i in range(1, 101)]
+    view = View(history(rows), checkpoints=[(105, None), (50, 0.2)], x=x)
+    drawn = charts(view)
+    assert max(mark.x for mark in drawn.shown[0].marks) == pytest.approx(end) == drawn.limits[1]
+    assert charts(replace(view, checkpoints=[(50, None)])).limits[1] < end
+
+
+def test_the_most_that_is_possible_is_a_level_and_returns_begin_at_zero() -> None:
+    returns = {"eval/return_last": 11.5, "eval/return_first": 1.25, "eval/return_best": 15.75}
+    (chart,) = charts(View(repeated(**returns))).shown
+    assert [trace.dots for trace in chart.series] == [True, True, False]
+    assert len({trace.colour for trace in chart.series}) == 3 and chart.y[0] == 0
+
+
+def test_charts_adapt_to_a_foreign_run() -> None:
+    rows = [{"step": i, "time": i, "loss": 1.0, "reward": i, "kl": 0.1} for i in range(10)]
+    assert [chart.title for chart in charts(View(history(rows))).shown] == ["Loss", "reward", "kl"]
+
+
+def test_a_passing_infinity_is_counted_but_is_no_divergence() -> None:
+    made = history({"step": i, "grad_norm": value} for i, value in enumerate([1.0, "Infinity", 2.0, 3.0], 1))
+    badge = charts(View(made)).shown[0].badge
+    assert badge is not None and badge.text == "1 not finite, first at step 2"

@@ -10,7 +10,7 @@ from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Filling
 from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
-from nbtools.notebook.widgets import html_widget, make_control
+from nbtools.notebook.widgets import html_widget, in_row, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
@@ -21,11 +21,32 @@ START = "Start a new run from this checkpoint, with these changes, and show it i
 _MOST_ROWS = 20
 
 
+class ProgramRow:
+    """The pattern of a program's checkpoints, and the words with which it resumes."""
+
+    def __init__(self) -> None:
+        tooltip = "Files or folders that are checkpoints, from the working directory on; each * is in one name"
+        self.pattern = make_control(widgets.Text, "Checkpoints are", width=350, label=100, tooltip=tooltip)
+        tooltip = "Words with which the program resumes; {checkpoint} stands for the path"
+        self.words = make_control(widgets.Text, "Resume with", width=320, label=76, tooltip=tooltip)
+        self.pattern.placeholder, self.words.placeholder = "out/*.ckpt", "--resume {checkpoint}"
+        self.pattern.continuous_update = self.words.continuous_update = False
+        self.filling, self.origin = Filling(), html_widget()
+        self.widget = in_row(self.pattern, self.words, self.origin)
+        self.widget.layout.display = "none"
+
+    def show(self, pattern: str, words: str, note: str) -> None:
+        """Show both, and where they come from."""
+        with self.filling:
+            self.pattern.value, self.words.value = pattern, words
+        self.origin.value = f"<div style='{FONT}{MUTED}'>{literal(note)}An edit is remembered.</div>"
+        self.widget.layout.display = ""
+
+
 class CheckpointList:
     """A table of the newest checkpoints, above the choice of one of them, the changes, and the start.
 
-    `changed` is called after another checkpoint was chosen, or the typed changes differ. Of a program, `pattern` and
-    `words` say what its checkpoints are and how it resumes.
+    `changed` is called after another checkpoint was chosen, or the typed changes differ.
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
@@ -40,35 +61,16 @@ class CheckpointList:
         self.start = make_control(widgets.Button, "Start", width=92, icon="play", tooltip=START)
         tooltip = "Compare the files of the listed checkpoints with their checksums"
         self.verify = make_control(widgets.Button, "Verify", width=92, icon="check", tooltip=tooltip)
-        self.changing = html_widget()
-        tooltip = "Files or folders that are checkpoints, from the working directory on; each * is in one name"
-        self.pattern = make_control(widgets.Text, "Checkpoints are", width=350, label=100, tooltip=tooltip)
-        tooltip = "Words with which the program resumes; {checkpoint} stands for the path"
-        self.words = make_control(widgets.Text, "Resume with", width=320, label=76, tooltip=tooltip)
-        self.pattern.placeholder, self.words.placeholder = "out/*.ckpt", "--resume {checkpoint}"
-        self.pattern.continuous_update = self.words.continuous_update = False
-        self.filling, self._said_of_program = Filling(), html_widget()
-        self._why_none = ""
+        self.program, self.table, self.changing = ProgramRow(), html_widget(), html_widget()
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
-        self._table = html_widget()
-        wrapped = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0")
-        self._form = widgets.HBox([self.choice, self.changes, self.start, self.verify], layout=wrapped)
-        hidden = widgets.Layout(flex_flow="row wrap", align_items="center", margin="6px 0 0", display="none")
-        self._program = widgets.HBox([self.pattern, self.words, self._said_of_program], layout=hidden)
-        shown = [self._table, self._program, self._form, self.changing]
-        self.widget = widgets.VBox(shown, layout=widgets.Layout(width="100%"))
+        form = in_row(self.choice, self.changes, self.start, self.verify)
+        self.widget = widgets.VBox([self.table, self.program.widget, form, self.changing], layout={"width": "100%"})
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
         self.found: list[AnyCheckpoint] = []
         self._said: dict[Path, str] = {}
+        self._why_none = ""
         self._key: object = None
-
-    def show_program(self, pattern: str, words: str, note: str) -> None:
-        """Show what the checkpoints of a program are and how it resumes, and where that comes from."""
-        with self.filling:
-            self.pattern.value, self.words.value = pattern, words
-        self._said_of_program.value = f"<div style='{FONT}{MUTED}'>{literal(note)}An edit is remembered.</div>"
-        self._program.layout.display = ""
 
     def offer(
         self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool = False, why_none: str = ""
@@ -111,7 +113,7 @@ class CheckpointList:
         self.verify.disabled = not shown
         found = f"found: {self._why_none}" if self._why_none else "saved yet"
         table = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
-        self._table.value = table or f"<div style='{FONT}{MUTED}'>No checkpoint has been {literal(found)}.</div>"
+        self.table.value = table or f"<div style='{FONT}{MUTED}'>No checkpoint has been {literal(found)}.</div>"
 
     def check(self) -> str:
         """Compare the files of the checkpoints in the list with their checksums; returns the result in words."""

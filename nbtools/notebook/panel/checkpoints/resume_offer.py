@@ -26,15 +26,16 @@ class ResumeOffer:
         is_program: Whether the run is one of a user's program, which takes further arguments instead of changes.
         has_checkpoint: Whether the run, or the one that it resumed, has a checkpoint.
         why_not: Why a program cannot be resumed; empty if it can.
+        nothing_left: Why a run that is resumed without changes would do nothing, or "".
     """
 
     def __init__(self, checkpoints: CheckpointList) -> None:
         self._list = checkpoints
         self.is_program = self.has_checkpoint = self._is_change_wrong = False
-        self.why_not = ""
+        self.why_not = self.nothing_left = ""
 
-    def look(self, run: Run, found: Sequence[AnyCheckpoint], step: int, total: int | None) -> str:
-        """Offer checkpoints, oldest first; returns why a run that is resumed would do nothing, or ""."""
+    def look(self, run: Run, found: Sequence[AnyCheckpoint], step: int, total: int | None) -> None:
+        """Offer checkpoints, oldest first."""
         self.is_program = not has_recipe(run.files)
         self.why_not = why_not_resumable(run) if self.is_program else ""
         is_resumed, why_none = bool(mapping_at(run.info, "resumed_from")), why_no_checkpoints(run)
@@ -42,10 +43,11 @@ class ResumeOffer:
             found, is_resumed=is_resumed, is_program=self.is_program, why_none=why_none
         )
         if self.is_program:
-            self._list.show_program(*said_in_words(run))
-        if self.is_program or not total or step < total or run.state is not RunState.SUCCEEDED:
-            return ""
-        return f"all {total:,} steps are done; for more, enter max_steps={2 * total} as Changes below Checkpoints"
+            self._list.program.show(*said_in_words(run))
+        self.nothing_left = ""
+        if not self.is_program and total and step >= total and run.state is RunState.SUCCEEDED:
+            more = f"enter max_steps={2 * total} as Changes below Checkpoints"
+            self.nothing_left = f"all {total:,} steps are done; for more, {more}"
 
     def may_start(self, state: RunState) -> bool:
         """Whether a run in this state can be continued with what is chosen and typed."""
@@ -91,6 +93,6 @@ class ResumeOffer:
         """
         if MASK in edit.new:
             raise ConfigError(f"{MASK} stands for a secret; write the words into a launcher script")
-        if edit.owner is self._list.pattern:
+        if edit.owner is self._list.program.pattern:
             return f"Checkpoints: {remember(run, checkpoints=edit.new or None)}"
         return f"Resume: {remember(run, resume=tuple(shlex.split(edit.new)))}"

@@ -1,0 +1,36 @@
+"""The flags of launch settings, made of the fields that are also the rows of a form and the values of a script."""
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from nbtools.config import Launch, Slurm
+from nbtools.script.field import Field, fields_of
+from nbtools.script.values import FORM, from_text
+
+_NAMES = {"settings": ("nproc_per_node", "nnodes"), "restarts": ("max_restarts",), "program": ("python",)}
+"""Fields of `Launch` by the commands that take them; flags with words of their own are declared in `parser`."""
+
+
+def launch_flags() -> Mapping[str, Mapping[str, dict[str, Any]]]:
+    """Return the options of `add_argument` by flag, and by the commands that take the flags."""
+    launch = fields_of(Launch)
+    fields = {kind: [launch[name] for name in names] for kind, names in _NAMES.items()}
+    fields["where"] = [field for name, field in fields_of(Slurm).items() if name != "requeue"]
+    return {
+        kind: {f"--{field.name.replace('_', '-')}": _options(field) for field in those}
+        for kind, those in fields.items()
+    }
+
+
+def _options(field: Field) -> dict[str, Any]:
+    return {"type": partial(_value, field), "help": field.help.removesuffix(".").replace("%", "%%")}
+
+
+def _value(field: Field, text: str) -> Any:
+    try:
+        return from_text(text, field, FORM)
+    except ValueError as error:
+        words = (f", or {choice}" for choice in field.choices or () if choice is not None)
+        raise argparse.ArgumentTypeError(f"{error}{''.join(words)}") from None

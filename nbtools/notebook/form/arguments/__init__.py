@@ -1,0 +1,1 @@
+"""The rows of a program: its arguments, and the keys of the config files that they name."""

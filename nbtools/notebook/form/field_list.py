@@ -1,0 +1,142 @@
+"""The list of a form's fields, one row each: of a config or a program, of `Launch`, `Slurm` and `StopOn`."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.launcher.sbatch import site_defaults
+from nbtools.machine.devices import Device, devices
+from nbtools.notebook.rows.field_rows import FieldRow, FormRow, read_values
+from nbtools.notebook.rows.gpu_row import GPUField
+from nbtools.script.field import Field, fields_of
+from nbtools.script.program import Program
+from nbtools.settings import errors_by_field
+
+Values = dict[str, Any]
+"""Values by row: those of a config or a program, `where`, and the fields of `Launch`, `Slurm` and `StopOn`."""
+WHERE, HERE, SLURM = "where", "this machine", "Slurm"
+"""The row of `Launch.cluster`, and its choices."""
+_IN_A_JOB = {
+    "nproc_per_node": ("processes per node", "Processes on each node, one per GPU when it has any."),
+    "nnodes": ("nodes", "Nodes of the job, with nproc_per_node processes each."),
+}
+"""Unit and help of the fields of `Launch` that are per node with Slurm."""
+_COMMANDS = "on_end", "args", "resume", "config_values"
+_SHAPES: dict[str, Any] = {"preamble": {"num_lines": 4}, **{key: {"is_command": True} for key in _COMMANDS}}
+"""Inputs of fields whose value is lines of text, or a command."""
+
+
+class FieldList:
+    """The rows of a form by field; where the processes run decides which of them count."""
+
+    def __init__(self, cls: type[TrainConfig] | type[Program], on_edit: Callable[[object], None]) -> None:
+        """Make the rows of the class of a config, or of `Program`; `on_edit` is called after every edit."""
+        self.cls = cls
+        told = "Where the processes run; sbatch submits a job of yours to Slurm."
+        where = Field(WHERE, (), HERE, choices=(HERE, SLURM), help=told, is_basic=True)
+        launch = {WHERE if name == "cluster" else name: field for name, field in fields_of(Launch).items()}
+        records = fields_of(cls) | launch | {WHERE: where} | fields_of(Slurm) | fields_of(StopOn)
+        del records["stop_on"]
+        self._records = records
+        gpus = [(device.index, _described(device)) for device in devices()]
+        self.num_gpus = len(gpus)
+        """Number of GPUs of this machine."""
+        self.gpus = GPUField(records["gpus"], gpus, on_edit)
+        self.rows: dict[str, FormRow] = {
+            name: self.gpus if name == "gpus" else FieldRow(field, on_edit, **_SHAPES.get(name, {}))
+            for name, field in records.items()
+        }
+        self._has_site_defaults = False
+
+    @property
+    def is_for_slurm(self) -> bool:
+        """Whether the run is a Slurm job."""
+        return bool(self.rows[WHERE].value == SLURM)
+
+    @property
+    def usual(self) -> set[str]:
+        """Names of the rows that are shown without unfolding."""
+        usual = {name for name, field in self._records.items() if field.is_basic}
+        return usual | {"nnodes"} if self.is_for_slurm else usual
+
+    @property
+    def unused(self) -> set[str]:
+        """Names of the rows whose values do not count: those of Slurm, or with Slurm the GPUs' indices."""
+        return {"gpus"} if self.is_for_slurm else {*Slurm.model_fields}
+
+    @property
+    def in_use(self) -> dict[str, FormRow]:
+        """The rows whose values count."""
+        unused = self.unused
+        return {name: line for name, line in self.rows.items() if name not in unused}
+
+    def read(self) -> tuple[Values, dict[str, str]]:
+        """Return the valid values and the errors by row; the key "" holds errors of several fields."""
+        values, mistakes = read_values(self.in_use)
+        for cls in (self.cls, Slurm, StopOn, Launch):
+            given = {name: values[name] for name in cls.model_fields if name in values}
+            if cls is Launch:
+                valid = {name: value for name, value in values.items() if name not in mistakes}
+                given = _launch_values(values if not mistakes else {**valid, WHERE: HERE})
+            found = errors_by_field(cls, given)
+            wrong = {*found, *mistakes}
+            if wrong - {""}:  # the others are checked together with the defaults of the wrong ones
+                others = {name: value for name, value in given.items() if name not in wrong}
+                found[""] = errors_by_field(cls, others).get("", "")
+            several = found.pop("", "")
+            if several and not any(re.search(rf"\b{name}\b", several) for name in wrong if name):
+                named = [name for name in given if name in self.rows and f"{name}=" in several]
+                found[min(named, key=several.index, default="")] = several
+            mistakes = {**found, **mistakes}
+        return values, mistakes
+
+    def built(self, values: Values) -> tuple[TrainConfig | Program, Launch]:
+        """Return the config or program, and the settings of its launch, of valid values."""
+        own = {name: values[name] for name in self.cls.model_fields}
+        return self.cls(**own), Launch(**_launch_values(values))
+
+    def fill(self, values: Mapping[str, Any]) -> None:
+        """Show values; those of rows that do not count are left out."""
+        if WHERE in values:
+            self.rows[WHERE].value = values[WHERE]
+            self._has_site_defaults = self._has_site_defaults or self.is_for_slurm
+        for name, line in self.in_use.items():
+            if name in values:
+                line.value = values[name]
+
+    def first_values_of_slurm(self) -> Values:
+        """Return the site's values for a job when Slurm is chosen for the first time; else nothing."""
+        if self._has_site_defaults or not self.is_for_slurm:
+            return {}
+        self._has_site_defaults = True
+        return {**dict(site_defaults()), **({"gpus_per_node": 0} if self.gpus.is_for_cpu else {})}
+
+    def tell_where(self) -> None:
+        """Show in the rows what they mean where the processes run."""
+        for name, (unit, help) in _IN_A_JOB.items():
+            field = self._records[name]
+            self.rows[name].field = field.replace(unit=unit, help=help) if self.is_for_slurm else field
+
+
+def values_of(content: TrainConfig | Program | None, launch: Launch) -> Values:
+    """Return the values by row of a config or program and its launch."""
+    where = HERE if launch.cluster is None else SLURM
+    rows = {**dict(content or {}), **dict(launch), WHERE: where}
+    del rows["stop_on"], rows["cluster"]
+    return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn())}
+
+
+def _launch_values(values: Mapping[str, Any]) -> Values:
+    """Return the values of `Launch` from those of the rows; those of `Slurm` and `StopOn` must be valid."""
+    found = {name: values[name] for name in Launch.model_fields if name in values}
+    asked = {name: values[name] for name in Slurm.model_fields if name in values}
+    stop_on = StopOn(**{name: values[name] for name in StopOn.model_fields if name in values})
+    cluster = Slurm(**asked) if values[WHERE] == SLURM else None
+    return {**found, "cluster": cluster, "stop_on": None if stop_on == StopOn() else stop_on}
+
+
+def _described(device: Device) -> str:
+    free = (device.memory_total_bytes - device.memory_used_bytes) / 2**30
+    held = f", used by {', '.join(map(str, device.holders))}" if device.holders else ""
+    return f"GPU {device.index}: {device.name}, {free:.0f} of {device.memory_total_bytes / 2**30:.0f} GiB free{held}"

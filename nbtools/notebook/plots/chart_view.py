@@ -1,0 +1,143 @@
+"""The live view of charts, of one run or of several: a canvas in the page, and what a saved notebook keeps of it."""
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import ipywidgets
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbtools.notebook.html_parts import LIVE
+from nbtools.notebook.live_view import LiveView
+from nbtools.notebook.plots.charts import Charts, Size
+from nbtools.notebook.plots.figure import WIDTH, RunFigure
+from nbtools.notebook.plots.live import LiveCharts
+from nbtools.notebook.plots.view import Options
+from nbtools.notebook.theme import THEME
+from nbtools.notebook.widgets import Output, make_control, view_bundle
+
+STORE_EVERY_S = 10.0
+"""Least time between two updates of the static outputs."""
+RENDER_EVERY_S = 60.0
+"""Least time between two updates while the page draws the curves: only a saved notebook needs the picture then."""
+
+# The outputs of a view are text, picture, further text and widgets, in this order. JupyterLab and Jupyter Notebook show
+# widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
+# the static outputs are hidden only while the widgets are connected.
+_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
+_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-note):has(+ * + * + * {_CONNECTED})"
+_STYLE = f"""<style>
+.jp-OutputArea-child:has(.nbtools-panel-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
+{_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
+.nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
+{THEME}</style>"""
+
+
+class ChartView(LiveView):
+    """A live view whose charts are a canvas where the page can draw it, else a picture.
+
+    Args:
+        name: of its thread.
+        text: plain text of a cell's output, the same in each execution.
+        options: what the charts show until the page chooses otherwise.
+        dark: dark picture.
+        runs: label, colour and dash of compared runs, for the legend of the picture.
+    """
+
+    widget: ipywidgets.Widget
+    """The whole view as one widget, to place into another."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        options: Options,
+        *,
+        dark: bool,
+        runs: Sequence[tuple[str, str, Sequence[float]]] = (),
+    ) -> None:
+        super().__init__(name)
+        self._text, self._given, self._dark = text, options, dark
+        self._new_figure = partial(RunFigure, dark=dark, titled=False, runs=runs)
+        self._charts = LiveCharts(self._lock, self._hear, options.x, self._new_figure().height)
+        tip = "Weight of earlier values in the bold lines; the thin lines are the raw values"
+        limits = {"value": options.smoothing, "max": 0.99, "step": 0.01, "continuous_update": False}
+        self._smoothing = make_control(ipywidgets.FloatSlider, "Smoothing", width=260, label=76, tooltip=tip, **limits)
+        self._smoothing.observe(self._changed, "value")
+        self._png, self._stored_at, self._is_stored = b"", -math.inf, True
+
+    @property
+    @abstractmethod
+    def _alt(self) -> str:
+        """Return what the charts are, for readers who do not see them."""
+
+    @abstractmethod
+    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+        """Return the charts; `sizes` returns the sizes of the plot areas of a number of open ones."""
+
+    @abstractmethod
+    def _static(self) -> tuple[str, str, str]:
+        """Return HTML above the picture, HTML for a page without a kernel, and HTML below the picture."""
+
+    @abstractmethod
+    def _changed(self, *_: object) -> None:
+        """Draw after a choice."""
+
+    def _hear(self) -> None:
+        """Act on a message of the canvas."""
+        if self._charts.choices.is_hidden:  # a page that is left is often saved next
+            self._stored_at = -math.inf
+        self._changed()
+
+    def _options(self) -> dict[str, Any]:
+        """Return the chosen options."""
+        chosen = self._charts.choices.options(self._given.metrics)
+        return {**chosen, "log": self._given.log, "smoothing": self._smoothing.value}
+
+    def _draw(self) -> None:
+        """Draw in the canvas if a page shows it, else a picture."""
+        choices = self._charts.choices
+        if not choices.is_ready:
+            self._render()
+        elif not choices.is_hidden or self._charts.is_empty:
+            self._charts.show(self._made(self._charts.sizes), self._alt)
+
+    def _render(self) -> None:
+        """Draw the picture; a page keeps none without a curve."""
+        figure = self._new_figure()
+        charts = self._made(figure.sizes)
+        picture = figure.png(charts)
+        self._png = picture if charts.shown else b""
+        self._charts.show_picture(picture)
+
+    def _outputs(self) -> list[Output]:
+        """Return text, picture, further text, and the widgets.
+
+        The first three are static and show without a kernel: on GitHub, or after a restart. They are hidden as long as
+        the widgets have a kernel, and are renewed now and then while what they show changes.
+        """
+        above, without_kernel, below = self._static()
+        mark = f"{_STYLE}<div class='nbtools-panel-note'>{without_kernel}</div>"
+        picture, size = {"image/png": self._png}, {"image/png": {"width": WIDTH, "height": self._new_figure().height}}
+        return [
+            ({"text/html": f"{above}{mark}", "text/plain": self._text}, {}),
+            ({**(picture if self._png else {}), "text/plain": ""}, size if self._png else {}),
+            ({**({"text/html": below} if below else {}), "text/plain": ""}, {}),
+            (view_bundle(self.widget, ""), {}),
+        ]
+
+    def _store(self, *, at_once: bool = False) -> None:
+        """Renew the static outputs, which a saved notebook keeps, if it is time."""
+        now, is_drawn_by_page = time.monotonic(), self._charts.choices.is_ready
+        every_s = RENDER_EVERY_S if is_drawn_by_page else STORE_EVERY_S
+        is_due = at_once or (bool(self._displays) and not self._is_stored and now - self._stored_at >= every_s)
+        if not is_due:
+            return
+        if is_drawn_by_page:
+            self._render()
+        if self._displays and InteractiveShell.initialized():
+            self._displays.replace(self._outputs(), which=range(3))
+        self._stored_at, self._is_stored = now, True

@@ -1,0 +1,1 @@
+"""Rows of fields that a form, the arguments of a program and a playground share, in sections that fold."""
