@@ -183,9 +183,8 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
     computed: dict[str, dict[str, str]] = {"": {}}
     for item in result["arguments"]:
         item["help"] = str(item.get("help") or "").replace(work, cwd)
-        default = str(item.get("shown_default") or item.get("default"))
-        if work in default:
-            item |= {"default": None, "shown_default": None, "default_text": default.replace(work, cwd)}
+        if work in (default := str(item.get("default"))):
+            item |= {"default": None, "default_text": default.replace(work, cwd)}
         argument = argument_of(item)
         field, (file, _, line) = argument.field, argument.field.source.rpartition(":")
         if file not in computed:
@@ -198,12 +197,7 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
             # A variable of the environment may be a secret, or one that asking has set.
             is_told = field.default is not None and not field.is_secret and "env" not in text
             here = f" When asked, the program computed {shown(field.default)}." if is_told else ""
-            item |= {
-                "default": None,
-                "shown_default": None,
-                "default_text": text,
-                "help": f"{field.help}{here}".strip(),
-            }
+            item |= {"default": None, "default_text": text, "help": f"{field.help}{here}".strip()}
     result["files"] = [str(path).replace(work, cwd, 1) for path in result["files"]]
     return result
 

@@ -1,6 +1,5 @@
 """The config that an argument of a program names: its keys as arguments, and a copy with other values."""
 
-import contextlib
 import hashlib
 import json
 import re
@@ -32,44 +31,32 @@ _DEEP_KEY = re.compile(r"(?:[\w\"'-]+[ \t]*\.[ \t]*){32}")
 """Each dot in a key of TOML costs as much as all before it."""
 
 
-class Config(dict[str, Any]):
-    """The content of a config file."""
-
-    lines: dict[str, int]
-
-
-def load_config(path: Path) -> Config | None:
+def load_config(path: Path) -> dict[str, Any] | None:
     """Return the content of a YAML, JSON or TOML file whose top is a mapping; None if it is none, or too large."""
     try:
-        text = read_source(path).decode()
-        if len(text) > _LONGEST_CONFIG or path.suffix not in _SUFFIXES:
+        if path.suffix not in _SUFFIXES or len(text := read_source(path).decode()) > _LONGEST_CONFIG:
             return None
-        tree, found = _parsed(path.suffix, text)
+        found = _parsed(path.suffix, text)
         if not isinstance(found, dict) or next(islice(_leaves(found), _MOST_KEYS, None), None) is not None:
             return None
     except (ScriptError, ValueError, yaml.YAMLError, RecursionError):
         return None
-    config = Config({str(key): value for key, value in found.items()})
-    config.lines = dict(islice(_lines(tree), _MOST_KEYS))
-    return config
+    return {str(key): value for key, value in found.items()}
 
 
-def _parsed(suffix: str, text: str) -> tuple[Any, Any]:
-    """Return the syntax tree of a text as YAML, and its value; ValueError if it is too deep or too large."""
+def _parsed(suffix: str, text: str) -> Any:
+    """Return the value of a text; ValueError if it is too deep or too large."""
     if suffix == ".toml":
         if _DEEP_KEY.search(text):
             raise ValueError("a key with many dots")
-        return None, tomllib.loads(text)
+        return tomllib.loads(text)
     if suffix == ".json":
-        tree = None
-        with contextlib.suppress(yaml.YAMLError):  # tabs: the lines of its keys are then not known
-            tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        return tree, json.loads(text)
+        return json.loads(text)
     loader = yaml.SafeLoader(text)  # parsed once: PyYAML needs a second for 150 KB
     tree = loader.get_single_node()
     if next(islice(_nodes(tree), _MOST_NODES, None), None) is not None:
         raise ValueError("many nodes")
-    return tree, None if tree is None else loader.construct_document(tree)
+    return None if tree is None else loader.construct_document(tree)
 
 
 def _nodes(node: Any) -> Iterator[Any]:
@@ -79,14 +66,6 @@ def _nodes(node: Any) -> Iterator[Any]:
         for each in node.value:
             for inner in each if isinstance(each, tuple) else (each,):
                 yield from _nodes(inner)
-
-
-def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            name = f"{prefix}{key.value}"
-            yield name, key.start_mark.line + 1
-            yield from _lines(value, f"{name}.")
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -102,13 +81,12 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def keys_of_config(path: Path, label: str) -> ScriptArguments | None:
     """Return the keys of a config as arguments `a.b=value`; None if it is no YAML, JSON or TOML file with keys."""
-    if path.suffix not in _SUFFIXES or (config := load_config(path)) is None:
+    if (config := load_config(path)) is None:
         return None
     found = []
     for name, value in _leaves(config):
-        place = f"{label}:{config.lines[name]}" if name in config.lines else label
         group = name.rpartition(".")[0]
-        field = made_field(name, types=_types_of(value), default=value, group=group, source=place)
+        field = made_field(name, types=_types_of(value), default=value, group=group, source=label)
         found.append(as_key(Argument(field)))
     return ScriptArguments(path, "config file", tuple(found), is_complete=True)
 
