@@ -27,8 +27,8 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, guessed_resume, num_epochs
+from nbtools.script.config_copy import changed_config
 from nbtools.script.inspection import inspect_program, module_of, python_file, why_apart
 from nbtools.script.program import Program
 

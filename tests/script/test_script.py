@@ -404,16 +404,6 @@ def test_a_value_edited_by_hand_is_not_replaced_unseen_although_the_layout_is_ou
     assert read_script(path).config.seed == 5
 
 
-def test_a_script_of_an_earlier_session_is_not_replaced_unseen(project: Project) -> None:
-    other = "import nbtools; from nbtools.recipes import *; nbtools.write_script(MLMPretrainingConfig(), 'my_run')"
-    subprocess.run([sys.executable, "-c", other], check=True, cwd=project.root)
-    assert write_script(MLMPretrainingConfig(), "my_run").is_file()
-    subprocess.run([sys.executable, "-c", other.replace("my_run", "mine_2")], check=True, cwd=project.root)
-    with pytest.raises(HandEditedError, match=r"seed is 0 there, 1 here"):
-        write_script(MLMPretrainingConfig(seed=1), "mine_2")
-    assert write_script(MLMPretrainingConfig(seed=1), "mine_2", overwrite=True).is_file()
-
-
 def test_a_link_in_scripts_never_leads_a_write_outside(project: Project, tmp_path: Path) -> None:
     target = tmp_path / "precious.py"
     target.write_text("precious\n")

@@ -1,6 +1,5 @@
 """`ScriptArguments`: the arguments that a script declares, as fields of a form, and the words for a value."""
 
-import math
 import re
 import shlex
 from collections import Counter
@@ -272,11 +271,10 @@ def as_key(argument: Argument) -> Argument:
 
 
 def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists; an object, which no argument has, as a text."""
     if isinstance(value, list):
         return tuple(map(_tuples, value))
-    if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
-        return value
-    return repr(value)
+    return repr(value) if isinstance(value, dict) else value
 
 
 def made_field(name: str, **settings: Any) -> Field:

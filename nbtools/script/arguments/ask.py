@@ -93,10 +93,10 @@ def ask(
     if not consent_to(script):
         return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:
-        result, problem = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
-        if problem:
-            return _with_note(seen, problem)
+        result = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
         found = _read(result, script)
+    except ScriptError as error:
+        return _with_note(seen, str(error))
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return _with_note(seen, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
     with contextlib.suppress(OSError):
@@ -111,10 +111,8 @@ def _with_note(seen: ScriptArguments, note: str) -> ScriptArguments:
 # --- the child process ----------------------------------------------------------------------------
 
 
-def _answer(
-    script: Path, interpreter: str, cwd: Path, module: str | None, timeout_s: float
-) -> tuple[dict[str, Any], str]:
-    """Run the program; return what the child process wrote, or why there is nothing."""
+def _answer(script: Path, interpreter: str, cwd: Path, module: str | None, timeout_s: float) -> dict[str, Any]:
+    """Run the program and return what the child process wrote; ScriptError if the program did not reach its parser."""
     nonce = secrets.token_hex(16)
     cwd, start = cwd.resolve(), start_folder(script, module)
     with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
@@ -131,7 +129,7 @@ def _answer(
         try:
             process = subprocess.Popen(command, cwd=work, env=environment, start_new_session=True, **_SILENT)
         except (OSError, ValueError) as error:
-            return {}, f"{interpreter} cannot be started: {error}; give the path of a Python"
+            raise ScriptError(f"{interpreter} cannot be started: {error}; give the path of a Python") from None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout_s + _GRACE_S)  # it ends itself, with all that it has started
         timed_out = process.returncode in (None, _TIMED_OUT)
@@ -141,17 +139,15 @@ def _answer(
         found = _result(result, nonce)
         name = script.name
         if found is None and timed_out:
-            return {}, f"{name}: did not reach its parser within {timeout_s:g} s, and was ended"
+            raise ScriptError(f"{name}: did not reach its parser within {timeout_s:g} s, and was ended")
         if found is None:
-            return (
-                {},
-                f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser",
-            )
+            how = f"{interpreter} ended with code {process.returncode}"
+            raise ScriptError(f"{name}: {how} before the script reached its parser")
         if found.get("state") == "parsed":
-            return _settled(found, os.path.realpath(work), str(cwd), start), ""
+            return _settled(found, os.path.realpath(work), str(cwd), start)
     if missing := str(found.get("missing") or "")[:200]:
-        return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
-    return {}, f"{name}: {str(found.get('error'))[:500]}"
+        raise ScriptError(f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser")
+    raise ScriptError(f"{name}: {str(found.get('error'))[:500]}")
 
 
 def _fill(work: Path, cwd: Path) -> None:

@@ -138,11 +138,8 @@ class CommandLine:
         places = [end, *reversed(places)] if argument.flags else [*range(first, end + 1)]
         if argument.action != "pair" and any(each.action == "pair" for each in level):
             places.sort()
-        places = [own[-1] - len(own) + 1, *places] if own else places
-        if self.script.parser in _READS_CONFIGS and not name.endswith("config"):  # a later file would win
-            configs = (i for i, part in enumerate(others, 1) if part.names and part.names[-1].endswith("config"))
-            after = max(configs, default=0)
-            places = [max(place, after) for place in places]
+        is_last = self.script.parser in _READS_CONFIGS and not name.endswith("config")  # a later file would win
+        places = [own[-1] - len(own) + 1, *places] if own and not is_last else places
         new = Part(tuple(words), argument.command, (name,))
         found = [[*others[:place], new, *others[place:]] for place in places]
         if not argument.flags:  # one begins with a dash: all follow two dashes

@@ -218,7 +218,8 @@ def describe_action(action: Any, parser: Any) -> Described:
     except Exception:  # `50% of x`, or a default whose own text fails: shown as it is written
         pass
     is_split = is_split and "_AppendAction" not in names
-    entries = {"default": None, "default_text": repr(default)} if is_split else answer.default_of(default)
+    text: Described = {"default": None, "default_text": repr(default)}
+    entries = text if is_split else answer.default_of(default)
     positive = [flag for flag in flags if flag not in negative]
     entries.update(name=action.dest, flags=positive, negative_flags=negative, action=what, types=[kind], truth=truth)
     nargs = nargs if what in ("store", "append") else None

@@ -65,11 +65,11 @@ def describe_tyro(argument: Described, action: Any) -> None:
     if shown is not None:
         text = shown.group(1)
         is_list = argument["nargs"] is not None and text != "None"
-        default: Any = [literal(word, found) for word in text.split()] if is_list else literal(text, found)
+        default: Any = [value_of_word(word, found) for word in text.split()] if is_list else value_of_word(text, found)
         argument.update(default=default, default_text="")
 
 
-def literal(word: str, types: list[str]) -> Any:
+def value_of_word(word: str, types: list[str]) -> Any:
     """Return the value of one of the types that a word stands for; else the word itself."""
     for kind, convert in CONVERTERS.items():
         try:

@@ -19,7 +19,8 @@ from nbtools.launcher.programs.next_attempt import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_file import changed_config, keys_of_config, load_config
+from nbtools.script.arguments.config_file import keys_of_config
+from nbtools.script.config_copy import changed_config, load_config
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
