@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from nbtools.failures.restarts import read_restarts, restarted
 from nbtools.launcher.job import with_job
 from nbtools.launcher.launch import launch
 from nbtools.launcher.programs.next_attempt import continued
-from nbtools.launcher.programs.program_resume import (
-    known_words,
-    origin_of_launch,
-    overwritten,
-    planned_resume,
-    remember,
-    said_in_words,
-)
+from nbtools.launcher.programs.program_resume import known_words, overwritten, planned_resume, remember, said_in_words
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.view import view_of
@@ -41,7 +33,6 @@ from nbtools.script.script import read_script, write_script
 from asking import asked
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
-Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -274,42 +265,6 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         eventually(lambda: tab.look() or tab_says in tab.table.value)
     finally:
         panel.close()
-
-
-def test_a_launch_whose_arguments_name_a_checkpoint_is_joined_to_its_run(work: Path) -> None:
-    other = finished(saves("--steps", "10", "--out-dir", "elsewhere"))
-    parent = finished(saves("--steps", "20"))
-    child = finished(saves("--steps", "25", "--resume", "out/ckpt_step20.pt"))
-    origin = {"run": parent.id, "checkpoint": "out/ckpt_step20.pt", "step": 20}
-    assert child.info["resumed_from"] == {**origin, "path": str(work / "out/ckpt_step20.pt")}
-    assert steps_of(child) == list(range(1, 26))
-    assert parent.info["resumed_from"] is None and other.info["resumed_from"] is None
-    shutil.copy(work / "out/ckpt_step20.pt", work / "mine.pt")
-    assert finished(saves("--steps", "22", "--resume=mine.pt")).info["resumed_from"] is None
-
-
-def test_a_launch_that_names_a_folder_is_joined_to_its_run(work: Path) -> None:
-    (work / "folders.py").write_text(
-        "import argparse, pathlib\np = argparse.ArgumentParser()\np.add_argument('--resume')\np.parse_args()\n"
-        "folder = pathlib.Path('out/checkpoint-5')\nfolder.mkdir(parents=True, exist_ok=True)\n"
-        "for name in ('model.safetensors', 'trainer_state.json'): (folder / name).write_text('x')\n"
-    )
-    parent = finished(launch("folders.py", torchrun=False))
-    child = launch("folders.py", torchrun=False, args=["--resume", "out/checkpoint-5"])
-    assert finished(child).info["resumed_from"]["run"] == parent.id
-
-
-def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Audited) -> None:
-    (tmp_path / "data/deep/deeper").mkdir(parents=True)
-    (tmp_path / "data/deep/deeper/0.png").touch()
-    (tmp_path / "runs").mkdir()
-    program = Program(script="train.py", resume=("--resume", "{checkpoint}"))
-    with audited() as events:
-        assert origin_of_launch(program, ["--resume", "data"], tmp_path, tmp_path / "runs") is None
-    looked = {str(args[0]) for event, args in events if event in ("os.scandir", "os.listdir")}
-    assert not {path for path in looked if path.startswith(f"{tmp_path}/data")}
-    (tmp_path / "empty").mkdir()
-    assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
 
 
 def test_a_checkpoint_is_named_by_step_name_or_path_and_a_missing_one_is_refused(work: Path) -> None:
