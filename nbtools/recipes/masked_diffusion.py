@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub, tables
+from nbtools.data import corpus, data_files, hub, prepared, tables
 from nbtools.data.first_rows import FirstRows
-from nbtools.data.masked_diffusion import pairs, prepared
+from nbtools.data.masked_diffusion import pairs
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, lora, modernbert
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source

@@ -157,7 +157,7 @@ def num_ranks() -> int:
 
 def tokenized(folder: str) -> Any:
     """The text of all three, tokenized once."""
-    from nbtools.training.text.tokenized import open_tokenized, tokenize
+    from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 
     config = demo(1)
     cache = Path(folder) / "runs" / ".cache"
@@ -213,8 +213,8 @@ def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False)
     config, text, turns = demo(rounds), tokenized(folder), Turns(pipe)
     masking = Masking.of(text, config.mask_probability, config.seed)
     rank = int(os.environ.get("RANK", "0"))
-    order = SampleOrder(len(text.train_NT), config.batch_size, seed=config.seed, rank=rank, world_size=num_ranks())
-    batches: Iterator[Any] = load(MaskedTraining(text.train_NT, masking), order)
+    order = SampleOrder(len(text.train), config.batch_size, seed=config.seed, rank=rank, world_size=num_ranks())
+    batches: Iterator[Any] = load(MaskedTraining(text.train, masking), order)
 
     class Batches(Dataset[Any]):
         def __len__(self) -> int:

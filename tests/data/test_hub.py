@@ -30,7 +30,7 @@ from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig, MLMPre
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.masked_diffusion.dataset import cached_data, prepare
-from nbtools.training.text.tokenized import tokenize
+from nbtools.training.mlm_pretraining.dataset import tokenize
 from nbtools.training.text.tokenizers import word_tokenizer
 
 from forked_rank import launched_ranks, start_ranks
@@ -445,7 +445,7 @@ def test_no_more_documents_are_taken_than_were_asked_for(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows())
     folder = tokenized(tmp_path, max_samples=10)
-    separators = sum(int((np.load(folder / f"{name}.npy") == 2).sum()) for name in ("train", "eval", "test"))
+    separators = sum(int((np.load(folder / f"{name}_data.npy") == 2).sum()) for name in ("train", "val", "test"))
     assert separators == 10
     assert len(taken) == 11, "the one that is too short does not count"
 
@@ -456,12 +456,12 @@ def test_max_samples_takes_the_beginning_of_a_file_too(tmp_path: Path) -> None:
         (tmp_path / "texts" / f"{number:03}.txt").write_text(text)
     path = str(tmp_path / "texts")
     folder = tokenized(tmp_path, dataset=path, max_samples=10)
-    tokens = {name: np.load(folder / f"{name}.npy") for name in ("train", "eval", "test")}
+    tokens = {name: np.load(folder / f"{name}_data.npy") for name in ("train", "val", "test")}
     config = MLMPretrainingConfig(dataset=path, max_samples=10, batch_size=1, sequence_length=8)
     counted = schedule(config, 1)
     assert counted is not None
     assert counted.num_train_samples == len(tokens["train"]) // 8
-    assert counted.num_eval_samples == len(tokens["eval"]) // 8
+    assert counted.num_eval_samples == len(tokens["val"]) // 8
     assert sum(map(len, tokens.values())) == sum(corpus.num_words(text) + 1 for text in TEXTS[:10])
 
 

@@ -32,7 +32,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import SampleOrder
-from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
+from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_cached, open_sequences, prepare
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered
@@ -174,8 +174,8 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
-    folder = cached_text(texts.runs / ".cache", tiny(), texts.root)
-    text = open_text(folder, 16)
+    folder = cached_data(texts.runs / ".cache", tiny(), texts.root).folder
+    text = open_sequences(folder, 16)
     draws = EvaluationMasks.of(text.evaluation, 20)
     total = 0.0
     for draw in range(20):
@@ -253,7 +253,7 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
 ) -> None:
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
     folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
-    text = open_pairs(folder, config)
+    text = open_cached(folder, config)
     assert isinstance(text.train, Sequences)
     digest, noised = hashlib.sha256(), NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 3))
     for key in itertools.islice(iter(SampleOrder(len(text.train), 8, seed=3)), 12):
@@ -286,7 +286,7 @@ def test_pairs_of_a_long_limit_cost_what_their_longest_in_a_batch_costs(tmp_path
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(sequence_length=4096, vocab_size=200, dataset="pairs.jsonl")
     folder, _ = cached_pairs(tmp_path, [tmp_path / "pairs.jsonl"], config)
-    train = open_pairs(folder, config).train
+    train = open_cached(folder, config).train
     assert isinstance(train, RaggedPairs)
     assert 150 < (train.lengths_N - train.starts_N).mean() < 250
     data, plain = NoisedPairs(train, Noise(150, 0, 0), 4096), SampleOrder(len(train), 8)

@@ -32,9 +32,9 @@ from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining import main
+from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
-from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 import trainings
 from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
@@ -101,7 +101,7 @@ def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
     text = open_tokenized(cached, 16)
     masking = Masking.of(text, 0.15, seed=0)
     loss, right, count = 0.0, 0, 0
-    for inputs_BT, positions_BK, labels_BK in evaluation_batches(text.eval_NT, masking, 1000):
+    for inputs_BT, positions_BK, labels_BK in evaluation_batches(text.evaluation, masking, 1000):
         with torch.no_grad():
             logits_BTV = model(input_ids=inputs_BT).logits
         for row in range(len(labels_BK)):
@@ -143,7 +143,7 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     text = open_tokenized(folder, 16)
     model = build_model(config, text)
     masking = Masking.of(text, 0.3, seed=0)
-    inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT[:4], torch.arange(4).numpy(), 0)
+    inputs_BT, positions_BK, labels_BK = masking.for_training(text.train[:4], torch.arange(4).numpy(), 0)
     labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
     expected = model(input_ids=inputs_BT, labels=labels_BT).loss
     loss_sum = MaskedLM(model)(inputs_BT, positions_BK, labels_BK)
