@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import validate_repo_id
 from transformers import BertConfig, BertForMaskedLM
 
-from nbtools.data import corpus, hub, tables
+from nbtools.data import corpus, tables
 from nbtools.data.hub import HubDataset, named
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.checks.step_count import schedule
@@ -463,8 +462,3 @@ def test_max_samples_takes_the_beginning_of_a_file_too(tmp_path: Path) -> None:
     assert counted.num_train_samples == len(tokens["train"]) // 8
     assert counted.num_eval_samples == len(tokens["val"]) // 8
     assert sum(map(len, tokens.values())) == sum(corpus.num_words(text) + 1 for text in TEXTS[:10])
-
-
-def test_importing_the_training_does_not_load_the_library() -> None:
-    assert isinstance(hub, ModuleType)
-    assert "datasets" not in vars(hub)

@@ -26,7 +26,6 @@ from nbtools.errors import DataError, plural, shown
 UNKNOWN_LANG = "unk"
 """Language of a row without one."""
 _REMEMBERED_CELLS = 100_000
-_ROWS_AT_ONCE = 8192
 _FEW_TEXTS = 100
 _FEW_PLACES = 3
 _USUAL_SEPARATORS = "&;|,/"
@@ -86,6 +85,7 @@ class CodedTexts:
     langs: list[str] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
     text_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    text_lengths: "array[int]" = field(default_factory=lambda: array("i"))
     code_numbers: "array[int]" = field(default_factory=lambda: array("i"))
     code_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
     lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
@@ -105,6 +105,7 @@ class CodedTexts:
         self.lang_numbers.append(self.langs.index(lang))
         self.texts += text.encode("utf-8", "surrogatepass")
         self.text_ends.append(len(self.texts))
+        self.text_lengths.append(len(text))
         self.code_numbers.extend(numbers)
         self.code_ends.append(len(self.code_numbers))
 
@@ -125,13 +126,7 @@ class CodedTexts:
 
     def lengths(self) -> Lengths:
         """Characters of every row's text. Shape (R,)."""
-        lengths = np.empty(len(self), dtype=np.int32)
-        for first in range(0, len(self), _ROWS_AT_ONCE):
-            ends = np.asarray(self.text_ends[first : first + _ROWS_AT_ONCE + 1])
-            text = np.frombuffer(self.texts, dtype=np.uint8, count=ends[-1] - ends[0], offset=ends[0])
-            is_start = (text & 0xC0) != 0x80  # a character's first byte
-            lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int32)
-        return lengths
+        return np.array(self.text_lengths, dtype=np.int32)
 
     def pieces(self) -> list[bytes | memoryview]:
         """All content, for a digest."""

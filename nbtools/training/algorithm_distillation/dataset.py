@@ -103,7 +103,6 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
         test_goals=test_G2.tolist(),
         num_train=len(train_G2) * config.num_histories,
         num_test=len(test_G2) * EVALUATION_HISTORIES,
-        sha256={},
     )
     settings: list[Any] = [histories.FORMAT, config.seed, config.source_algorithm]
     settings += [config.episodes_played, config.num_episodes]

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from nbtools.data.algorithm_distillation import histories
-from nbtools.errors import CheckpointError
 from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig
@@ -155,21 +154,6 @@ def test_the_checkpoint_of_the_highest_return_is_the_best_and_is_kept(trained: C
     kept = checkpoints_in(files.checkpoints)
     assert [saved.step for saved in kept] == sorted({highest, 8})
     assert best_of(kept)[0].step == highest
-
-
-def test_an_agent_opens_a_run_a_checkpoint_or_a_model_but_no_damaged_one(trained: Callable[..., RunDir]) -> None:
-    files = trained(tiny())
-    paths = (files.path, files.checkpoint(6), files.checkpoint(6) / "model", files.outputs / "model")
-    found = [Agent.open(path).returns(num_rollouts=2, num_episodes=3) for path in paths]
-    assert all((each == found[0]).all() for each in found)
-    weights = files.checkpoint(6) / "model" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-9] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        Agent.open(files.path)
-    with pytest.raises(CheckpointError, match="no such folder"):
-        Agent.open(files.path / "nothing")
 
 
 # --- real processes -------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from nbtools.data import corpus
 from nbtools.notebook.panel import tab_html
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.named_model import weights_notes
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
@@ -143,10 +142,6 @@ def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
     run = Run(files.path)
     print_run(run.summary())
     assert told in capfd.readouterr().out and told in tab_html.config(run)
-    assert weights_notes(config) == [
-        "model_name: the names of its weights begin with '_orig_mod.', which is left out",
-        "model_name: holds a BertModel without a head; a new one starts at random, unless it is tied",
-    ]
 
 
 # --- length and dropout ---------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 import functools
 import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,15 +21,13 @@ from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
-from nbtools.training.engine.optimizer import Optimizer
-from nbtools.training.mlm_pretraining import main
 from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
@@ -150,14 +146,6 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
 
 
-def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
-    config = tiny(dropout=0.2, checkpoint_every=6)
-    first, second = trained(config), trained(config.replace(seed=1))
-    files = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second)]
-    assert files[0]["model/model.safetensors"] != files[1]["model/model.safetensors"]
-    assert files[0]["rank-0.pt"] != files[1]["rank-0.pt"]
-
-
 def test_a_damaged_checkpoint_is_not_resumed(trained: Callable[..., RunDir]) -> None:
     path = trained(tiny()).checkpoint(3)
     weights = path / "model" / "model.safetensors"
@@ -229,88 +217,6 @@ def test_activations_computed_again_give_the_same_loss_and_gradients(
         assert one_row == pytest.approx(other_row, rel=1e-6)
 
 
-STEP_MEMORY = """
-from pathlib import Path
-
-import torch
-
-from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.engine.optimizer import enable_gradient_checkpointing
-from transformers import ModernBertConfig, ModernBertForMaskedLM
-
-def peak_mib():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
-
-def step(model, batch_size):
-    inputs_BT = torch.randint(5, 1000, (batch_size, 128))
-    model(inputs_BT, torch.arange(8).expand(batch_size, -1), inputs_BT[:, :8]).backward()
-
-config = MLMPretrainingConfig(num_layers=12, num_heads=4, hidden_size=128, sequence_length=128)
-settings = ModernBertConfig(**modernbert_settings(config, 1000))
-kept, again = (MaskedLM(ModernBertForMaskedLM(settings)).train() for _ in range(2))
-enable_gradient_checkpointing(again)
-for model in (kept, again):
-    step(model, 2)  # the first pass loads what is loaded once
-before = peak_mib()
-for model in (again, kept):  # the larger peak last
-    step(model, 32)
-    print(peak_mib() - before)
-"""
-
-
-@pytest.mark.slow
-def test_activations_computed_again_take_less_than_half_the_memory() -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, "-c", STEP_MEMORY]
-    answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=200, env=environment)
-    again, kept = map(int, answer.stdout.split())
-    assert kept > 100
-    assert again < kept / 2
-
-
-@pytest.mark.promise("guide-M4")
-@pytest.mark.parametrize(
-    "name", [name for name in RECIPES["mlm_pretraining"].presets if "standard" in name or "h200" in name]
-)
-def test_every_value_of_a_preset_reaches_the_training(
-    texts: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Two steps of it on the CPU, on another text: all else is as the preset says."""
-    torch.set_num_threads(1)
-    config, _ = RECIPES["mlm_pretraining"].preset(name)
-    assert isinstance(config, MLMPretrainingConfig)
-    files = RunDir.create(texts.runs, "preset")
-    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-    flags = ["--dataset", "None", "--max-steps", "2", "--log-every", "1", "--precision", "fp32"]
-    monkeypatch.setattr(sys, "argv", ["preset.py", *flags])
-    rates: list[float] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        real(optimizer, step)
-        assert optimizer.adamw.param_groups[0]["weight_decay"] == config.weight_decay
-        rates.append(optimizer.adamw.param_groups[0]["lr"])
-
-    monkeypatch.setattr(Optimizer, "step", spy)
-    main(config)
-    content = read_json(files.config) or {}
-    changed = {"dataset": None, "max_steps": 2, "log_every": 1, "precision": "fp32"}
-    assert content["config"] == {**config.model_dump(mode="json"), **changed}
-    assert sorted(content["overridden"]) == sorted(changed)
-    assert [row["samples"] for row in rows(files)[:2]] == [config.batch_size, 2 * config.batch_size]
-    assert rows(files)[2].keys() >= {"test/loss", "test/accuracy"}
-    assert rates == pytest.approx([config.learning_rate * share for share in (2 / 3, 1 / 3)])
-    model = transformers.AutoModelForMaskedLM.from_pretrained(
-        checkpoints_in(files.checkpoints)[-1].path / "model"
-    ).config
-    shape = (model.num_hidden_layers, model.num_attention_heads, model.hidden_size, model.max_position_embeddings)
-    assert shape == (config.num_layers, config.num_heads, config.hidden_size, config.sequence_length)
-    assert model.vocab_size == content["derived"]["vocab_size"] <= config.vocab_size
-
-
 def test_a_dataset_of_the_hub_is_trained_on_like_a_folder(
     trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,14 +285,6 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
     assert "1 (the script asks for 2)" in out
     assert (run.config or {})["overridden"] == ["learning_rate"]
     assert run.step == run.total_steps == 6
-
-
-@pytest.mark.slow
-def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(start: ByHand, texts: Project) -> None:
-    process = start(tiny(), "--learning-rate", "-1", nproc=None)
-    assert process.wait(120) == 2
-    assert "must be > 0" in start.said(process)
-    assert list(texts.runs.iterdir()) == []
 
 
 @pytest.mark.slow
