@@ -205,7 +205,7 @@ def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False)
     from torch.utils.data import Dataset
     from transformers import ModernBertConfig, ModernBertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
-    from nbtools.recipes.modernbert import modernbert_settings
+    from nbtools.recipes.built_models import modernbert_settings
     from nbtools.training.engine.sampler import SampleOrder, load
     from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
     from nbtools.training.process.device import seed_everything

@@ -44,8 +44,8 @@ from nbtools.recipes import (
     TextClassificationConfig,
     recipe_named,
 )
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.recipes.llm_gan import model_settings, num_positions
-from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.recipes.text_classification import load_samples
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows, open_histories

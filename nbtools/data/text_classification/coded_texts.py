@@ -81,7 +81,9 @@ class CodedTexts:
     """Rows of a text, its language and its codes, by the number of each code in the order of its first appearance."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Number of each code; tables of one dataset share the dict."""
+    """Number of each code; in the table of an evaluation those of the training come first."""
+    num_known: int | None = None
+    """Number of codes that the training has, in the table of an evaluation."""
     langs: list[str] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
     text_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
@@ -91,8 +93,6 @@ class CodedTexts:
     lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
     num_cleaned: int = 0
     """Number of rows whose text `clean` changed."""
-    unseen: dict[str, int] = field(default_factory=dict)
-    """Codes that `numbers` of the training data lacks, by the number of their rows; they are numbered after it."""
     unlabelled: Omissions = field(default_factory=lambda: Omissions("code"))
     """Rows that were left out."""
 
@@ -119,6 +119,14 @@ class CodedTexts:
         """The numbers of a row's codes."""
         return self.code_numbers[self.code_ends[row] : self.code_ends[row + 1]]
 
+    @property
+    def unseen(self) -> dict[str, int]:
+        """Codes that the training lacks, with the number of their rows."""
+        if self.num_known is None:
+            return {}
+        counts = np.bincount(np.frombuffer(self.code_numbers, dtype=np.int32), minlength=len(self.numbers))
+        return dict(zip(list(self.numbers)[self.num_known :], counts[self.num_known :].tolist(), strict=True))
+
     def renumber(self, numbers: Sequence[int]) -> None:
         """Replace every number of a code by the entry of `numbers` at its place."""
         view = np.frombuffer(self.code_numbers, dtype=np.int32)
@@ -130,7 +138,7 @@ class CodedTexts:
 
     def pieces(self) -> list[bytes | memoryview]:
         """All content, for a digest."""
-        names = json.dumps([self.langs, list(self.numbers), list(self.unseen)]).encode()
+        names = json.dumps([self.langs, list(self.numbers)[: self.num_known], list(self.unseen)]).encode()
         arrays = self.text_ends, self.code_numbers, self.code_ends, self.lang_numbers
         return [names, memoryview(self.texts), *(memoryview(each) for each in arrays)]
 
@@ -160,19 +168,19 @@ def read_texts(
     """Read tables into one.
 
     `code` brings one code into its form, or raises ValueError with the reason. With `known`, the codes of the training
-    data by number, any other code is counted in `unseen`.
+    data by number, any other code is `unseen`.
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
             code or too many codes. The message names file, line and column; that of rows without text or code counts
             them.
     """
-    table, blank = CodedTexts(numbers={} if known is None else known), Omissions("text")
+    table, blank = CodedTexts({**(known or {})}, None if known is None else len(known)), Omissions("text")
 
     @functools.lru_cache(_REMEMBERED_CELLS)  # cells repeat
     def numbers_in(cell: str, separator: str) -> tuple[int, ...]:
         parts = split_cell(cell, separator, columns.missing)
-        return tuple(_number(table, code(part), is_closed=known is not None) for part in parts)
+        return tuple(table.numbers.setdefault(code(part), len(table.numbers)) for part in parts)
 
     for path in paths:
         with tables.opened(path) as (header, rows):
@@ -238,20 +246,8 @@ def _read_file(
         lang = cells[lang_at].strip() if lang_at is not None else ""
         lang = lang.lower()[:8] if columns.clean == "light" else lang
         table.append(text, lang or UNKNOWN_LANG, numbers)
-        if table.unseen:
-            for number in numbers:
-                if number >= len(table.numbers):
-                    name = list(table.unseen)[number - len(table.numbers)]
-                    table.unseen[name] += 1
         if len(table.langs) > 1000:
             raise wrong(where, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
-
-
-def _number(table: CodedTexts, code: str, *, is_closed: bool) -> int:
-    if not is_closed or code in table.numbers:
-        return table.numbers.setdefault(code, len(table.numbers))
-    table.unseen.setdefault(code, 0)
-    return len(table.numbers) + list(table.unseen).index(code)
 
 
 def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:

@@ -51,12 +51,12 @@ from nbtools.training.text.tokenized import (
 )
 from nbtools.training.text.tokenizers import encode_all, load_tokenizer, separator_of, train_tokenizer
 
-_PAIRS_FORMAT = 4
+_PAIRS_FORMAT = 5
 _REQUEST = (
     "dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean", "test_fraction",
     "special_tokens",
 )  # fmt: skip
-_REFUSED = "refused.json"
+_NOTES = "notes.json"
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def prepare(
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
     values: dict[str, Any] = {"dataset": dataset, "vocab_size": vocab_size, "min_words": min_words, "clean": clean}
-    config = MaskedDiffusionConfig(**values, **({} if made else {"tokenizer": tokenizer}))
+    config = MaskedDiffusionConfig(**values, **({"tokenizer": tokenizer} if made is None else {}))
     with spooled(config, folder.parent, None, say) as documents:
-        made = made or trained_tokenizer(config, folder.parent, documents)
+        made = trained_tokenizer(config, folder.parent, documents) if made is None else made
         metadata = write_text(folder, made, tokenizer, documents, config, say)
     say_notes(metadata, say)
     return metadata
@@ -207,18 +207,11 @@ def cached_pairs(
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
-            _write_pairs(built, found, made, tokenizer, config, say)
+            notes = _write_pairs(built, found, made, tokenizer, config, say)
+            write_json(built / _NOTES, {"notes": [*notes, *filter(None, [repeated_prompts(found)])]})
             size = f"{plural(len(found), 'pair')} of prompt and answer"
             disk_buffer.save_digest(built, split.DataDigest(digest, size))
-    refused = read_json(folder / _REFUSED) or {"number": 0}
-    num_kept = sum(len(disk_buffer.mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
-    left_out = len(found) - refused["number"] - num_kept
-    remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
-    remarks = [remark] if left_out else []
-    if refused["number"]:
-        remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    remarks += filter(None, [repeated_prompts(found)])
-    return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
+    return folder, "; ".join([*unread.notes(), *(read_json(folder / _NOTES) or {"notes": []})["notes"]])
 
 
 _PARTS = ("train", "eval", "test")
@@ -231,8 +224,12 @@ def _write_pairs(
     level: str,
     config: MaskedDiffusionConfig,
     say: Say,
-) -> None:
-    """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it."""
+) -> list[str]:
+    """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it.
+
+    Returns:
+        A sentence each on pairs that are refused or too long, and on unknown and special tokens, if there are any.
+    """
     dtype, eos_id = np.min_scalar_type(max(tokenizer.get_vocab().values())), separator_of(tokenizer)
     starts, lengths, counts = array("q"), array("q"), disk_buffer.Counts(tokenizer.unk_token_id)
     special, reads = read_as(found, tokenizer, config, counts)
@@ -262,10 +259,8 @@ def _write_pairs(
 
     everything = folder / "all.npy"
     disk_buffer.save_pieces(everything, counts.of(tokenized()), dtype)
-    counts.save(folder)
     if not kept:
         raise DataError(f"all of {plural(len(found), 'pair')} refused, the first: {refused[0]}")
-    write_json(folder / _REFUSED, {"number": len(refused), "first": next(iter(refused), None)})
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
     numbers = {id(pair): number for number, pair in enumerate(kept)}
     parts = split_pairs(kept, config.sequence_length, lambda p: lengths[numbers[id(p)]] - 1, config.test_fraction)
@@ -276,6 +271,12 @@ def _write_pairs(
         np.save(folder / f"{name}_starts.npy", np.asarray(starts)[rows_N])
         np.save(folder / f"{name}_offsets.npy", np.append(0, np.cumsum(np.asarray(lengths)[rows_N])))
     everything.unlink()
+    notes = [f"{len(refused):,} of {len(found):,} pairs left out, the first: {refused[0]}"] if refused else []
+    if too_long := len(kept) - sum(map(len, parts)):
+        longest = config.sequence_length
+        notes.append(f"{too_long:,} of {len(found):,} pairs are longer than {longest} tokens and left out")
+    unknown = disk_buffer.unknown_note(counts.unknown, counts.tokens)
+    return [*notes, *unknown, *disk_buffer.special_note(counts.special)]
 
 
 def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import IGNORED
 from nbtools.training.engine.tally import Tally

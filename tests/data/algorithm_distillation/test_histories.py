@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.data import data_files
-from nbtools.data.algorithm_distillation import histories, learners
+from nbtools.data.algorithm_distillation import histories
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
 from nbtools.errors import DataError
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
+
+from trainings import generate
 
 SMALL: dict[str, Any] = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16, "num_histories": 3}
 
@@ -29,7 +31,7 @@ def written(folder: Path, config: AlgorithmDistillationConfig) -> Path:
     """A folder as a user may write it, without hashes."""
     room = config.darkroom
     goals = config.split_goals()
-    parts = [learners.generate(config.learner, room, goals_G2, 3) for goals_G2 in goals]
+    parts = [generate(config.learner, room, goals_G2, 3) for goals_G2 in goals]
     folder.mkdir()
     for name, steps_HL4 in zip((TRAIN, TEST), parts, strict=True):
         np.save(folder / name, steps_HL4)

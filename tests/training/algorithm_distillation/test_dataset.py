@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,8 @@ from nbtools.data.algorithm_distillation import learners
 from nbtools.errors import DataError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
+
+from trainings import generate
 
 SMALL: dict[str, Any] = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16, "num_histories": 3}
 
@@ -46,8 +47,8 @@ def test_the_histories_are_generated_in_pieces_and_kept(tmp_path: Path, monkeypa
     assert said[0].startswith("3,744 steps of learning histories were generated in ")
     room = small().darkroom
     train_G2, test_G2 = small().split_goals()
-    assert np.array_equal(whole.train_HL4, learners.generate(small().learner, room, train_G2, 3))
-    assert np.array_equal(whole.test_HL4, learners.generate(small().learner, room, test_G2, 4))
+    assert np.array_equal(whole.train_HL4, generate(small().learner, room, train_G2, 3))
+    assert np.array_equal(whole.test_HL4, generate(small().learner, room, test_G2, 4))
     assert whole.test_goals_G2.tolist() == test_G2.tolist()
     assert whole.darkroom == room
     monkeypatch.setattr(learners, "_NUMBERS_AT_ONCE", 4 * 125)
@@ -66,7 +67,7 @@ def test_the_goals_of_the_test_are_the_last_ones_with_their_own_histories(tmp_pa
     goals = [goal for part in (evaluation, test) for goal in part.test_goals_G2.tolist()]
     assert goals == one.test_goals_G2.tolist()
     for part in (evaluation, test):
-        expected = learners.generate(small().learner, small().darkroom, one.test_goals_G2, 4)
+        expected = generate(small().learner, small().darkroom, one.test_goals_G2, 4)
         place = goals.index(part.test_goals_G2[0].tolist())
         assert np.array_equal(part.test_HL4, expected[4 * place : 4 * (place + len(part.test_goals_G2))])
     whole, nothing = one.divided(0)
@@ -146,16 +147,6 @@ def test_histories_that_cannot_be_written_are_an_error_and_leave_nothing(
         opened(tmp_path, small())
 
 
-def test_repairs_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
-    opened(tmp_path, small(num_histories=20))
-    whole = contents(tmp_path)
-    (cached(tmp_path)[0] / "train.npy").write_bytes(b"")
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: opened(tmp_path, small(num_histories=20)), range(4)))
-    assert all(isinstance(one, LearningHistories) for one, _ in found), found
-    assert contents(tmp_path) == whole
-
-
 def test_a_named_folder_is_opened_as_it_is_and_never_repaired(tmp_path: Path) -> None:
     first, _ = opened(tmp_path, small())
     mine = tmp_path / "mine"
@@ -182,7 +173,7 @@ def test_a_named_folder_is_opened_as_it_is_and_never_repaired(tmp_path: Path) ->
 def test_windows_are_what_a_slow_loop_cuts(length: int) -> None:
     config = small(sequence_length=length)
     room = config.darkroom
-    steps_HL4 = learners.generate(config.learner, room, config.split_goals()[0], 2)
+    steps_HL4 = generate(config.learner, room, config.split_goals()[0], 2)
     windows = Windows(steps_HL4, 8, length)
     assert len(windows) == len(steps_HL4) * config.windows_per_history
     expected = []
@@ -202,7 +193,7 @@ def test_windows_are_what_a_slow_loop_cuts(length: int) -> None:
 @pytest.mark.parametrize("interval", [8, 24])
 def test_windows_of_a_compressed_context_are_two_regions_between_markers(interval: int) -> None:
     config = small(compress_interval=interval, sequence_length=60)
-    steps_HL4 = learners.generate(config.learner, config.darkroom, config.split_goals()[0], 2)
+    steps_HL4 = generate(config.learner, config.darkroom, config.split_goals()[0], 2)
     windows = Windows(steps_HL4, 8, config.window_steps, interval)
     plain = Windows(steps_HL4, 8, 2 * interval)
     assert len(windows) == len(plain) == len(steps_HL4) * config.windows_per_history
@@ -221,7 +212,7 @@ def test_windows_of_a_compressed_context_are_two_regions_between_markers(interva
 def test_the_last_reward_of_an_episode_is_seen_at_the_start_of_the_next_one() -> None:
     config = small()
     room = config.darkroom
-    steps_HL4 = learners.generate(config.learner, room, np.array([[2, 1]]), 1)
+    steps_HL4 = generate(config.learner, room, np.array([[2, 1]]), 1)
     tokens_T4 = tokens_of(steps_HL4)[0]
     assert tokens_T4[0, 2:].tolist() == [0, 0], "there was no step before a window"
     assert tokens_T4[-8].tolist() == [2, 2, 4 + 1, 1 + 1], "it stayed at the goal, was paid, and is back at the start"
@@ -231,7 +222,7 @@ def test_windows_improve_from_their_beginning_to_their_end() -> None:
     """Or there would be nothing to distil: better actions have to be seen after worse ones in one context."""
     config = AlgorithmDistillationConfig(num_histories=10)
     room = config.darkroom
-    windows = Windows(learners.generate(config.learner, room, config.split_goals()[0], 10), 20, 80)
+    windows = Windows(generate(config.learner, room, config.split_goals()[0], 10), 20, 80)
     tokens_BT4, _ = windows[0, np.arange(len(windows))]
     rewards_BT = (tokens_BT4[..., 3] - 1).clamp(min=0).float()
     assert rewards_BT[:, 60:].mean() > rewards_BT[:, 1:21].mean() + 0.08

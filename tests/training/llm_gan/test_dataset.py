@@ -112,7 +112,7 @@ def test_the_outside_is_counted_on_the_held_out_texts_alone() -> None:
     )
     assert first.reference_name == "ngram"
     held_out = first.evaluation.texts_NT
-    assert first.reference.losses(held_out)[0] < first.reference.losses(first.train.texts_NT).min()
+    assert first.reference(held_out)[0] < first.reference(first.train.texts_NT).min()
     assert words(other, other.evaluation.texts_NT[0]) == words(first, held_out[0])
 
 

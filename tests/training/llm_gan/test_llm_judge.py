@@ -332,18 +332,6 @@ SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.se
 
 @pytest.mark.slow
 @SEEDS
-def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
-    python_text: tuple[LLMGANConfig, GANData], seed: int
-) -> None:
-    discriminator, _, held_out = warmed_up(*python_text, seed, 100)
-    assert accuracy(discriminator, held_out) > 0.85
-    prompts, reals, _, numbers = held_out
-    humans = (prompts, reals, reals.roll(1, 0), numbers)
-    assert 0.35 < accuracy(discriminator, humans) < 0.65, "between two human texts there is nothing to tell"
-
-
-@pytest.mark.slow
-@SEEDS
 def test_in_the_game_it_gets_better_by_its_own_verdicts_alone(
     python_text: tuple[LLMGANConfig, GANData], seed: int
 ) -> None:

@@ -25,7 +25,6 @@ from nbtools.training.engine.flags import parse
 from nbtools.training.masked_diffusion.forward_process import Noise, NoisedTraining
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
-from nbtools.training.masked_diffusion.sampling import sample
 from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.tokenizers import load_tokenizer
@@ -217,17 +216,6 @@ def test_the_mask_is_that_of_the_config_where_the_tokenizer_has_none(changed: Pa
 def denoiser_of_llada() -> Denoiser:
     """Its logits, in which [MASK] is impossible, as for a trained one, which never has it as a label."""
     return build_denoiser(tiny(), load_tokenizer(str(LLADA))).eval()
-
-
-def test_the_noise_of_a_temperature_is_the_published_one() -> None:
-    """exp(logits) / (-log u)^temperature, in float64: the same choice for the same random numbers."""
-    logits_BTV = denoiser_of_llada().logits(torch.randint(2, 41, (4, 12))).detach()
-    for temperature in (0.3, 1.0):
-        uniform_BTV = torch.rand(logits_BTV.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-        published_BT = (logits_BTV.double().exp() / (-uniform_BTV.log()) ** temperature).argmax(-1)
-        drawn_BT = sample(logits_BTV, temperature, torch.Generator().manual_seed(2))
-        assert torch.equal(drawn_BT, published_BT)
-        assert not torch.equal(drawn_BT, logits_BTV.argmax(-1))
 
 
 # --- trainings ------------------------------------------------------------------------------------

@@ -180,9 +180,9 @@ def test_revealing_any_token_at_temperature_1_samples_the_joint_distribution() -
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"block_length": 3}, "block_length=3: must divide the length 8"),
+        ({"block_length": 3}, "block_length=3: must divide the sampled length 8"),
         ({"steps": 3, "block_length": 4}, "steps=3: must be a multiple of the 2 blocks of 4 tokens"),
-        ({"steps": 16}, "steps=16: a step reveals at least one token, so at most 8"),
+        ({"steps": 16}, "steps=16: must be .* <= 8, as a step reveals at least one token"),
         ({"steps": 0}, "each must be at least 1"),
     ],
 )

@@ -217,21 +217,6 @@ def test_activations_computed_again_give_the_same_loss_and_gradients(
         assert one_row == pytest.approx(other_row, rel=1e-6)
 
 
-def test_a_dataset_of_the_hub_is_trained_on_like_a_folder(
-    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
-    documents = [{"text": file.read_text()} for file in sorted((texts.root / "texts").iterdir())]
-    found = datasets.Dataset.from_list(documents)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found.to_iterable_dataset())
-    downloaded = trained(tiny(dataset="hf/owner/name:part"))
-    assert "owner/name (part) from the Hugging Face hub, a download of all its documents" in capfd.readouterr().out
-    assert rows(downloaded) == rows(trained(tiny()))
-    first = trained(tiny(dataset="hf/owner/name:part", max_samples=20))
-    samples = [(read_json(files.config) or {})["derived"]["num_train_samples"] for files in (downloaded, first)]
-    assert 0 < samples[1] < samples[0]
-
-
 def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = first.checkpoint(30) / "model"
@@ -308,23 +293,6 @@ def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: flo
                 return run
         time.sleep(0.05)
     raise AssertionError(f"step {step} was not reached in {timeout_s} s")
-
-
-@pytest.mark.slow
-def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
-    start: ByHand, texts: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("datasets", reason="the extra `data` is not installed")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(texts.root / "hf"))
-    process = start(tiny(dataset="hf"))
-    assert process.wait(180) == 1
-    run = newest_run(texts)
-    assert run.state is RunState.FAILED
-    assert run.failure is not None
-    assert "dataset='hf': allenai/c4 (en) cannot be read from the Hugging Face hub" in run.failure.message
-    assert not run.files.metrics.exists() or rows(run.files) == []
-    assert (run.own_history.last_step or 0) == 0
 
 
 @pytest.mark.promise("fault-7", "fault-27")
