@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
-from nbtools.data.metadata import FORMAT, Count, checked, read_object
+from nbtools.data.metadata import Count, checked, read_object
 from nbtools.errors import DataError, shown
 from nbtools.project import file_digest
 
@@ -29,6 +29,8 @@ Place = Annotated[int, Field(strict=True, ge=0)]
 Goals = Annotated[tuple[tuple[Place, Place], ...], Field(min_length=1)]
 
 TRAIN, TEST, METADATA = "train.npy", "test.npy", "metadata.json"
+FORMAT = 1
+"""Version of the folder and of the source algorithms: a change of either generates new histories."""
 _AGAIN = "give another folder, or leave dataset out: nbtools then generates histories"
 _STEPS_AT_ONCE = 2**18
 

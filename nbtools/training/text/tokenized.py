@@ -118,7 +118,7 @@ def cached_text(
     Raises:
         DataError: see `spooled`.
     """
-    name: str = config.model_name or getattr(config, "tokenizer", "words")
+    name = config.model_name or str(getattr(config, "tokenizer", "words"))
     with spooled(config, cache, root, say) as documents:
         tokenizer = train(documents) if given is None else given
         content = [_CACHE_FORMAT, split.RULE, name, fingerprint(tokenizer), documents.digest().digest]

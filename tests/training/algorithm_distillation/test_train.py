@@ -13,7 +13,7 @@ from nbtools.data.algorithm_distillation import histories
 from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig
-from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
@@ -135,25 +135,6 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
     assert agent.transformer.darkroom.reward_once == ("reward_once" in changes)
     if "test_goals" in changes:
         assert agent.transformer.unseen_goals_G2.tolist() == [[0, 0], [2, 1]]
-
-
-def test_it_trains_from_a_folder_of_histories_as_from_those_that_it_plays(
-    trained: Callable[..., RunDir], cpu_project: Project
-) -> None:
-    played = trained(tiny())
-    (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
-    read = trained(tiny(dataset=str(folder)))
-    assert rows(read) == rows(played)
-
-
-def test_the_checkpoint_of_the_highest_return_is_the_best_and_is_kept(trained: Callable[..., RunDir]) -> None:
-    files = trained(tiny(max_steps=8, eval_every=1, checkpoint_every=1, keep_last=1, learning_rate=0.1))
-    returns = {row["step"]: row["eval/return_last"] for row in rows(files)}
-    highest = max(returns, key=lambda step: (returns[step], step))
-    assert len(set(returns.values())) > 1
-    kept = checkpoints_in(files.checkpoints)
-    assert [saved.step for saved in kept] == sorted({highest, 8})
-    assert best_of(kept)[0].step == highest
 
 
 # --- real processes -------------------------------------------------------------------------------

@@ -256,20 +256,6 @@ def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp
     assert (len(opened.evaluation), len(opened.test)) == (2, 1)
 
 
-def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_path: Path) -> None:
-    """Eight bytes for each offset and prompt beside the tokens; rows of 4,096 tokens would take 3.3 MB."""
-    file = lines(tmp_path / "pairs.jsonl", 200)
-    config = MaskedDiffusionConfig(sequence_length=4096)
-    folder, _ = cached_pairs(tmp_path, [file], config)
-    opened = open_cached(folder, config)
-    num_tokens = sum(int(part.lengths_N.sum()) for part in (opened.train, opened.evaluation, opened.test))
-    assert num_tokens < 200 * 24
-    assert sum(path.stat().st_size for path in folder.glob("*.npy")) <= num_tokens + 16 * 203 + 9 * 128
-    other, _ = cached_pairs(tmp_path, [file], config.replace(sequence_length=64))
-    assert other != folder
-    assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
-
-
 def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:
     file = lines(tmp_path / "pairs.jsonl")
     _, remark = cached_pairs(tmp_path, [file], MaskedDiffusionConfig(sequence_length=17))

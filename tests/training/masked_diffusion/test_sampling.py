@@ -131,11 +131,6 @@ def test_the_prompt_stays_and_what_was_revealed_never_changes_and_blocks_follow_
         assert {(place - 3) // 4 for place in changed} == {number // 2}
 
 
-def test_uneven_counts_go_to_the_earliest_steps() -> None:
-    assert unmasking(length=8, steps=3).revealed_per_step == [3, 3, 2]
-    assert unmasking(length=10, steps=6, block_length=5).revealed_per_step == [2, 2, 1]
-
-
 def test_the_same_seed_gives_the_same_text_and_another_one_another() -> None:
     settings = unmasking(temperature=1.0)
     assert states(settings, [[1]], seed=3) == states(settings, [[1]], seed=3)
