@@ -43,8 +43,7 @@ from nbtools.recipes import (
     lora,
     text_classification,
 )
-from nbtools.recipes.gpt2 import gpt2_settings
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import gpt2_settings, modernbert_settings
 from nbtools.recipes.named_model import named_model
 from nbtools.recipes.text_classification import NUM_GENERATED_CODES
 from nbtools.rundir.json_files import read_json

@@ -22,6 +22,7 @@ from nbtools.training.engine.sampler import (
     load,
     spread,
 )
+from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
@@ -29,7 +30,6 @@ from nbtools.training.mlm_pretraining.masking import (
     unigram_log_probabilities,
 )
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
 from nbtools.training.text.tokenizers import EOS, train_tokenizer, word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -47,7 +47,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def text(dataset: Path, tmp_path: Path) -> TokenizedText:
+def text(dataset: Path, tmp_path: Path) -> MLMText:
     return open_tokenized(tokenized(dataset, tmp_path), 16)
 
 
@@ -90,7 +90,7 @@ def test_the_saved_tokenizer_gives_the_ids_that_were_trained_on(dataset: Path, t
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     train, _ = split_documents(read_documents(str(dataset), 1))
     ids = [token for document in train for token in tokenizer(document)["input_ids"]]
-    assert ids == np.load(folder / "train.npy").tolist()
+    assert ids == np.load(folder / "train_data.npy").tolist()
     assert tokenizer.decode(tokenizer("one two")["input_ids"], skip_special_tokens=True) == "one two"
 
 
@@ -101,17 +101,17 @@ def test_vocabulary_has_the_special_tokens_first_and_then_the_most_frequent_word
     assert tokenizer("a zebra")["input_ids"] == [6, 3, 2]
 
 
-def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: TokenizedText) -> None:
+def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: MLMText) -> None:
     train, evaluation = split_documents(read_documents(str(dataset), 1))
-    assert len(text.train_NT) == num_sequences(train, 16)
-    assert len(text.eval_NT) == num_sequences(evaluation, 16)
+    assert len(text.train) == num_sequences(train, 16)
+    assert len(text.evaluation) == num_sequences(evaluation, 16)
 
 
 def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path) -> None:
     first = tokenized(dataset, tmp_path)
-    before = (first / "train.npy").stat().st_mtime_ns
+    before = (first / "train_data.npy").stat().st_mtime_ns
     assert tokenized(dataset, tmp_path) == first
-    assert (first / "train.npy").stat().st_mtime_ns == before
+    assert (first / "train_data.npy").stat().st_mtime_ns == before
     assert tokenized(dataset, tmp_path, vocab_size=9) != first
     (dataset / "00.txt").write_text("something else entirely")
     assert tokenized(dataset, tmp_path) not in (first, None)
@@ -204,12 +204,12 @@ def test_fewer_samples_than_one_step_needs_is_an_error() -> None:
         SampleOrder(3, 1, world_size=4)
 
 
-def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_is_used(text: TokenizedText) -> None:
-    dataset = MaskedTraining(text.train_NT, Masking.of(text, 0.2, seed=1))
+def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_is_used(text: MLMText) -> None:
+    dataset = MaskedTraining(text.train, Masking.of(text, 0.2, seed=1))
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    alone = load(dataset, SampleOrder(len(text.train_NT), 4))
-    ahead = load(dataset, SampleOrder(len(text.train_NT), 4), num_workers=1)
+    alone = load(dataset, SampleOrder(len(text.train), 4))
+    ahead = load(dataset, SampleOrder(len(text.train), 4), num_workers=1)
     for _ in range(40):
         for here, there in zip(next(alone), next(ahead), strict=True):
             assert torch.equal(here, there)
@@ -221,44 +221,42 @@ def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_
 
 
 @pytest.fixture
-def masking(text: TokenizedText) -> Masking:
+def masking(text: MLMText) -> Masking:
     return Masking.of(text, 0.25, seed=0)
 
 
-def test_every_sequence_predicts_the_same_number_of_ordinary_words(text: TokenizedText, masking: Masking) -> None:
-    samples = np.arange(len(text.train_NT))
-    _, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch=0)
-    assert positions_BK.shape == (len(text.train_NT), 4)
+def test_every_sequence_predicts_the_same_number_of_ordinary_words(text: MLMText, masking: Masking) -> None:
+    samples = np.arange(len(text.train))
+    _, positions_BK, labels_BK = masking.for_training(text.train, samples, epoch=0)
+    assert positions_BK.shape == (len(text.train), 4)
     assert (positions_BK.diff(dim=1) > 0).all()
     assert not set(labels_BK.unique().tolist()) & set(text.tokenizer.all_special_ids)
-    assert torch.equal(torch.from_numpy(text.train_NT.astype(np.int64)).gather(1, positions_BK), labels_BK)
+    assert torch.equal(torch.from_numpy(text.train.astype(np.int64)).gather(1, positions_BK), labels_BK)
 
 
-def test_masking_depends_on_the_sample_and_the_epoch_but_not_on_the_batch(
-    text: TokenizedText, masking: Masking
-) -> None:
-    together = masking.for_training(text.train_NT[:8], np.arange(8), epoch=2)
-    alone = masking.for_training(text.train_NT[5:6], np.array([5]), epoch=2)
+def test_masking_depends_on_the_sample_and_the_epoch_but_not_on_the_batch(text: MLMText, masking: Masking) -> None:
+    together = masking.for_training(text.train[:8], np.arange(8), epoch=2)
+    alone = masking.for_training(text.train[5:6], np.array([5]), epoch=2)
     for whole, part in zip(together, alone, strict=True):
         assert torch.equal(whole[5:6], part)
-    assert not torch.equal(together[1], masking.for_training(text.train_NT[:8], np.arange(8), epoch=3)[1])
+    assert not torch.equal(together[1], masking.for_training(text.train[:8], np.arange(8), epoch=3)[1])
     other_seed = Masking.of(text, 0.25, seed=1)
-    assert not torch.equal(together[1], other_seed.for_training(text.train_NT[:8], np.arange(8), epoch=2)[1])
+    assert not torch.equal(together[1], other_seed.for_training(text.train[:8], np.arange(8), epoch=2)[1])
 
 
-def test_eighty_ten_ten_and_all_positions_alike(text: TokenizedText, masking: Masking) -> None:
+def test_eighty_ten_ten_and_all_positions_alike(text: MLMText, masking: Masking) -> None:
     num_masked = num_kept = num_changed = 0
     hits_T = torch.zeros(16)
-    samples = np.arange(len(text.train_NT))
+    samples = np.arange(len(text.train))
     for epoch in range(60):
-        inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch)
+        inputs_BT, positions_BK, labels_BK = masking.for_training(text.train, samples, epoch)
         shown_BK = inputs_BT.gather(1, positions_BK)
         num_masked += int((shown_BK == masking.mask_id).sum())
         num_kept += int((shown_BK == labels_BK).sum())
         num_changed += int(((shown_BK != labels_BK) & (shown_BK != masking.mask_id)).sum())
         hits_T += torch.bincount(positions_BK.flatten(), minlength=16)
         untouched = torch.ones_like(inputs_BT, dtype=torch.bool).scatter(1, positions_BK, False)
-        assert torch.equal(inputs_BT[untouched], torch.from_numpy(text.train_NT.astype(np.int64))[untouched])
+        assert torch.equal(inputs_BT[untouched], torch.from_numpy(text.train.astype(np.int64))[untouched])
     total = num_masked + num_kept + num_changed
     words = len(masking.maskable_ids)
     assert num_masked / total == pytest.approx(0.8, abs=0.01)
@@ -266,10 +264,10 @@ def test_eighty_ten_ten_and_all_positions_alike(text: TokenizedText, masking: Ma
     assert hits_T.min() / hits_T.max() > 0.85
 
 
-def test_evaluation_shows_none_of_the_words_and_never_changes(text: TokenizedText, masking: Masking) -> None:
-    samples = np.arange(len(text.eval_NT))
-    first = masking.for_evaluation(text.eval_NT, samples)
-    again = masking.for_evaluation(text.eval_NT, samples)
+def test_evaluation_shows_none_of_the_words_and_never_changes(text: MLMText, masking: Masking) -> None:
+    samples = np.arange(len(text.evaluation))
+    first = masking.for_evaluation(text.evaluation, samples)
+    again = masking.for_evaluation(text.evaluation, samples)
     inputs_BT, positions_BK, _ = first
     assert (inputs_BT.gather(1, positions_BK) == masking.mask_id).all()
     assert all(torch.equal(here, there) for here, there in zip(first, again, strict=True))
@@ -313,14 +311,14 @@ def test_all_ranks_have_equally_many_batches_and_each_sample_is_of_one(
 
 
 @pytest.mark.parametrize("share", [1, 2])
-def test_every_evaluation_sample_belongs_to_one_rank(text: TokenizedText, masking: Masking, share: int) -> None:
-    count = len(text.eval_NT) // share
+def test_every_evaluation_sample_belongs_to_one_rank(text: MLMText, masking: Masking, share: int) -> None:
+    count = len(text.evaluation) // share
     part = {"num_samples": count} if share > 1 else {}
-    whole = [row for batch in evaluation_batches(text.eval_NT, masking, 3, **part) for row in batch[0].tolist()]
+    whole = [row for batch in evaluation_batches(text.evaluation, masking, 3, **part) for row in batch[0].tolist()]
     shares = [
         row
         for rank in range(2)
-        for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2, **part)
+        for batch in evaluation_batches(text.evaluation, masking, 3, rank=rank, world_size=2, **part)
         for row in batch[0][(batch[2] != IGNORED).any(1)].tolist()
     ]
     assert len(whole) == count
