@@ -1,6 +1,5 @@
 """Launching: the command, the checks before it, and real torchrun on torch-free scripts."""
 
-import errno
 import importlib
 import inspect
 import json
@@ -9,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +25,11 @@ from nbtools.errors import LaunchError
 from nbtools.launcher import placement
 from nbtools.launcher.launch import child_environment, launch, launch_once
 from nbtools.launcher.preflight import preflight
-from nbtools.launcher.resume import resume
 from nbtools.machine import interpreter
 from nbtools.machine.devices import Holder
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run.removal.clean import Item, plan_removal, remove
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -336,50 +332,6 @@ def test_a_launch_whose_supervisor_cannot_start_leaves_nothing_behind(
     assert list(project.runs.iterdir()) == []
 
 
-def test_where_the_file_system_has_no_locks_that_is_said_and_the_run_works(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unsupported(path: Path) -> int:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("nbtools.launcher.launch.create_lock", unsupported)
-    with pytest.warns(UserWarning, match="no locks"):
-        run = launch(script, gpus=())
-    eventually(lambda: run.state is RunState.RUNNING)
-    run.stop()
-    assert run.state is RunState.STOPPED
-
-
-def test_launches_at_once_become_runs_of_their_own_beside_a_clean(script: Path, project: Project) -> None:
-    launched = threading.Event()
-    removed: list[Item] = []
-
-    def clean() -> None:
-        while not launched.is_set():
-            removed.extend(remove(plan_removal(project.runs, states=[RunState.LOST]))[0])
-
-    with ThreadPoolExecutor(5) as pool:
-        cleaning = pool.submit(clean)
-        try:
-            started = list(pool.map(lambda _: launch(script, gpus=(), args=["--steps", "1"]), range(4)))
-        finally:
-            launched.set()
-        cleaning.result()
-    assert removed == []
-    assert len({run.id for run in started}) == 4
-    for run in started:
-        run.stop()
-
-
-def test_only_ended_runs_whose_words_are_known_can_be_resumed(supervised: Callable[..., Run]) -> None:
-    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
-    with pytest.raises(LaunchError, match="stop it first"):
-        resume(run)
-    run.stop()
-    with pytest.raises(LaunchError, match="is known to resume it; name one"):
-        resume(run)
-
-
 # --- real torchrun -----------------------------------------------------------------------------------
 
 
@@ -391,10 +343,6 @@ def in_step(script: Path, step: int = 3, **options: Any) -> Run:
 
 def rank_of(run: Run, rank: int) -> psutil.Process:
     return next(process for process in members(run.files) if process.environ().get("RANK") == str(rank))
-
-
-def agent_of(run: Run) -> psutil.Process:
-    return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
 
 
 @pytest.mark.promise("guide-A9", "guide-M8")
@@ -428,26 +376,6 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> N
     eventually(lambda: not members(run.files))
 
 
-@pytest.mark.slow
-def test_torchrun_an_exit_code_is_the_true_one_and_not_torchruns(project: Project) -> None:
-    path = Path(shutil.copy(PROGRAMS / "fails.py", project.scripts / "leaves.py"))
-    run = launch(path, gpus=(), args=["exit"])
-    run.wait(timeout_s=120, check=False)
-    assert run.failure is not None
-    assert (run.returncode, run.failure.exitcode) == (1, 7)
-
-
-@pytest.mark.slow
-def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) -> None:
-    run = in_step(script)
-    agent_of(run).kill()
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.records.process is not None
-    assert {process.pid for process in members(run.files)} <= {run.records.process.pid}, "the supervisor exits last"
-    assert run.failure is not None
-    assert run.failure.headline == "the torchrun agent was killed by SIGKILL"
-
-
 @pytest.mark.promise("fault-4")
 @pytest.mark.slow
 def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
@@ -461,14 +389,6 @@ def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Pa
     assert run.state is RunState.STOPPED
     assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
     assert not members(run.files)
-
-
-@pytest.mark.slow
-def test_torchrun_stopped_by_another_than_its_supervisor_saves_and_is_stopped(script: Path) -> None:
-    run = in_step(script)
-    agent_of(run).terminate()
-    assert run.wait(timeout_s=60) is RunState.STOPPED
-    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
 
 
 @pytest.mark.promise("fault-20", "guide-L10")

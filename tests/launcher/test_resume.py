@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import re
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
-from nbtools.run.facts import origin
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -393,12 +390,6 @@ def test_the_name_of_a_fork_is_one_that_a_script_may_have(project: Project, name
     assert _new_script(project, name, CONFIG, Launch()) == project.scripts / f"{expected}.py"
 
 
-@pytest.mark.parametrize("found", [None, 7, "x", {"changes": 3}, {"changes": {"x": 1, "y": [1]}}, {"run": "<b>"}])
-def test_an_origin_of_another_shape_is_told_as_far_as_it_goes(found: object) -> None:
-    told = origin({"resumed_from": found})
-    assert told == "" or told.startswith(("resumed from ", "forked from "))
-
-
 # --- broken checkpoints ---------------------------------------------------------------------------
 
 
@@ -472,44 +463,11 @@ def test_the_command_line_says_what_it_passed_over(parent: Run, cli: Cli) -> Non
     assert "model.safetensors: its SHA-256 differs" in done.stderr
 
 
-class _Malice:
-    def __init__(self, victim: Path) -> None:
-        self.victim = victim
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.victim,)
-
-
 def trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in this process what a resumed run would in its own."""
     run.files.lock.touch()
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(run.dir))
     train_here(train, Flags(read_script(run.files.script).config, resume_from=Path(run.info["args"][-1])))
-
-
-@pytest.mark.promise("fault-18")
-@pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize("name", ["state.pt", "rank-0.pt"])
-def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(
-    parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    victim = tmp_path / "victim"
-    data = pickle.dumps(_Malice(victim))
-    path = unfinished(parent).files.checkpoint(4)
-    manifest = read_json(path / "manifest.json")
-    assert manifest is not None
-    if name == "state.pt":  # here as torch itself writes it
-        torch.save({"optimizer": _Malice(victim)}, path / name)
-        data = (path / name).read_bytes()
-    (path / name).write_bytes(data)
-    claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}  # every hash is right
-    change(path / "manifest.json", files={**manifest["files"], name: claim})
-    assert Run(parent.dir).summary()["checkpoints"][-1]["name"] == "step-000004"
-    with pytest.raises(SystemExit, match=r"^CheckpointError: "):
-        trained(resume(Run(parent.dir)), monkeypatch)
-    assert not victim.exists()
-    pickle.loads(pickle.dumps(_Malice(victim)))
-    assert victim.exists()  # it would have
 
 
 # --- end to end -----------------------------------------------------------------------------------

@@ -123,15 +123,6 @@ def test_an_inherited_descriptor_holds_the_lock_after_its_taker_is_gone(tmp_path
 # --- processes ---------------------------------------------------------------------------------------
 
 
-def test_a_process_is_alive_under_its_own_identity_only() -> None:
-    own = ProcessIdentity.of(os.getpid())
-    assert own.is_alive()
-    assert ProcessIdentity.from_json(own.to_json()) == own
-    assert not replace(own, start_time=own.start_time - 1).is_alive()
-    assert not replace(own, boot_id="another boot").is_alive()
-    assert replace(own, host="its-name-before").is_alive()
-
-
 @pytest.mark.parametrize("pid", [0, -1, 2**40])
 def test_an_impossible_pid_is_not_alive(pid: int) -> None:
     assert not replace(ProcessIdentity.of(os.getpid()), pid=pid).is_alive()

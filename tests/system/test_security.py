@@ -770,6 +770,7 @@ def test_code_that_comes_with_a_model_is_refused_at_once_and_never_asked_about(t
 # --- a training of our own, for what only that can show --------------------------------------------
 
 
+@pytest.mark.promise("fault-18")
 @pytest.mark.slow
 @pytest.mark.usefixtures("capfd")  # torch wants streams with descriptors
 def test_a_training_is_not_resumed_from_a_pickle(tiny_training: Callable[..., RunDir], tmp_path: Path) -> None:

@@ -456,17 +456,6 @@ def test_a_failed_program_restarts_from_its_newest_checkpoint(work: Path) -> Non
     assert steps_of(run) == list(range(1, 41))
 
 
-def test_a_program_without_words_restarts_from_its_beginning(work: Path) -> None:
-    (work / "fails_once.py").write_text(
-        "import pathlib, sys\nprint('begins', flush=True)\nhere = pathlib.Path('last.ckpt')\n"
-        "if not here.exists(): here.write_text('x'); sys.exit(3)\n"
-    )
-    run = finished(launch("fails_once.py", torchrun=False, max_restarts=1))
-    (restart,) = read_restarts(run.files)
-    assert restart.checkpoint is None
-    assert run.log().count("begins") == 2
-
-
 def test_a_restart_leaves_an_argument_alone_that_may_not_resume(work: Path) -> None:
     (work / "loads.py").write_text(
         "import argparse, pathlib, sys\np = argparse.ArgumentParser()\np.add_argument('--load')\n"
