@@ -1,12 +1,11 @@
 """Several machines in one run: here all of them are this one, which needs no other port or folder."""
 
-import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,23 +189,6 @@ def test_two_machines_train_as_one(texts: Project, tiny_config: Callable[..., An
     assert waiting_for(run.records) == ""
 
 
-@pytest.fixture
-def hosts() -> Iterator[list[list[str]]]:
-    """Two network namespaces with one cable and no other route: the beginnings of commands that run in them."""
-    ends = [f"nbt{os.getpid()}{letter}" for letter in "ab"]
-    commands = [f"ip link add {ends[0]} type veth peer name {ends[1]}", *(f"ip netns add {end}" for end in ends)]
-    for number, end in enumerate(ends, start=1):
-        commands += [f"ip link set {end} netns {end}", f"ip -n {end} addr add 10.77.0.{number}/24 dev {end}"]
-        commands += [f"ip -n {end} link set {end} up", f"ip -n {end} link set lo up"]
-    try:
-        for command in commands:
-            subprocess.run(command.split(), check=True)
-        yield [["ip", "netns", "exec", end] for end in ends]
-    finally:
-        for end in ends:
-            subprocess.run(["ip", "netns", "del", end], check=False)
-
-
 MEETS = """
 import torch
 from torch.distributed import all_reduce, barrier, destroy_process_group, init_process_group
@@ -226,18 +208,6 @@ def meets(project: Project) -> Path:
     path = project.scripts / "meets.py"
     path.write_text(MEETS)
     return path
-
-
-@pytest.mark.needs("network namespaces")
-@pytest.mark.slow
-def test_two_hosts_meet_over_the_cable_between_them(project: Project, meets: Path, hosts: list[list[str]]) -> None:
-    words = ["--nnodes", "2", "--gpus", "none"]
-    command = [*hosts[0], sys.executable, "-P", "-m", "nbtools", "launch", str(meets), *words]
-    run = Run(project.runs / subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
-    assert run.info["meeting"][0] == "10.77.0.1"
-    said = subprocess.run([*hosts[1], *shlex.split(run.info["join"][0])], check=False, capture_output=True, text=True)
-    assert run.wait(60) is RunState.SUCCEEDED and said.returncode == 0
-    assert "met 2" in run.log()
 
 
 NAMELESS = """

@@ -271,8 +271,10 @@ def test_media_of_anything_are_shown_or_left_out(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "media"
     folder.mkdir(exist_ok=True)
-    (folder / "it.jsonl").write_bytes(b"\n".join(found) + b"\n")
-    for item in media.read(folder, "it"):
+    (folder / "it.jsonl").write_bytes(b"\n".join([dumped(MEDIA[0]), *found]) + b"\n")
+    items = media.read(folder, "it")
+    assert items[0].text == "once", "a damaged line hides no other"
+    for item in items:
         json.dumps(media.to_json(item), allow_nan=False).encode()
         print_media_item(item)
         static_html(item, dark=False).encode()
