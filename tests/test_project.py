@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ hostile_names = st.one_of(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     root = tmp_path / "project"
     (root / "scripts").mkdir(parents=True)
     (root / "pyproject.toml").touch()
@@ -64,17 +65,13 @@ def test_a_plain_name_is_allowed(name: str) -> None:
     assert check_name(name) == name
 
 
-def test_a_script_does_not_shadow_itself_when_its_folder_is_on_the_path(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_does_not_shadow_itself_on_the_path(project: Path, monkeypatch: MonkeyPatch) -> None:
     (project / "scripts" / "my_training.py").touch()
     monkeypatch.syspath_prepend(project / "scripts")
     assert check_name("my_training") == "my_training"
 
 
-def test_the_project_is_the_variables_else_that_of_a_script_else_of_a_folder_above(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_project_is_named_or_found_above(project: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     assert find_project() == Project(project)
     other = tmp_path / "other"
     for name in ("scripts", "runs"):
@@ -87,7 +84,7 @@ def test_the_project_is_the_variables_else_that_of_a_script_else_of_a_folder_abo
         find_project()
 
 
-def test_no_project_says_what_one_looks_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_project_says_what_one_looks_like(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         ProjectError,
@@ -102,9 +99,7 @@ def test_scripts_alone_make_no_project(tmp_path: Path) -> None:
         find_project(tmp_path)
 
 
-def test_outside_a_project_the_runs_that_a_script_left_beside_itself_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_beside_a_script_are_found_outside_a_project(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "runs" / "2026-01-01_000000_x").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ProjectError):  # other tools have a runs/, too
@@ -129,8 +124,8 @@ def test_outside_a_project_the_runs_that_a_script_left_beside_itself_are_found(
         ("", "other/train.py", "other"),
     ],
 )
-def test_the_project_of_a_program_is_that_of_the_call_else_its_repository_else_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, program: str, root: str
+def test_the_project_of_a_program_is_the_calls_or_its_own(
+    tmp_path: Path, monkeypatch: MonkeyPatch, cwd: str, program: str, root: str
 ) -> None:
     for name in ("plain/trainer", "repo/.git", "repo/pkg", "repo/notebooks", "project/scripts", "project/runs"):
         (tmp_path / name).mkdir(parents=True)
@@ -143,7 +138,7 @@ def test_the_project_of_a_program_is_that_of_the_call_else_its_repository_else_i
     assert project_of_program(tmp_path / program) == Project(tmp_path / "plain")
 
 
-def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -151,9 +146,7 @@ def test_a_working_directory_that_is_gone_is_said_so(tmp_path: Path, monkeypatch
         find_project()
 
 
-def test_a_relative_path_starts_from_the_working_directory_else_from_the_project(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_starts_from_here_or_the_project(project: Path, monkeypatch: MonkeyPatch) -> None:
     (project / "scripts" / "x.py").touch()
     monkeypatch.chdir(project / "notebooks")
     assert located("scripts/x.py") == project.resolve() / "scripts" / "x.py"

@@ -52,9 +52,7 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
 
 
 @pytest.mark.promise("compare-runs")
-def test_compared_runs_are_hovered_zoomed_and_split(
-    notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]
-) -> None:
+def test_compared_runs_are_zoomed_and_split(notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]) -> None:
     output = notebook.run("compare.ipynb", "import nbtools as nt\nshown = nt.compare('lr_*')\nshown")
     page = notebook.page
     output.locator(".nbt-chart canvas").first.wait_for()

@@ -61,7 +61,7 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
 
 
 @pytest.mark.promise("safety-page")
-def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
+def test_a_panel_without_kernel_is_a_picture_and_one_sentence(
     fresh_notebook: Any, record: Any, eventually: Any
 ) -> None:
     notebook = fresh_notebook  # the next test would meet the late error of a view without its model
@@ -227,7 +227,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
 
 
 @pytest.mark.promise("fault-32")
-def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
+def test_hostile_text_is_literal_on_the_page_and_in_an_export(
     fresh_notebook: Any, browser: Any, tmp_path: Path
 ) -> None:
     notebook = fresh_notebook

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch
 from waiting import eventually
 
 from nbtools import runs
@@ -27,7 +28,6 @@ from nbtools.script.program import Program
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 PRINTS_LOSSES = """\
 import os, sys, time
@@ -41,7 +41,7 @@ SLEEPS = "import time\nprint('\\x1b[31mready\\x1b[0m \\x1b]0;evil\\x07', flush=T
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Path]:
     """A project, left without a process of its runs whatever happens."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "runs").mkdir()
@@ -122,7 +122,7 @@ def test_new_with_epochs_lifts_the_cap_of_the_preset_and_says_so(root: Path, cli
 
 
 def test_new_makes_a_project_of_a_folder_that_belongs_to_none_and_says_so(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    root: Path, cli: Cli, monkeypatch: MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     empty = tmp_path_factory.mktemp("empty")
     monkeypatch.delenv("NBTOOLS_ROOT")
@@ -321,7 +321,7 @@ def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli
     assert "step 28/32" not in shown.partition("exited with")[2]
 
 
-def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: MonkeyPatch) -> None:
     run = Run(cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip())
 
     def interrupt(_: float) -> None:
@@ -384,7 +384,7 @@ def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
     assert not list(root.glob("**/.nbtools*"))
 
 
-def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setenv("NBTOOLS_ROOT", str(root / "none"))
     monkeypatch.setattr(doctor, "_probe_torch", lambda: None)  # the other test imports torch
     findings = json.loads(cli("doctor", "--json", code=1).stdout)
@@ -444,8 +444,8 @@ def test_closed_streams_are_no_error(root: Path, cli: Cli) -> None:
     cli("stop", "latest")
 
 
-def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(
-    root: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, cli: Cli
+def test_a_script_of_another_project_is_launched(
+    root: Path, tmp_path_factory: Any, monkeypatch: MonkeyPatch, cli: Cli
 ) -> None:
     script = tmp_path_factory.mktemp("elsewhere") / "train_1.py"
     script.write_text("print('loss=1.5')\n")
@@ -490,7 +490,7 @@ def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path, cli: Cli) -
 
 
 @pytest.fixture
-def site(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(root: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(root))
     path = root / "nbtools" / "slurm.toml"
     path.parent.mkdir(exist_ok=True)
@@ -543,9 +543,7 @@ def test_new_asks_for_force_before_it_replaces_an_sbatch_file(root: Path, site: 
         (["--cluster", "pbs"], "invalid choice: 'pbs'"),
     ],
 )
-def test_a_wrong_place_is_refused_before_anything_is_submitted(
-    root: Path, site: Path, words: list[str], said: str, cli: Cli
-) -> None:
+def test_a_wrong_place_is_refused_at_once(root: Path, site: Path, words: list[str], said: str, cli: Cli) -> None:
     cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo")
     for verb in (["launch"], ["launch", "--dry-run"], ["preflight"]):
         assert said in cli(*verb, root / "scripts" / "tiny.py", *words, code=2).stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_types import MonkeyPatch, Printed
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import small_curve, status_lines
@@ -26,7 +27,7 @@ Terminal = Callable[..., str]
 
 
 @pytest.fixture
-def terminal(project: Project, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal(project: Project, monkeypatch: MonkeyPatch) -> Terminal:
     """Run `nbtools WORDS` on a pseudo terminal of 80 columns and return what it wrote, control sequences included.
 
     `seen` and `then`: call `then` when `seen` has been written.
@@ -114,7 +115,7 @@ def start_run(project: Project) -> tuple[RunDir, Callable[[], None]]:
 
 @pytest.mark.promise("terminal")
 def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
-    project: Project, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Project, terminal: Terminal, monkeypatch: MonkeyPatch, capsys: Printed
 ) -> None:
     add_run(project, "good", 1)
     add_run(project, "bad", 2, returncode=1)
@@ -132,7 +133,7 @@ def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
 
 
 @pytest.mark.promise("terminal")
-def test_every_line_fits_into_80_columns(project: Project, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_fits_into_80_columns(project: Project, terminal: Terminal, monkeypatch: MonkeyPatch) -> None:
     add_run(project, "x" * 64, 1, returncode=1, tags=["a tag of some length"] * 3)
     add_run(project, "mlm_pretraining", 2)
     for words in (["runs"], ["recipes"], ["recipes", "--presets"], [], ["show", "x" * 64], ["lanch"], ["clean"]):
@@ -165,7 +166,7 @@ def test_a_terminal_never_gets_the_control_characters_of_a_run(project: Project,
 
 
 @pytest.mark.promise("source")
-def test_show_diff_prints_a_patch_that_a_terminal_gets_without_control_characters(
+def test_show_diff_prints_a_patch_and_no_control_characters(
     project: Project, terminal: Terminal, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     run = add_run(project, "good", 1)
@@ -200,9 +201,7 @@ def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Pr
     assert not any("nbtools watch" in line for line in plain(terminal()))
 
 
-def test_the_overview_outside_a_project_says_how_to_make_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_overview_says_how_to_make_a_project(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     monkeypatch.delenv("NBTOOLS_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main([]) == 0
@@ -224,7 +223,7 @@ def test_watch_redraws_two_lines_with_eta_rate_and_curve(project: Project, termi
     assert "SUCCEEDED" in plain(text)[-2] and "\x1b[?25h" in text, "the cursor is shown again"
 
 
-def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, capsys: Printed) -> None:
     run, end = start_run(project)
     assert "ETA 0:03:20" in status_lines(Run(run))[0]
     end()
@@ -241,7 +240,7 @@ def test_a_small_curve_takes_any_values() -> None:
     assert small_curve(np.array([np.nan, 1.0]), 5) == ""
 
 
-def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, capsys: Printed) -> None:
     for number, (name, loss) in enumerate([("c", 2.0), ("a", float("nan")), ("b", 1.0)], start=1):
         add_run(project, name, number, loss=loss if loss == loss else "NaN")  # type: ignore[arg-type]
 

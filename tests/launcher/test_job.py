@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import waiting
+from fixture_types import MonkeyPatch
 
 from nbtools import runs
 from nbtools.config import Launch, Slurm
@@ -42,18 +43,18 @@ Submit = Callable[..., Run]
 
 
 @pytest.fixture
-def submit(slurm_cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def submit(slurm_cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     """Submit the torch-free trainer as a run of a recipe, from files as the launcher lays them out."""
     yield from submitting(slurm_cluster, project, monkeypatch)
 
 
 @pytest.fixture
-def submit_to_hosts(slurm_hosts: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def submit_to_hosts(slurm_hosts: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     """The same on two hosts, each with a name of its own."""
     yield from submitting(slurm_hosts, project, monkeypatch)
 
 
-def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
     made: list[RunDir] = []
 
@@ -180,9 +181,7 @@ def test_a_run_in_a_job_is_queued_then_runs_and_succeeds(submit: Submit, slurm_c
 @pytest.mark.promise("slurm-requeue")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_a_preempted_run_of_two_nodes_has_a_next_attempt_and_every_row_once(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_preempted_run_of_two_nodes_has_every_row_once(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit("--steps", "150", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"))
     at_step(run, 3)
     eventually(lambda: {beat.rank for beat in read_heartbeats(run.files)} == {0, 1}, run)
@@ -207,9 +206,7 @@ def test_a_preempted_run_of_two_nodes_has_a_next_attempt_and_every_row_once(
 @pytest.mark.promise("slurm-stop")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_scancel_signals_every_process_and_is_a_stop_with_a_checkpoint(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_scancel_is_a_stop_of_every_process_with_a_checkpoint(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit("--step-s", "4")  # longer than torchrun and the supervisor would leave to ranks without an agent
     at_step(run, 1)
     slurm_cluster.call("scancel", str(job_id(run)))
@@ -287,9 +284,7 @@ def test_at_the_time_limit_a_run_goes_on_or_stops_as_it_was_asked_to(submit: Sub
 @pytest.mark.promise("slurm-killed")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_an_attempt_that_was_killed_with_its_record_is_followed_by_the_next(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_an_attempt_killed_with_its_record_has_a_next_one(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit(
         "--steps", "150", "--step-s", "0.1", "--checkpoint-every", "5"
     )  # it trains until Slurm starts it again
@@ -320,7 +315,7 @@ def test_a_job_whose_attempts_save_nothing_fails_after_the_third(submit: Submit,
     eventually(lambda: not members(run.files), run)
 
 
-def test_attempts_without_progress_are_those_in_a_row_that_began_at_one_checkpoint() -> None:
+def test_attempts_from_one_checkpoint_in_a_row_have_no_progress() -> None:
     def ended(*starts: str | None) -> list[Restart]:
         return [Restart(n, 0.0, None, start, "time limit", 5, start) for n, start in enumerate(starts, 1)]
 
@@ -338,7 +333,7 @@ def test_attempts_without_progress_are_those_in_a_row_that_began_at_one_checkpoi
 @pytest.mark.promise("slurm-rank")
 @pytest.mark.slow
 @pytest.mark.needs("slurm", "network namespaces")
-def test_a_straggler_and_a_failing_rank_on_another_node_are_named_by_node_and_rank(submit_to_hosts: Submit) -> None:
+def test_a_straggler_and_a_failing_rank_are_named_by_node_and_rank(submit_to_hosts: Submit) -> None:
     run = submit_to_hosts("--steps", "9999", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1"))
     at_step(run, 3)
     eventually(lambda: {beat.host for beat in read_heartbeats(run.files)} == {"n1", "n2"}, run)
@@ -363,8 +358,8 @@ def test_a_job_that_cannot_run_fails_in_words(submit: Submit, slurm_cluster: Slu
 
 
 @pytest.mark.needs("slurm")
-def test_a_script_submitted_by_hand_makes_its_run_directory_and_finds_it_again(
-    slurm_cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch
+def test_a_script_submitted_by_hand_finds_its_run_again(
+    slurm_cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
 ) -> None:
     launch = Launch(cluster=Slurm(gpus_per_node=0))
     script = write_script(RECIPES["mlm_pretraining"].config_class(), "by_hand", launch, project=project)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -36,7 +37,7 @@ from nbtools.script.torchrun import Meeting, torchrun_command
 MEETING = Meeting("10.0.0.1", 4711)
 
 
-def test_each_machine_has_its_number_and_its_logs_and_all_have_the_meeting_point() -> None:
+def test_each_machine_has_its_number_and_all_one_meeting_point() -> None:
     two = Launch(nproc_per_node=2, nnodes=2)
     first, second = (torchrun_command("a.py", two, run=Path("/r"), meeting=MEETING, node=node) for node in (0, 1))
     common = {"--nnodes=2", "--nproc-per-node=2", "--master-addr=10.0.0.1", "--master-port=4711", "--max-restarts=0"}
@@ -61,9 +62,7 @@ def test_a_restart_that_would_reach_one_machine_only_is_refused() -> None:
     assert Launch(nproc_per_node=4, nnodes=3).world_size == 12
 
 
-def test_a_script_keeps_the_number_of_machines_and_says_how_to_start_them_by_hand(
-    project: Project, tiny_config: Callable[..., Any]
-) -> None:
+def test_a_script_says_how_to_start_machines_by_hand(project: Project, tiny_config: Callable[..., Any]) -> None:
     path = write_script(tiny_config(), "two", Launch(nproc_per_node=4, nnodes=2), project=project)
     assert read_script(path).launch.nnodes == 2
     assert "2 machines x 4 processes" in path.read_text()
@@ -77,9 +76,7 @@ def test_a_script_keeps_the_number_of_machines_and_says_how_to_start_them_by_han
 # --- where machines meet ----------------------------------------------------------------------------
 
 
-def test_the_meeting_point_is_what_the_environment_says_else_an_address_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_meeting_point_is_of_the_environment_or_this_machine(monkeypatch: MonkeyPatch) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(network, "_addresses", lambda: [("lo", "127.0.0.1"), ("ib0", "10.1.0.7")])
@@ -102,13 +99,13 @@ def test_the_meeting_point_is_what_the_environment_says_else_an_address_of_this_
 
 
 @pytest.mark.parametrize("port", ["0", "x", "70000", "-1", ""])
-def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+def test_a_port_that_is_none_is_refused(monkeypatch: MonkeyPatch, port: str) -> None:
     monkeypatch.setenv("MASTER_PORT", port)
     with pytest.raises(LaunchError, match=r"MASTER_PORT=.*must be a number from 1 to 65535"):
         network.meeting_point()
 
 
-def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(network, "interface_towards", lambda _: "ib0")
     placed = place(Launch(nproc_per_node=2, nnodes=2, gpus=()), MEETING)
@@ -148,7 +145,7 @@ def two(project: Project) -> RunDir:
         ),
     ],
 )
-def test_a_machine_that_cannot_join_is_told_why(
+def test_a_machine_that_cannot_join_hears_why(
     two: RunDir, change: Callable[[RunDir], None], node: int, said: str
 ) -> None:
     change(two)
@@ -241,7 +238,7 @@ def test_ranks_on_one_machine_meet_although_its_name_has_no_address(project: Pro
     ],
 )
 def test_a_machine_whose_name_has_no_address_is_a_finding_of_the_launch(
-    settings: dict[str, Any], level: str | None, step: str, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], level: str | None, step: str, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda: "nameless.invalid")
     found = list(check_host_name(Launch(**settings)))
@@ -276,7 +273,7 @@ if os.environ["RANK"] == "1":
     [(FAILS, 5, ": ValueError: a shard of machine 1 is damaged"), (ENDS_EARLY, 60, "late")],
     ids=["both run", "the first has ended"],
 )
-def test_a_failure_on_another_machine_ends_the_run_and_is_its_failure(
+def test_a_failure_on_another_machine_ends_the_run(
     project: Project, program: str, timeout_s: int, message: str
 ) -> None:
     script = project.scripts / "fails.py"
@@ -369,7 +366,7 @@ def test_a_time_out_on_one_machine_says_nothing_of_others(two: RunDir) -> None:
     assert explained(failure, two).message.startswith("waited ")
 
 
-def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: Printed) -> None:
     from nbtools.cli.commands import main
 
     assert main(["launch", "runs/x", "--node", "1", "--dry-run"]) == 2

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Cli, MonkeyPatch, Printed
 from tiny_mlm import tiny_mlm
 
 from nbtools.cli.commands import main
@@ -45,7 +45,6 @@ CONFIG = tiny_mlm(
 STEPS_PER_EPOCH = 11
 """That is what the texts come to in batches of six."""
 Refused = Callable[..., AbstractContextManager[None]]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def parent(lab: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+def parent(lab: Path, project: Project, monkeypatch: MonkeyPatch) -> Run:
     """The run, in a copy of its project."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -102,7 +101,7 @@ def refused(parent: Run, project: Project) -> Refused:
 
 
 @pytest.fixture
-def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+def unstarted(monkeypatch: MonkeyPatch) -> None:
     """A resumed run is laid out in full, and no process starts: these tests are about what would run."""
     monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
 
@@ -144,9 +143,7 @@ def unfinished(run: Run, checkpoint: int = 4) -> Run:
         ({"max_steps": 4}, "nothing is left to do"),
     ],
 )
-def test_changes_that_cannot_be_are_refused_and_nothing_is_left(
-    parent: Run, refused: Refused, changes: dict[str, object], said: str
-) -> None:
+def test_impossible_changes_leave_nothing(parent: Run, refused: Refused, changes: dict[str, object], said: str) -> None:
     unfinished(parent)
     with refused(said):
         resume(Run(parent.dir), changes=changes)
@@ -162,9 +159,7 @@ def test_flags_and_processes_that_cannot_be_are_refused_and_no_fork_is_left(pare
         resume(Run(parent.dir), 4, changes={"learning_rate": 1e-4}, nproc_per_node=70)
 
 
-def test_a_finished_run_has_nothing_left_to_do_and_the_way_to_train_longer_is_told(
-    parent: Run, refused: Refused
-) -> None:
+def test_a_finished_run_says_how_to_train_longer(parent: Run, refused: Refused) -> None:
     said = r"nothing is left to do, step-000006 is the end of max_steps=6; .* resume with --set max_steps=12 "
     with refused(said, LaunchError):
         resume(parent)
@@ -278,9 +273,7 @@ def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(paren
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
-    parent: Run, project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(parent: Run, project: Project, capsys: Printed) -> None:
     own = resume(parent, 4, changes={"learning_rate": 1e-3})
     assert (own.name, Path(own.info["script"]).name) == (parent.name, "tiny_2.py")
     Path(own.info["script"]).unlink()
@@ -301,7 +294,7 @@ def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
 @pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("changes", [{}, {"seed": 7}], ids=["resume", "fork"])
 def test_code_of_a_model_is_allowed_by_the_caller_not_by_a_foreign_run(
-    parent: Run, refused: Refused, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    parent: Run, refused: Refused, monkeypatch: MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     values = CONFIG.model_dump(include={"dataset", "batch_size", "sequence_length", "test_fraction"})
     config = MaskedDiffusionConfig(**values, max_steps=6, epochs=2, trust_remote_code=True)
@@ -360,7 +353,7 @@ def test_epochs_of_a_fork_lift_the_cap_of_its_parent(parent: Run) -> None:
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_another_number_of_processes_is_told_where_it_changes_the_samples_per_step(parent: Run) -> None:
+def test_another_number_of_processes_warns_of_the_samples_per_step(parent: Run) -> None:
     with pytest.warns(UserWarning, match=r"12 samples per step from here on, 6 until now .*; batch_size=3 keeps 6\)"):
         child = resume(parent, 4, nproc_per_node=2)
     told = "nproc_per_node 1 -> 2, effective_batch 6 -> 12"
@@ -463,7 +456,7 @@ def test_the_command_line_says_what_it_passed_over(parent: Run, cli: Cli) -> Non
     assert "model.safetensors: its SHA-256 differs" in done.stderr
 
 
-def trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def trained(run: Run, monkeypatch: MonkeyPatch) -> None:
     """Train in this process what a resumed run would in its own."""
     run.files.lock.touch()
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(run.dir))
@@ -474,7 +467,7 @@ def trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run, monkeypatch: MonkeyPatch) -> None:
     child = resume(parent, changes=read_changes(parent, ["max_steps=8", "lr-schedule=constant"]))
     assert child.wait(timeout_s=180) is RunState.SUCCEEDED
     assert (child.step, child.total_steps) == (8, 8)
@@ -521,8 +514,8 @@ def samples_of(run: Run) -> list[list[int]]:
 @pytest.mark.promise("fault-26")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_other_world_sizes_go_on_with_the_same_samples(
-    parent: Run, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_world_sizes_use_the_same_samples(
+    parent: Run, project: Project, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     hook = tmp_path / "hook"
     hook.mkdir()
@@ -550,7 +543,7 @@ def test_other_world_sizes_go_on_with_the_same_samples(
 
 
 @pytest.fixture
-def unsubmitted(unstarted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def unsubmitted(unstarted: None, monkeypatch: MonkeyPatch) -> None:
     """As `unstarted`, and no job is submitted."""
     monkeypatch.setattr(launching, "with_site", lambda checked: checked)
     monkeypatch.setattr("nbtools.machine.slurm.submit", lambda *_: (71, None))
@@ -606,9 +599,7 @@ RATES = MLMPretrainingConfig(learning_rate=1e-3, warmup_ratio=0.1)
         (1, {}, 610, ""),
     ],
 )
-def test_a_resume_that_moves_the_learning_rate_by_a_fifth_says_both(
-    step: int, changes: dict[str, Any], total: int, said: str
-) -> None:
+def test_a_moved_learning_rate_is_told_with_both(step: int, changes: dict[str, Any], total: int, said: str) -> None:
     after = rate_settings(RATES.replace(**changes), total)
     note = moved_rate(rate_settings(RATES, 600), after, step)
     assert said in note and bool(note) is bool(said)
@@ -616,9 +607,7 @@ def test_a_resume_that_moves_the_learning_rate_by_a_fifth_says_both(
 
 @pytest.mark.promise("moved-rate")
 @pytest.mark.usefixtures("unstarted")
-def test_a_longer_training_says_both_rates_before_its_launch_and_in_its_log(
-    parent: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_longer_training_says_both_rates_and_logs_them(parent: Run, monkeypatch: MonkeyPatch, capfd: Printed) -> None:
     note = "the learning rate was 1.7e-03 at step 6 and is 7.4e-03 at step 7 (total_steps 6 -> 20)"
     with pytest.warns(UserWarning, match=re.escape(note)):
         child = resume(parent, changes={"max_steps": 20})

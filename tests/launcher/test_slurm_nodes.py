@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch
 from waiting import eventually
 
 from nbtools import runs
@@ -30,7 +31,7 @@ ON_CPU = Slurm(gpus_per_node=0, cpus_per_task=2)
 
 
 @pytest.fixture(autouse=True)
-def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def site(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     """A site whose nodes see all folders of this machine, and a squeue that is asked often."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     site_file().parent.mkdir(parents=True)
@@ -51,7 +52,7 @@ def own_launchers(script: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.promise("slurm-nodes", "guide-A15", "slurm-launchers")
 @pytest.mark.needs("slurm", "network namespaces")
-def test_each_way_to_start_two_ranks_in_a_job_is_one_run_with_the_same_losses(
+def test_each_way_to_start_two_ranks_has_the_same_losses(
     texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster
 ) -> None:
     script = write_script(tiny_config(max_steps=2), "tiny", Launch(cluster=ON_CPU), project=texts)
@@ -74,7 +75,7 @@ def test_each_way_to_start_two_ranks_in_a_job_is_one_run_with_the_same_losses(
 
 @pytest.mark.promise("slurm-by-hand")
 @pytest.mark.needs("slurm")
-def test_a_script_for_sbatch_is_found_and_its_preemption_is_told(
+def test_a_script_for_sbatch_tells_of_preemption(
     texts: Project, tiny_config: Callable[..., Any], slurm_cluster: SlurmCluster
 ) -> None:
     asked = Launch(cluster=ON_CPU)

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Printed, Start
 from waiting import eventually
 
 from nbtools.cli.commands import main
@@ -28,9 +28,6 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 from launched import PROGRAMS, TRAINER, agent, at_step, processes_of, supervisor_of
-
-Start = Callable[..., Run]
-
 
 # --- ends -------------------------------------------------------------------------------------------
 
@@ -108,9 +105,7 @@ def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervise
 
 
 @pytest.mark.parametrize("wipe", [[], ["--wipe"]])
-def test_a_daemon_left_behind_is_swept_even_without_the_runs_mark(
-    supervised: Start, tmp_path: Path, wipe: list[str]
-) -> None:
+def test_a_daemon_is_swept_even_without_the_runs_mark(supervised: Start, tmp_path: Path, wipe: list[str]) -> None:
     run = supervised(sys.executable, PROGRAMS / "forks_daemon.py", tmp_path / "pid", *wipe)
     assert run.wait(timeout_s=30) is RunState.SUCCEEDED
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
@@ -194,7 +189,7 @@ def test_a_stop_during_the_last_moments_of_a_completed_run_is_no_failure(supervi
 # --- the supervisor's own death ---------------------------------------------------------------------
 
 
-def test_a_run_without_supervisor_that_ignores_sigterm_is_killed_and_counts_as_stopped(supervised: Start) -> None:
+def test_a_run_without_supervisor_that_ignores_sigterm_is_killed(supervised: Start) -> None:
     run = supervised(*agent(PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600))
     eventually(lambda: len(members(run.files)) == 4 and run.log().count("ready") == 2)
     supervisor_of(run).kill()
@@ -216,9 +211,7 @@ time.sleep(600)
 
 
 @pytest.mark.promise("safety-stop-unkillable")
-def test_a_stop_without_a_supervisor_ends_the_daemon_that_holds_the_runs_lock(
-    supervised: Start, tmp_path: Path
-) -> None:
+def test_a_stop_without_supervisor_ends_a_daemon_with_the_lock(supervised: Start, tmp_path: Path) -> None:
     run = supervised(sys.executable, "-c", HIDES, tmp_path / "pid")
     eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     daemon = psutil.Process(int((tmp_path / "pid").read_text()))
@@ -227,7 +220,7 @@ def test_a_stop_without_a_supervisor_ends_the_daemon_that_holds_the_runs_lock(
     assert run.state is RunState.STOPPED and living([daemon]) == []
 
 
-def test_a_process_that_took_the_lock_itself_and_its_forks_are_none_of_the_run(tmp_path: Path) -> None:
+def test_a_process_that_took_the_lock_itself_is_none_of_the_run(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "x")
     taker = "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); os.fork()"
     command = [sys.executable, "-c", f"{taker}; time.sleep(600)", str(run.lock)]
@@ -240,9 +233,7 @@ def test_a_process_that_took_the_lock_itself_and_its_forks_are_none_of_the_run(t
 
 
 @pytest.mark.promise("safety-stop-unkillable")
-def test_a_stop_spares_the_supervisor_of_a_process_that_nothing_ends(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_spares_an_unkillables_supervisor(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)", shutdown_timeout_s=600)
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
     supervisor = supervisor_of(run)
@@ -260,9 +251,7 @@ def test_a_stop_spares_the_supervisor_of_a_process_that_nothing_ends(
 
 
 @pytest.mark.promise("safety-stop-unkillable")
-def test_a_stop_names_and_spares_a_supervisor_that_the_kernel_holds(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_spares_a_supervisor_in_state_d(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
     supervisor = supervisor_of(run)
@@ -293,7 +282,7 @@ def test_a_run_directory_is_used_once(supervised: Start) -> None:
 # --- what it is and costs ----------------------------------------------------------------------------
 
 
-def test_every_process_carries_the_runs_id_and_the_supervisor_has_its_own_session(supervised: Start) -> None:
+def test_every_process_has_the_runs_id_and_the_supervisor_a_session(supervised: Start) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 1)
     family = processes_of(run)
@@ -343,7 +332,7 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
 # --- errors of the supervisor itself --------------------------------------------------------------
 
 
-def injected(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, code: str) -> None:
+def injected(monkeypatch: MonkeyPatch, folder: Path, name: str, code: str) -> None:
     """Let every Python process that is started next import this module first."""
     folder.mkdir()
     (folder / name).write_text(code)
@@ -373,9 +362,7 @@ def test_the_end_of_a_training_that_a_newer_nbtools_recorded_is_recorded(supervi
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_an_error_of_the_supervisor_does_not_end_a_training_that_runs(
-    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisors_error_ends_no_training(supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     code = "import psutil\ndef fail(): raise RuntimeError('no counters here')\npsutil.cpu_percent = fail\n"
     injected(monkeypatch, tmp_path / "odd", "sitecustomize.py", code)
     run = supervised(sys.executable, TRAINER, "--steps", "5")
@@ -389,9 +376,7 @@ def test_an_error_of_the_supervisor_does_not_end_a_training_that_runs(
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_a_lost_run_quotes_what_its_supervisor_printed(
-    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_run_quotes_its_supervisor(supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     injected(monkeypatch, tmp_path / "odd", "psutil.py", "raise ImportError('psutil was built for another Python')\n")
     run = supervised(sys.executable, "-c", "pass")
     eventually(lambda: run.state is RunState.LOST)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch, Start
 from waiting import eventually
 
 from nbtools.machine import gpu_queue
@@ -20,7 +21,6 @@ from nbtools.rundir.rundir import RunDir
 
 from launched import TRAINER, agent, supervisor_of
 
-Start = Callable[..., Run]
 Take = Callable[..., tuple[Path, int]]
 
 
@@ -29,7 +29,7 @@ def training(run: Run) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
     return tmp_path / "queue"
 
@@ -180,7 +180,7 @@ def test_a_waiting_run_can_be_cancelled_and_the_next_moves_up(supervised: Start)
     assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
 
-def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(supervised: Start) -> None:
+def test_gpus_stay_taken_until_an_orphaned_training_has_gone(supervised: Start) -> None:
     first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
     second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", gpus=(0,))
     eventually(lambda: first.step >= 2)
@@ -222,7 +222,7 @@ def test_a_run_behind_a_cancelled_one_waits_for_what_that_one_waited_for(supervi
     assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
 
-def test_a_waiting_run_costs_little_and_keeps_the_tickets_of_living_runs_fresh(supervised: Start) -> None:
+def test_a_waiting_run_costs_little_and_keeps_tickets_fresh(supervised: Start) -> None:
     """Programs that clear /tmp away would remove files of an old time."""
     first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
     second = supervised(*agent(TRAINER, nproc=1), name="second", gpus=(0,))

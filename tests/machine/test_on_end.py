@@ -6,11 +6,11 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Start
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -30,7 +30,6 @@ from nbtools.script.script import render
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
-Start = Callable[..., Run]
 
 
 def said_at_end(run: Run, within_s: float = 30) -> str:
@@ -51,9 +50,7 @@ def said_at_end(run: Run, within_s: float = 30) -> str:
         (["--nan-from", "2"], "STOPPED", ": train/loss is NaN at step 2; no checkpoint is older"),
     ],
 )
-def test_any_end_starts_the_command_with_one_plain_sentence(
-    supervised: Start, options: list[str], state: str, why: str
-) -> None:
+def test_any_end_starts_the_command_once(supervised: Start, options: list[str], state: str, why: str) -> None:
     words = [
         sys.executable,
         "-c",
@@ -87,9 +84,7 @@ def test_a_command_that_fails_changes_no_result(supervised: Start) -> None:
     assert not is_locked(run.files.lock)
 
 
-def test_a_command_that_hangs_is_killed_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(on_end, "_WITHIN_S", 0.5)
     run = RunDir(tmp_path)
     run.ranks.mkdir()

@@ -210,7 +210,7 @@ def test_a_run_without_records_is_compared_all_the_same(project: Project, make: 
     assert found.labels == ["a", "bare"] and found.nproc == [1, None]
 
 
-def test_runs_of_launcher_scripts_differ_in_arguments_and_values_of_the_config(project: Project) -> None:
+def test_runs_of_launcher_scripts_differ_in_arguments_and_config(project: Project) -> None:
     (project.root / "train.py").write_text("print('step 1 loss 2.0')\n")
     (project.root / "base.yaml").write_text("lr: 0.1\nsteps: 3\n")
     runs = []

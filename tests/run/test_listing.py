@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_lines
@@ -52,7 +53,7 @@ print(json.dumps({"first": first, "again": again, "touched": touched}))
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -100,9 +101,7 @@ def end(run: RunDir, index: int) -> None:
 
 
 @pytest.mark.promise("fault-30")
-def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
-    project: Project, hundred: list[RunDir]
-) -> None:
+def test_a_second_look_at_a_hundred_runs_opens_no_ended_one(project: Project, hundred: list[RunDir]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         env={**os.environ, "NBTOOLS_ROOT": str(project.root)},
@@ -125,9 +124,7 @@ def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
     assert [path for path in touched if any(str(parent) in idle for parent in path.parents)] == []
 
 
-def test_a_run_that_is_removed_while_runs_are_listed_is_passed_over(
-    project: Project, files: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_removed_meanwhile_is_passed_over(project: Project, files: RunDir, monkeypatch: MonkeyPatch) -> None:
     write_json(files.launch, {"name": "tiny", "time": time.time()})
     (script := project.script("tiny")).write_text("")
     gone = project.runs / "2026-01-01_000000_gone"
@@ -206,8 +203,8 @@ def test_a_list_opens_files_in_proportion_to_the_runs_that_it_shows(project: Pro
     assert found["active"] == [0, 0]
 
 
-def test_the_list_takes_a_number_a_state_or_all(
-    project: Project, hundred: list[RunDir], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_list_takes_a_state(
+    project: Project, hundred: list[RunDir], monkeypatch: MonkeyPatch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(project.root)
 
@@ -226,7 +223,7 @@ def test_the_list_takes_a_number_a_state_or_all(
     assert (first["step"], first["metrics"]) == (199, {"train/loss": 1 / 199})
 
 
-def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkeypatch: MonkeyPatch) -> None:
     write_json(files.launch, {"name": "tiny", "time": time.time()})
     files.lock.touch()
 
@@ -252,9 +249,7 @@ def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir
 
 
 @pytest.mark.needs("slurm")
-def test_a_job_shows_its_nodes_its_reason_and_an_end_before_the_training(
-    files: RunDir, slurm_cluster: SlurmCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_shows_its_nodes_reason_and_end(files: RunDir, slurm_cluster: SlurmCluster, capsys: Printed) -> None:
     number = slurm_cluster.submit("sleep 300", f"--job-name={files.id}", "--time=5", "--hold")
     write_json(files.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": 1.0, "launch": {"cluster": {}}})
     write_json(files.slurm, {"job_id": number, "time": time.time()})
@@ -332,9 +327,7 @@ def test_a_damaged_or_forged_cache_of_rows_counts_as_none(files: RunDir, how: st
     assert (row.name, row.state) == ("tiny", "SUCCEEDED")
 
 
-def test_runs_are_a_sequence_that_keeps_its_table_when_it_is_cut_or_selected(
-    project: Project, hundred: list[RunDir]
-) -> None:
+def test_runs_are_a_sequence_that_keeps_its_table_when_cut(project: Project, hundred: list[RunDir]) -> None:
     found = runs(project)
     assert (len(found), found[0].id, found[-1].id) == (NUM_RUNS, hundred[-1].id, hundred[0].id)
     assert found[0] is found[0]

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Printed, Start
 from waiting import eventually
 
 from nbtools import runs
@@ -40,7 +41,6 @@ from nbtools.rundir.rundir import RunDir
 
 from launched import PROGRAMS, TRAINER, agent, at_step, ranks_of
 
-Start = Callable[..., Run]
 FAILED = {
     "rank": 1,
     "host": "h",
@@ -84,7 +84,7 @@ def rows(run: RunDir, *steps: int, loss: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("file", ["rank0.log", "metrics.jsonl", "system.jsonl", "ranks/1.heartbeat.json"])
-def test_a_held_lock_is_queued_until_a_file_of_the_training_exists_and_then_running(locked: RunDir, file: str) -> None:
+def test_a_held_lock_is_queued_until_the_training_has_a_file(locked: RunDir, file: str) -> None:
     run = Run(locked.path)
     assert run.state is RunState.QUEUED
     locked.ranks.mkdir(exist_ok=True)
@@ -239,9 +239,7 @@ def test_the_table_and_the_repr_escape_what_others_wrote(project: Project) -> No
     assert "&lt;img" in shown
 
 
-def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
-    files: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_tells_its_step_while_another_thread_reads_all_rows(files: RunDir, monkeypatch: MonkeyPatch) -> None:
     files.metrics.write_text("".join(f'{{"step": {step}, "train/loss": {step}}}\n' for step in range(1, 9)))
     run, held, opened = Run(files.path), threading.Event(), threading.Event()
     follow = run.rows._written.follow
@@ -272,7 +270,7 @@ def test_a_script_that_only_prints_still_has_a_history(files: RunDir) -> None:
 @pytest.mark.parametrize(
     ("num_epochs", "resumed_from", "total"), [(4, None, 128), (None, None, None), (4, {"run": "a", "step": 32}, None)]
 )
-def test_the_length_of_a_printed_epoch_is_not_that_of_the_run(
+def test_a_printed_epoch_is_not_the_run(
     files: RunDir, num_epochs: int | None, resumed_from: object, total: int | None
 ) -> None:
     write_json(files.launch, {"recipe": None, "num_epochs": num_epochs, "resumed_from": resumed_from})
@@ -292,9 +290,7 @@ def resumed(project: Project, parent: RunDir, step: int) -> RunDir:
     return run
 
 
-def test_the_curve_of_a_resumed_run_continues_its_parents_from_the_checkpoint_on(
-    project: Project, files: RunDir
-) -> None:
+def test_the_curve_of_a_resumed_run_continues_its_parents(project: Project, files: RunDir) -> None:
     rows(files, 1, 2, 3, 4, 5, loss=5.0)
     child = resumed(project, files, step=3)
     rows(child, 4, loss=1.0)
@@ -405,7 +401,7 @@ def test_stop_saves_a_checkpoint_and_tells_processes_apart(supervised: Start, wo
     assert members(run.files) == living(started) == []
 
 
-def test_two_callers_of_a_stop_report_the_same_processes(supervised: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_callers_of_a_stop_report_the_same_processes(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2)
     reports: list[str] = []
@@ -430,7 +426,7 @@ def test_two_callers_of_a_stop_report_the_same_processes(supervised: Start, monk
     assert [report.rpartition("; ")[2] for report in reports] == ["2 ranks ended", "2 ranks ended"]
 
 
-def test_stop_says_what_it_could_not_end(supervised: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_says_what_it_could_not_end(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2)
     family = members(run.files)
@@ -455,7 +451,7 @@ def gpu(index: int, memory_used_bytes: int, *holders: Holder) -> Device:
     return Device(index, f"GPU-{index}", "NVIDIA H200", 10**11, memory_used_bytes, holders, str(index))
 
 
-def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: MonkeyPatch) -> None:
     ours, other = Holder(1, "python", "me", 10**10), Holder(7, "python", "ada", 3 * 2**30)
     before = [gpu(0, 10**10, ours), gpu(1, 14 * 10**9, ours, other)]
     after = [gpu(0, 4 * 10**8), gpu(1, 4 * 10**9, other)]
@@ -470,9 +466,7 @@ def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatc
 
 
 @pytest.mark.promise("safety-removed-run")
-def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_run_is_stopped_while_it_lives(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     after = supervised(sys.executable, "-c", "pass", after=str(run.dir))
     eventually(lambda: run.files.log.exists() and after.records.process is not None)
@@ -495,17 +489,13 @@ def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
         ({"stopped_on": {"sentence": "loss is NaN"}}, "STOPPED by stop_on"),
     ],
 )
-def test_a_stopped_run_says_by_what_and_no_exit_code(
-    files: RunDir, more: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_says_what_stopped_it(files: RunDir, more: dict[str, Any], said: str, capsys: Printed) -> None:
     write_json(files.exit, {"returncode": -15, "stopped": True, "time": 1010.0, **more})
     print_run(Run(files.path).summary())
     assert f"  {said}\n" in capsys.readouterr().out
 
 
-def test_stop_finds_a_supervisor_whose_environment_is_still_empty(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_finds_a_supervisor_whose_environment_is_still_empty(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     """The kernel shows an empty /proc/PID/environ until exec is complete: 52 of 600 reads right after Popen."""
     run = supervised(*agent(TRAINER))
     find, reads = processes.members, iter(range(2))
@@ -605,9 +595,7 @@ def test_stops_from_two_terminals_are_one_request(supervised: Start) -> None:
     assert run.log().count("asked") == 1
 
 
-def test_a_run_of_somebody_else_is_refused_at_once_and_named(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_somebody_else_is_refused_at_once_and_named(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     run = supervised("sleep", "600")
     eventually(run.files.process.exists)
     with monkeypatch.context() as patched:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.run import stop
 from nbtools.rundir.rundir import RunDir
@@ -19,9 +19,7 @@ while True: time.sleep(0.05)
 """
 
 
-def test_a_process_is_asked_once_where_no_mark_of_that_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_asked_once_where_no_mark_of_that_can_be_written(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """A second SIGTERM makes torchrun abort its shutdown."""
     run = RunDir.create(tmp_path, "x")
     monkeypatch.setattr(stop, "foreign_owner", lambda path: "somebody")

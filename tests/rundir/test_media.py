@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Printed, Train
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,7 +155,7 @@ def test_a_run_knows_the_newest_of_each(shown: RunDir) -> None:
     ]
 
 
-def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: Printed) -> None:
     assert main(["show", "latest", "--media"]) == 0
     said = capsys.readouterr().out
     assert "--- Mistakes (mistakes, step 7)\ntext   true   p\nsmith  83110  0.25\nbaker  -1     None\n" in said
@@ -165,7 +165,7 @@ def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: py
     assert not {"\x1b", "\x07", "\u202e"} & set(said)
 
 
-def test_json_holds_them_only_when_asked(shown: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_them_only_when_asked(shown: RunDir, capsys: Printed) -> None:
     assert main(["show", "latest", "--media", "--json"]) == 0
     content = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
     assert [one["kind"] for one in content["media"]] == ["table", "series", "text", "frames"]
@@ -174,7 +174,7 @@ def test_json_holds_them_only_when_asked(shown: RunDir, capsys: pytest.CaptureFi
     assert "media" not in json.loads(capsys.readouterr().out)
 
 
-def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ragged_and_empty_tables_are_printed(project: Project, capsys: Printed) -> None:
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
     append(files.media, "a", 1, media.table("ragged", ["x"], [["1", "2", "3"], []]))
@@ -187,7 +187,7 @@ def test_ragged_and_empty_tables_are_printed(project: Project, capsys: pytest.Ca
     assert max(map(len, said.splitlines())) < 200
 
 
-def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: Printed) -> None:
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
     append(files.media, "walk", 3, DRAWINGS)
@@ -195,13 +195,13 @@ def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: pyt
     assert "[1/2]\n..\n.@\n[2/2]\n..\n@.\n" in capsys.readouterr().out
 
 
-def test_a_run_that_shows_nothing_says_so(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_shows_nothing_says_so(project: Project, capsys: Printed) -> None:
     RunDir.create(project.runs, "toy").lock.touch()
     assert main(["show", "latest", "--media"]) == 0
     assert "no samples, tables or charts" in capsys.readouterr().out
 
 
-def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Callable[..., RunDir]) -> None:
+def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Train) -> None:
     from nbtools.training.engine.worker import Worker
 
     files = tiny_training(max_steps=1)

@@ -9,10 +9,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from fixture_types import Audited, MonkeyPatch
 
 from nbtools.errors import FormatError, RunNotFoundError
 from nbtools.rundir.json_files import read_json, write_json
@@ -155,7 +155,7 @@ def made(runs: Path, *names: str) -> None:
         os.utime(runs / name / "launch.json", (number, number))
 
 
-def test_runs_are_listed_newest_first_and_those_of_one_second_in_the_order_of_their_launch(tmp_path: Path) -> None:
+def test_runs_are_listed_newest_first_within_a_second_too(tmp_path: Path) -> None:
     made(tmp_path, "2026-01-01_000000_b", "2026-01-01_000000_a", "2026-01-02_000000_a", "2025-01-01_000000_z")
     listed = [path.name[:17] + path.name[-1] for path in run_folders(tmp_path)]
     assert listed == ["2026-01-02_000000a", "2026-01-01_000000a", "2026-01-01_000000b", "2025-01-01_000000z"]
@@ -192,7 +192,7 @@ def test_the_lock_is_never_a_standard_stream_even_where_those_are_closed(tmp_pat
     assert done.returncode == 1
 
 
-def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for name in ("2026-01-01_000000_a", "2026-01-01_000001_b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "lock").touch()
@@ -233,7 +233,7 @@ def test_a_new_lock_is_held_however_often_readers_look_at_it(tmp_path: Path) -> 
 
 
 @pytest.mark.promise("safety-latest")
-def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     def launched(name: str, at: float, run_id: str | None = None) -> None:
         (tmp_path / name).mkdir()
         write_json(tmp_path / name / "launch.json", {"time": at, "env": {"NBTOOLS_RUN_ID": run_id or name}})
@@ -266,9 +266,7 @@ def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkey
         time.tzset()
 
 
-def test_finding_the_latest_of_many_runs_reads_few_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Any
-) -> None:
+def test_the_latest_of_many_runs_costs_few_reads(tmp_path: Path, monkeypatch: MonkeyPatch, audited: Audited) -> None:
     for day in range(1, 29):
         for month in range(1, 13):
             (tmp_path / f"2026-{month:02}-{day:02}_120000_a").mkdir()

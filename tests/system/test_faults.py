@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixture_types import Start
 from tiny_mlm import tiny_mlm
 from waiting import eventually
 
@@ -56,7 +56,7 @@ def preempted(run: Run, whom: str) -> int:
 @pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supervisor(tiny: Path) -> None:
+def test_a_preempted_training_loses_no_step_nor_without_supervisor(tiny: Path) -> None:
     first = nt.launch(tiny)
     preempted(first, "supervisor")
     second = nt.resume(first)
@@ -205,9 +205,7 @@ run(train, Flags(MLMPretrainingConfig()))
 
 @pytest.mark.promise("fault-9")
 @pytest.mark.slow
-def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(
-    supervised: Callable[..., Run], project: Project
-) -> None:
+def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(supervised: Start, project: Project) -> None:
     script = project.scripts / "full_disk.py"
     script.write_text(FULL_DISK)
     run = supervised(sys.executable, script)
@@ -267,9 +265,7 @@ print(json.dumps([run.log(), words, panel._widgets.losses.value, run.metrics]))
 
 @pytest.mark.promise("fault-28")
 @pytest.mark.slow
-def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
-    supervised: Callable[..., Run], project: Project
-) -> None:
+def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(supervised: Start, project: Project) -> None:
     go = project.root / "go"
     run = supervised(sys.executable, "-c", FLOOD, go)
     eventually(run.files.log.exists)
@@ -314,7 +310,7 @@ put(b"the end\\n")
 
 
 @pytest.mark.promise("fault-29")
-def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Callable[..., Run], tmp_path: Path) -> None:
+def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Start, tmp_path: Path) -> None:
     run = supervised(sys.executable, "-c", SCRIPTED, tmp_path)
     eventually(run.files.log.exists)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Lock, MonkeyPatch, Start
 from permissions import nbtools, obey_permissions
 
 from nbtools.errors import CheckpointError
@@ -36,7 +37,7 @@ LISTING = "listdir scandir"
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def failing(monkeypatch: MonkeyPatch) -> Callable[..., list[str]]:
     """Let functions of `os` fail so often, before or after they have done their work, for paths that hold a word."""
 
     def let(names: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
@@ -74,9 +75,7 @@ def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize("number", [*PASSING, errno.ENOSPC, errno.EROFS])
-def test_a_rename_that_fails_for_good_is_an_error_and_the_old_file_stays(
-    tmp_path: Path, failing: Callable[..., list[str]], number: int
-) -> None:
+def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, failing: Callable[..., list[str]], number: int) -> None:
     write_json(tmp_path / "exit.json", {"returncode": 1})
     failed = failing("replace", "exit.json", number, times=100)
     with pytest.raises(OSError, match=os.strerror(number)):
@@ -112,14 +111,14 @@ def test_what_is_stale_for_a_moment_changes_no_state_and_hides_no_run(
         os.close(lock)
 
 
-def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
     assert read_json(tmp_path / "exit.json") is None
     with pytest.raises(FileNotFoundError):
         retried((tmp_path / "none").read_bytes)
 
 
-def test_a_slow_rename_shows_the_old_file_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_rename_shows_the_old_file_until_it_is_done(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Readers in other threads see one of two whole files, whatever the moment."""
     path = tmp_path / "0.heartbeat.json"
     write_json(path, {"step": 0})
@@ -209,9 +208,7 @@ def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
     assert (newest and newest.step, reasons, len(failed)) == (2, [], 1)
 
 
-def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_replace(
-    folder: Path, failing: Callable[..., list[str]]
-) -> None:
+def test_a_failed_rename_leaves_the_older_checkpoint(folder: Path, failing: Callable[..., list[str]]) -> None:
     save(folder, 1, value=1.0)
     failing("rename", ".step-000001.new", errno.EIO, times=100)
     with pytest.raises(OSError, match="Input/output"):
@@ -222,7 +219,7 @@ def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_repla
 
 
 @pytest.mark.promise("fault-31")
-def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: MonkeyPatch) -> None:
     """A client of a network file system may see a folder before its files, after its removal, or not yet."""
     whole = save(folder, 1)
     (folder / "step-000002").mkdir()  # seen before its files
@@ -269,8 +266,8 @@ for name in really:
 
 
 @pytest.mark.promise("fault-31")
-def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
-    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_on_a_forgetful_file_system_ends_well(
+    supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     """In every process of it the first rename onto every name fails, and each takes its time."""
     (tmp_path / "odd").mkdir()
@@ -296,7 +293,7 @@ def bare(project: Project) -> dict[str, str]:
     return {"NBTOOLS_ROOT": str(project.root)}
 
 
-def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Callable[[Path], None]) -> None:
+def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Lock) -> None:
     (tmp_path / "locked").mkdir()
     read_only(tmp_path / "locked")
     program = [sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", str(tmp_path / "locked" / "x")]
@@ -307,8 +304,8 @@ def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Ca
 @pytest.mark.promise("fault-33")
 @pytest.mark.parametrize("which", ["runs", "root without runs"])
 @pytest.mark.slow
-def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
-    project: Project, bare: dict[str, str], read_only: Callable[[Path], None], which: str
+def test_runs_that_cannot_be_written_are_an_error(
+    project: Project, bare: dict[str, str], read_only: Lock, which: str
 ) -> None:
     if which == "runs":
         read_only(project.runs)
@@ -329,9 +326,7 @@ def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     assert any(finding["level"] == "problem" and "runs" in finding["subject"] for finding in findings)
 
 
-def test_scripts_that_cannot_be_written_are_a_clear_error(
-    project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
-) -> None:
+def test_scripts_that_cannot_be_written_are_an_error(project: Project, bare: dict[str, str], read_only: Lock) -> None:
     read_only(project.scripts)
     said = nbtools("new", "mlm_pretraining", "tiny", env=bare, code=2).stderr
     assert "cannot be written: Permission denied" in said
@@ -342,7 +337,7 @@ def test_scripts_that_cannot_be_written_are_a_clear_error(
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["no HOME", "HOME cannot be", "HOME is read-only"])
 def test_a_run_needs_no_home_and_no_environment(
-    project: Project, bare: dict[str, str], tmp_path: Path, read_only: Callable[[Path], None], home: str
+    project: Project, bare: dict[str, str], tmp_path: Path, read_only: Lock, home: str
 ) -> None:
     """`env -i`: no PATH, no HOME, no USER, no LANG."""
     (tmp_path / "file").touch()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from fixture_types import Cli, MonkeyPatch, Printed, Start, Train
 from waiting import eventually
 
 import nbtools as nt
@@ -112,7 +113,7 @@ run(train, Flags(MLMPretrainingConfig()))
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["end", "end, once freed", "fail, then stop"])
 def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
-    supervised: Callable[..., Run], project: Project, mount: Mount, capsys: pytest.CaptureFixture[str], then: str
+    supervised: Start, project: Project, mount: Mount, capsys: Printed, then: str
 ) -> None:
     """At a log line, a row, a checkpoint, a restart, the end; the state is right, whatever could not be written.
 
@@ -173,9 +174,7 @@ while True:
 
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.needs("mount")
-def test_a_script_whose_print_fails_on_a_full_disk_fails_with_that_cause(
-    supervised: Callable[..., Run], project: Project, mount: Mount
-) -> None:
+def test_a_script_whose_print_fails_names_the_full_disk(supervised: Start, project: Project, mount: Mount) -> None:
     mount(project.runs, "-t", "tmpfs", "-o", "size=1m", "none")
     run = supervised(sys.executable, "-c", PRINTS, project.root / "go")
     eventually(lambda: run.metrics)
@@ -198,8 +197,8 @@ def test_a_launch_on_a_full_disk_says_so_and_leaves_nothing(project: Project, mo
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.needs("mount")
 @pytest.mark.slow
-def test_a_full_temporary_folder_holds_up_neither_launch_nor_plot_and_the_queue_says_so(
-    project: Project, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_temporary_folder_holds_up_no_launch(
+    project: Project, mount: Mount, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     temporary = tmp_path / "full"
     temporary.mkdir()
@@ -226,9 +225,7 @@ def test_a_full_temporary_folder_holds_up_neither_launch_nor_plot_and_the_queue_
 
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_record_is_written_into_its_reserved_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_record_is_written_into_its_reserved_space(tmp_path: Path, monkeypatch: MonkeyPatch, number: int) -> None:
     path, opened = tmp_path / "exit.json", os.open
     reserve(path)
     reserve(path)  # by the next attempt
@@ -274,7 +271,7 @@ os.open = act
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.parametrize(("name", "state"), [("EDQUOT", RunState.SUCCEEDED), ("EROFS", RunState.LOST)])
 def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
-    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, state: RunState
+    supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch, name: str, state: RunState
 ) -> None:
     """Over quota, the end is recorded; a read-only disk takes no record, and the supervisor does not wait for one."""
     (tmp_path / "odd").mkdir()
@@ -299,10 +296,10 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
     ],
 )
 def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
-    tiny_training: Callable[..., RunDir],
+    tiny_training: Train,
     project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    monkeypatch: MonkeyPatch,
+    capfd: Printed,
     strategy: str,
     name: str,
     tries: int,
@@ -351,11 +348,7 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
     ],
 )
 def test_the_time_for_the_last_checkpoint_at_a_stop(
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    launch: dict[str, Any],
-    environment: dict[str, str],
-    seconds: float,
+    project: Project, monkeypatch: MonkeyPatch, launch: dict[str, Any], environment: dict[str, str], seconds: float
 ) -> None:
     run = RunDir.create(project.runs, "toy")
     write_json(run.launch, launch)
@@ -367,9 +360,7 @@ def test_the_time_for_the_last_checkpoint_at_a_stop(
     assert stop_s(run) == seconds
 
 
-def test_the_state_of_a_disk_is_read_from_its_file_system(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_state_of_a_disk_is_read_from_statvfs(project: Project, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     run = RunDir.create(project.runs, "toy")
     found = list(os.statvfs(tmp_path))
     for changes, error in (({}, ""), ({4: 0}, "No space left on device"), ({8: os.ST_RDONLY}, "Read-only file system")):
@@ -380,9 +371,7 @@ def test_the_state_of_a_disk_is_read_from_its_file_system(
 
 @pytest.mark.needs("mount", "ext4")
 @pytest.mark.slow
-def test_a_run_whose_disk_turns_read_only_says_so(
-    supervised: Callable[..., Run], project: Project, tmp_path: Path, mount: Mount
-) -> None:
+def test_a_disk_that_turns_read_only_is_told(supervised: Start, project: Project, tmp_path: Path, mount: Mount) -> None:
     """By an error of ext4, which cannot be refused because files are open."""
     image = tmp_path / "disk"
     with image.open("wb") as file:
@@ -416,9 +405,7 @@ def ended(run: RunDir) -> RunDir:
 
 
 @pytest.mark.needs("mount", "overlayfs")
-def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(
-    project: Project, mount: Mount, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(project: Project, mount: Mount, cli: Cli) -> None:
     layers = project.root / "layers"
     layers.mkdir()
     mount(layers, "-t", "tmpfs", "-o", "size=4m", "none")
@@ -431,9 +418,7 @@ def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(
     assert [path.name for path in project.runs.iterdir() if not path.name.startswith(".")] == []
 
 
-def test_a_run_that_cannot_be_moved_is_removed_in_its_place(
-    project: Project, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_that_cannot_be_moved_is_still_removed(project: Project, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     run = ended(RunDir.create(project.runs, "toy"))
     really = os.rename
 
@@ -506,9 +491,7 @@ def exfat(project: Project, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.needs("mount", "exfat")
 @pytest.mark.usefixtures("exfat")
-def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(
-    supervised: Callable[..., Run], project: Project, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(supervised: Start, project: Project, cli: Cli) -> None:
     with pytest.raises(OSError, match=r"not permitted|not implemented"):
         (project.runs / "link").symlink_to(project.root)
     trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"

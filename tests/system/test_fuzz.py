@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Audited, Printed
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,8 +110,6 @@ def files_like(valid: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 # --- what may happen meanwhile ---------------------------------------------------------------------
-
-Audited = Callable[[], contextlib.AbstractContextManager[list[tuple[str, tuple[Any, ...]]]]]
 
 
 def check_events(happened: list[tuple[str, tuple[Any, ...]]], *allowed: str) -> set[Path]:
@@ -244,8 +243,8 @@ named_files = st.one_of(
 
 @given(st.lists(named_files, min_size=1, max_size=3).map(dict))
 @examples(100)
-def test_a_run_directory_of_anything_is_looked_at_without_an_exception(
-    run_files: RunDir, capsys: pytest.CaptureFixture[str], found: dict[str, bytes | None]
+def test_a_run_directory_of_anything_is_shown(
+    run_files: RunDir, capsys: Printed, found: dict[str, bytes | None]
 ) -> None:
     with replaced(run_files, found):
         try:
@@ -266,8 +265,8 @@ MEDIA: list[dict[str, Any]] = [
 
 @given(st.lists(st.one_of([files_like(valid) for valid in MEDIA]), min_size=1, max_size=3))
 @examples(200)
-def test_media_of_anything_are_shown_or_left_out(
-    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], found: list[bytes]
+def test_any_media_are_shown_or_not(
+    tmp_path_factory: pytest.TempPathFactory, capsys: Printed, found: list[bytes]
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "media"
     folder.mkdir(exist_ok=True)
@@ -292,9 +291,7 @@ IN_PLACE_OF_A_FILE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", IN_PLACE_OF_A_FILE)
-def test_what_is_no_file_is_neither_waited_for_nor_read(
-    run_files: RunDir, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_what_is_no_file_is_neither_waited_for_nor_read(run_files: RunDir, capsys: Printed, kind: str) -> None:
     for name in RECORDS:
         path = run_files.path / name
         content = path.read_bytes()
@@ -349,7 +346,7 @@ def test_deep_and_long_json_reads_as_nothing(tmp_path: Path, unit: bytes, num_by
     assert read_json(path) is None
 
 
-def test_json_that_is_larger_than_any_of_ours_reads_as_nothing_and_the_largest_is_read(tmp_path: Path) -> None:
+def test_json_that_is_larger_than_any_of_ours_reads_as_nothing(tmp_path: Path) -> None:
     path = tmp_path / "exit.json"
     text = '{"format": 1, "a": "%s"}'
     path.write_text(text % ("x" * (LARGEST_JSON_BYTES - len(text) + 2)))
@@ -359,7 +356,7 @@ def test_json_that_is_larger_than_any_of_ours_reads_as_nothing_and_the_largest_i
     assert read_json(path) is None
 
 
-def test_an_error_that_holds_all_its_data_does_not_make_the_record_of_the_end_unreadable(tmp_path: Path) -> None:
+def test_a_huge_error_leaves_the_record_of_the_end_readable(tmp_path: Path) -> None:
     path, flood = tmp_path / "exit.json", "x" * LARGEST_JSON_BYTES
     write_json(
         path, {"returncode": 1, "failure": Failure(0, "h", 1, None, flood, flood + "ValueError: boom").to_json()}
@@ -533,7 +530,7 @@ manifests = st.one_of(
 
 @given(manifests)
 @examples(500)
-def test_a_checkpoint_of_anything_is_refused_and_nothing_outside_it_is_opened(
+def test_a_checkpoint_of_anything_opens_no_file_outside(
     audited: Audited, checkpoint_folder: Path, manifest: bytes
 ) -> None:
     (checkpoint_folder / "manifest.json").write_bytes(manifest)
@@ -568,7 +565,7 @@ words = st.one_of(
 
 @given(st.lists(words, max_size=5))
 @examples(50)
-def test_flags_of_anything_are_values_or_one_refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+def test_flags_of_anything_are_values_or_one_refusal(capsys: Printed, args: list[str]) -> None:
     config, code = RECIPES["mlm_pretraining"].config_class(), None
     try:
         parsed = flags.parse(config, args, prog="toy.py")

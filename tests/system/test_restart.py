@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable
 
 import pytest
+from fixture_types import Start
 from waiting import eventually
 
 from nbtools.failures.restarts import read_restarts
@@ -15,15 +15,13 @@ from nbtools.rundir.json_files import read_json
 
 from launched import TRAINER, agent, at_step, processes_of, supervisor_of
 
-Start = Callable[..., Run]
-
 
 def rows(run: Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in run.files.metrics.read_text().splitlines()]
 
 
 @pytest.mark.promise("fault-2")
-def test_a_killed_rank_costs_an_attempt_and_the_curve_goes_on_from_the_checkpoint(supervised: Start) -> None:
+def test_a_killed_rank_costs_an_attempt_and_the_curve_continues(supervised: Start) -> None:
     options = ["--steps", "12", "--step-s", "0.3", "--checkpoint-every", "4"]
     run = supervised(*agent(TRAINER, *options), recipe="mlm_pretraining", launch={"max_restarts": 1})
     at_step(run, 6)
@@ -100,7 +98,7 @@ def test_a_stop_ends_a_run_that_is_about_to_start_again(supervised: Start) -> No
     assert len(read_restarts(run.files)) < 20
 
 
-def test_a_command_that_cannot_be_started_fails_by_name_and_is_not_tried_again(supervised: Start) -> None:
+def test_a_command_that_cannot_be_started_is_not_tried_again(supervised: Start) -> None:
     run = supervised("/no/such/program", launch={"max_restarts": 5})
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
     assert run.failure is not None and "/no/such/program" in run.failure.message

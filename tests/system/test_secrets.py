@@ -2,13 +2,13 @@
 
 import json
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch, Shown, Train
 
 import nbtools as nt
 from nbtools.errors import NbtoolsError
@@ -19,9 +19,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
-
-Shown = Callable[[Run], str]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 CANARY = "canary-5f1c"
 ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)
@@ -46,7 +43,7 @@ def with_canary(run: RunDir) -> list[Path]:
 @pytest.mark.promise("safety-secrets")
 @pytest.mark.timeout(240)
 def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown
+    project: Project, tmp_path: Path, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
     for name, text in STAND_IN_FOR_TORCH.items():
         (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,11 +71,8 @@ def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
 @pytest.mark.promise("safety-secrets")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resume_it(
-    texts: Project,
-    tiny_training: Callable[..., RunDir],
-    tiny_config: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_resumed_run_gets_its_parents_secrets(
+    texts: Project, tiny_training: Train, tiny_config: Callable[..., Any], monkeypatch: MonkeyPatch
 ) -> None:
     parent = tiny_training(max_steps=2, checkpoint_every=2)
     nt.write_script(tiny_config(max_steps=2, checkpoint_every=2), "toy", project=texts)
@@ -101,8 +95,8 @@ def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resu
 
 
 @pytest.mark.promise("safety-secrets")
-def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_alone(
-    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown
+def test_words_that_resume_a_program_are_for_its_user(
+    project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
     monkeypatch.chdir(project.root)
     script = project.root / "train.py"
@@ -122,8 +116,8 @@ def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_al
 
 
 @pytest.mark.promise("safety-secrets")
-def test_a_program_that_prints_its_secret_is_shown_with_a_mask(
-    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown, cli: Cli
+def test_a_printed_secret_is_masked(
+    project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown, cli: Cli
 ) -> None:
     monkeypatch.chdir(project.root)
     (project.root / "train.py").write_text(

@@ -8,6 +8,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from fixture_types import MonkeyPatch
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -104,7 +105,7 @@ def test_what_does_not_fit_is_refused_with_the_smallest_change_that_fits() -> No
     )
 
 
-def test_a_batch_that_does_not_fit_is_told_with_the_smallest_change_that_fits() -> None:
+def test_a_batch_that_does_not_fit_names_the_smallest_change() -> None:
     config = MLMPretrainingConfig(batch_size=512, sequence_length=512, num_layers=12, num_heads=12, hidden_size=768)
     for gib, change in ((40, "set gradient_checkpointing=True, "), (8, "set batch_size=128, gradient_accumulation_s")):
         found = check_size(config, 1, gpus(gib, 1))[-1]
@@ -113,9 +114,7 @@ def test_a_batch_that_does_not_fit_is_told_with_the_smallest_change_that_fits() 
 
 @pytest.mark.promise("safety-shared-memory")
 @pytest.mark.parametrize(("num_workers", "folder", "level"), [(2, "/proc", ["warn"]), (0, "/proc", []), (2, "/", [])])
-def test_batches_that_do_not_fit_into_the_shared_memory_are_told(
-    num_workers: int, folder: str, level: list[str]
-) -> None:
+def test_batches_beyond_the_shared_memory_are_told(num_workers: int, folder: str, level: list[str]) -> None:
     config = MLMPretrainingConfig(dataset="x", num_workers=num_workers)
     found = check_shared_memory(config, Launch(nproc_per_node=2), Path(folder))  # /proc has no space
     assert [finding.level for finding in found] == level
@@ -166,9 +165,7 @@ def test_the_figure_is_the_peak_that_a_gpu_had(kind: type[TrainConfig], values: 
 
 
 @pytest.mark.parametrize("key", ADAPTED)
-def test_sizes_of_a_named_model_are_those_of_the_training(
-    key: str, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_of_a_named_model_are_the_trainings(key: str, cpu_project: Project, monkeypatch: MonkeyPatch) -> None:
     write_inputs(key, cpu_project)
     write_base(key, cpu_project)
     monkeypatch.chdir(cpu_project.root)
@@ -208,9 +205,7 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
         assert check_size(config, 2, gpus(80, 2))[1].text == "known once the model is loaded"
 
 
-def test_a_model_in_the_cache_of_the_hub_is_read_and_one_that_is_not_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_read_from_the_hubs_cache_or_unknown(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--someone--small"
     snapshot = repository / "snapshots" / "0123"

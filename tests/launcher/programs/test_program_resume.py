@@ -3,14 +3,12 @@
 import json
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Audited, Cli, MonkeyPatch
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -41,12 +39,10 @@ from nbtools.script.script import read_script, write_script
 from asking import asked
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
-Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def work(cpu_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(cpu_project: Project, tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """The working directory of the programs."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -124,7 +120,7 @@ def test_a_stop_names_the_newest_checkpoint(work: Path) -> None:
 
 
 def test_a_run_resumes_where_it_was_with_its_arguments_and_the_curves_join(
-    work: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: Path, project: Project, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     parent = finished(saves("--steps", "25", "--lr", "7"))
     assert parent.info["program"]["resume"] == ["--resume", "{checkpoint}"]
@@ -147,7 +143,7 @@ def test_a_run_resumes_where_it_was_with_its_arguments_and_the_curves_join(
     assert f"resumed {target}" in child.log()
 
 
-def test_a_resume_of_a_resumed_run_replaces_the_checkpoint_among_its_arguments(work: Path) -> None:
+def test_a_second_resume_replaces_the_checkpoint_among_the_arguments(work: Path) -> None:
     parent = finished(saves("--steps", "20"))
     with pytest.warns(UserWarning, match=r"overwrites those of .*; name another folder with --out-dir"):
         child = resume(parent, "ckpt_step10.pt", args=["--steps", "30"])
@@ -179,7 +175,7 @@ def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> No
     assert steps_of(parent) == list(range(1, 26))
 
 
-def test_a_chain_of_runs_without_steps_in_their_names_keeps_each_ones_own_rows(work: Path, cli: Cli) -> None:
+def test_a_chain_of_runs_without_steps_keeps_each_ones_own_rows(work: Path, cli: Cli) -> None:
     first = finished(launch("epochs.py", torchrun=False))
     assert all(isinstance(one, ForeignCheckpoint) and one.is_estimate for one in first.checkpoints)
     second = finished(resume(first, args=["--epochs", "6"]))
@@ -226,7 +222,7 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
         panel.close()
 
 
-def test_what_a_concurrent_run_may_have_written_is_the_reason_of_a_refused_resume(work: Path) -> None:
+def test_what_a_concurrent_run_may_have_written_is_not_resumed(work: Path) -> None:
     first = launch("epochs.py", torchrun=False, args=["--epochs", "10000"])
     with pytest.warns(
         UserWarning, match=rf"ckpts: {first.id} writes its files there, too, .*: name another .* --out_dir"
@@ -312,7 +308,7 @@ def test_a_folder_that_a_launch_names_is_not_walked(tmp_path: Path, audited: Aud
     assert origin_of_launch(program, ["--resume", "empty"], tmp_path, tmp_path / "runs") is None
 
 
-def test_a_checkpoint_is_named_by_step_name_or_path_and_a_missing_one_is_refused(work: Path) -> None:
+def test_a_checkpoint_is_named_by_step_name_or_path(work: Path) -> None:
     parent = finished(saves("--steps", "20"))
     for ref in ("ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")):
         assert planned_resume(parent, ref).checkpoint.path == work / "out/ckpt_step10.pt"
@@ -420,9 +416,7 @@ def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, p
     assert finished(launch_again(run)).info["args"] == ["--steps", "4", "--pause", "0"]
 
 
-def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_user_says_is_remembered_for_the_run_and_later_launches(work: Path, monkeypatch: MonkeyPatch) -> None:
     """A program that is launched without a launcher script."""
     (work / "own.py").write_text(
         "import pathlib, sys\nprint('words', *sys.argv[1:])\n"
@@ -576,7 +570,7 @@ while step < 4 * args.max_epochs:
     ],
     ids=["lightning", "accelerate"],
 )
-def test_programs_of_lightning_and_accelerate_resume_where_they_were(
+def test_lightning_and_accelerate_resume_programs(
     work: Path, source: str, flag: str, newest: str, pattern: str
 ) -> None:
     (work / "train.py").write_text(source)

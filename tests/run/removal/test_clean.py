@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch, Start
 from waiting import eventually
 
 import nbtools as nt
@@ -37,7 +37,6 @@ from nbtools.rundir.rundir import RunDir, run_folders
 
 from capabilities import ANOTHER_UID
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 DAY_S = 86_400.0
 ENDS = {
     "SUCCEEDED": {"returncode": 0, "stopped": False},
@@ -129,7 +128,7 @@ def test_a_plan_says_what_goes_and_how_much(project: Project) -> None:
     assert stored.checkpoint_bytes == num_bytes_in(run.checkpoints) > 5
 
 
-def test_active_runs_never_go(project: Project, supervised: Callable[..., Run]) -> None:
+def test_active_runs_never_go(project: Project, supervised: Start) -> None:
     run = supervised("sleep", "600")
     queued = made(project, "queued", "none")
     queued.log.unlink()
@@ -176,9 +175,7 @@ def test_only_runs_of_this_project_can_be_named(project: Project, tmp_path_facto
     assert elsewhere.launch.exists()
 
 
-def test_links_are_neither_followed_nor_taken_for_runs(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_links_are_not_followed_and_no_runs(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = made(Project(tmp_path_factory.mktemp("other")), "outside")
     saved(outside, 10)
     saved(outside, 20)
@@ -201,7 +198,7 @@ def test_links_are_neither_followed_nor_taken_for_runs(
 # --- checkpoints and cache ------------------------------------------------------------------------
 
 
-def test_of_checkpoints_the_newest_whole_the_best_and_where_others_went_on_stay(project: Project) -> None:
+def test_the_newest_best_and_resumed_checkpoints_stay(project: Project) -> None:
     run = made(project, "a")
     for step, loss in ((10, 5.0), (20, 1.0), (30, 3.0), (40, 2.0)):
         saved(run, step, loss)
@@ -251,7 +248,7 @@ def test_the_cache_goes_when_nobody_can_be_reading_it(project: Project) -> None:
 # --- doing ----------------------------------------------------------------------------------------
 
 
-def test_what_becomes_active_after_the_plan_stays(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_becomes_active_after_the_plan_stays(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(clean, "_PATIENCE_S", 0.2)
     run = made(project, "a")
     saved(run, 10)
@@ -297,9 +294,7 @@ def test_a_run_from_which_another_went_on_after_the_plan_stays(project: Project)
     assert stays == [("step-000020", f"{child.id} resumed from it")]
 
 
-def test_a_run_that_is_being_resumed_is_in_use_and_looks_no_different(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_being_resumed_is_in_use(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(clean, "_PATIENCE_S", 0.2)
     run = made(project, "a", "none")
     chosen = plan_removal(project.runs, [run.id])
@@ -311,7 +306,7 @@ def test_a_run_that_is_being_resumed_is_in_use_and_looks_no_different(
         pass
 
 
-def test_a_run_whose_lock_stays_held_cannot_be_resumed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_lock_stays_held_cannot_be_resumed(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(clean, "_PATIENCE_TO_SHARE_S", 0.1)
     run = made(project, "a")
     lock = acquire_lock(run.lock)
@@ -406,7 +401,7 @@ def swapped_for(path: Path, other: Path, how: str) -> None:
 @pytest.mark.parametrize("when", ["after the plan", "at the last moment"])
 @pytest.mark.parametrize("place", ["run", "checkpoint", "checkpoints", "leftover", ".removed", "cache"])
 def test_what_takes_the_place_of_a_listed_folder_is_never_deleted(
-    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, place: str, when: str, how: str
+    project: Project, tmp_path_factory: Any, monkeypatch: MonkeyPatch, place: str, when: str, how: str
 ) -> None:
     run = made(project, "a")
     saved(run, 10), saved(run, 20)
@@ -506,8 +501,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("answer", "code", "stays"), [("yes", 0, False), ("y", 130, True), ("", 130, True)])
-def test_on_a_terminal_it_asks(
-    project: Project, monkeypatch: pytest.MonkeyPatch, cli: Cli, answer: str, code: int, stays: bool
+def test_a_terminal_asks(
+    project: Project, monkeypatch: MonkeyPatch, cli: Cli, answer: str, code: int, stays: bool
 ) -> None:
     run = made(project, "a")
     monkeypatch.setattr(sys, "stdin", Terminal(project, answer))
@@ -557,9 +552,7 @@ OTHERS = ["seen.json", "ranks/0.heartbeat.json", "checkpoints/step-000010/manife
 
 
 @pytest.mark.parametrize("name", FILES + OTHERS)
-def test_what_a_newer_nbtools_wrote_is_refused_politely_and_never_removed(
-    project: Project, cli: Cli, name: str
-) -> None:
+def test_what_a_newer_nbtools_wrote_is_refused_and_stays(project: Project, cli: Cli, name: str) -> None:
     run = made(project, "new")
     saved(run, 10)
     saved(run, 20)
@@ -596,9 +589,7 @@ def shown(path: Path) -> None:
 
 
 @pytest.mark.promise("safety-many-runs")
-def test_clean_reads_the_launch_of_each_run_once_for_the_plan_and_once_for_the_removal(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_reads_each_launch_twice(project: Project, monkeypatch: MonkeyPatch) -> None:
     parent, number = made(project, "r000"), 150
     for index in range(1, number):
         parent = made(project, f"r{index:03d}", parent=parent)

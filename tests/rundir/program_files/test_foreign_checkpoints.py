@@ -11,11 +11,11 @@ import sys
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import Audited, MonkeyPatch
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
@@ -28,8 +28,6 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
 )
 from nbtools.rundir.program_files.written_files import walk
-
-Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
 
 
 @pytest.fixture
@@ -81,9 +79,7 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
         ("llama-3.1-step700.pt", 700, None),
     ],
 )
-def test_files_of_usual_names_are_checkpoints(
-    run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None
-) -> None:
+def test_usual_names_are_checkpoints(run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None) -> None:
     write(cwd / name)
     (found,) = listed(run_dir)
     assert (found.name, found.step, found.epoch, found.num_bytes) == (name, step, epoch, 7)
@@ -122,7 +118,7 @@ def test_a_pattern_names_the_checkpoints_whatever_their_names_are(run_dir: Path,
         ([], ""),
     ],
 )
-def test_a_pattern_is_guessed_from_what_was_written_and_finds_it(
+def test_a_pattern_is_guessed_from_files(
     run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]
 ) -> None:
     for age_s, name in enumerate(reversed(written), 10):
@@ -150,7 +146,7 @@ def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: 
     assert names(listed(run_dir)) == {"out/epoch_1/model.pt"}
 
 
-def test_folders_that_arguments_name_and_the_run_directory_are_looked_through(run_dir: Path, tmp_path: Path) -> None:
+def test_folders_of_arguments_and_the_run_directory_are_searched(run_dir: Path, tmp_path: Path) -> None:
     write(tmp_path / "disk/results/last.ckpt")
     write(run_dir / "checkpoints/ckpt_7.pt")
     found = listed(run_dir, f"--output_dir={tmp_path / 'disk/results'}")
@@ -175,9 +171,7 @@ def test_a_folder_of_links_alone_is_no_checkpoint(run_dir: Path, cwd: Path, tmp_
     assert names(listed(run_dir)) == {"last.ckpt"}
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
-    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_deleted_meanwhile_is_passed_over(run_dir: Path, cwd: Path, monkeypatch: MonkeyPatch) -> None:
     for number in (500, 600):
         for name in ("model.safetensors", "trainer_state.json"):
             write(cwd / f"checkpoint-{number}/{name}")
@@ -215,7 +209,7 @@ def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> Non
     assert names(listed(run_dir)) == {"last.ckpt"}
 
 
-def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overlap(run_dir: Path, cwd: Path) -> None:
+def test_a_folder_that_no_other_run_names_is_searched(run_dir: Path, cwd: Path) -> None:
     """The program's default counts as named, unless it is the working directory or around it."""
     write(cwd / "ckpts/ckpt_0.pt")
     write(cwd / "other/ckpt_0.pt")
@@ -288,9 +282,7 @@ def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd
     assert names(listed(run_dir)) == {f"out/{checkpoint}"}
 
 
-def test_a_folder_below_the_home_directory_is_looked_through(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_below_the_home_is_looked_through(run_dir: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write(tmp_path / "home/out/last.ckpt")
     assert [one.path for one in listed(run_dir, "--output_dir", "~/out")] == [tmp_path / "home/out/last.ckpt"]
@@ -348,7 +340,7 @@ class _Evil:
 
 @pytest.mark.parametrize("name", ["ckpt.pt", "last.ckpt", "checkpoint-5/pytorch_model.bin", "dcp/.metadata"])
 def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
-    run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cwd)
     write(cwd / name, pickle.dumps(_Evil()))
