@@ -22,5 +22,7 @@ Lock = Callable[[Path], None]
 """Fixture `read_only`."""
 Shown = Callable[[Run], str]
 """Fixture `everything_shown`."""
+Inject = Callable[..., None]
+"""Fixture `injected`."""
 Event = tuple[str, tuple[Any, ...]]
 Audited = Callable[[], AbstractContextManager[list[Event]]]

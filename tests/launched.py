@@ -1,5 +1,7 @@
-"""Runs that tests have started: their processes by role, and waiting for their steps."""
+"""Programs and runs that tests have started: their output, their processes by role, and waiting for their steps."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,3 +48,24 @@ def supervisor_of(run: Run) -> psutil.Process:
 def ranks_of(run: Run) -> list[psutil.Process]:
     """Return the living ranks of a run."""
     return [process for role, process in processes_of(run).items() if role.isdigit()]
+
+
+def python(*words: str | Path, cwd: Path | None = None, code: int = 0, **variables: str) -> str:
+    """Run Python with further environment variables to its end, and return what it printed."""
+    command, environment = [sys.executable, *map(str, words)], {**os.environ, **variables}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=270, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def write_torch_free(folder: Path, torchrun: str) -> None:
+    """Write a package that stands in for torch, whose torchrun is this program."""
+    (folder / "torch" / "distributed").mkdir(parents=True)
+    texts = {
+        "__init__.py": "",
+        "version.py": "cuda = None\n",
+        "distributed/__init__.py": "",
+        "distributed/run.py": torchrun,
+    }
+    for name, text in texts.items():
+        (folder / "torch" / name).write_text(text)

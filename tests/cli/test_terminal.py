@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixture_types import MonkeyPatch, Printed
+from run_folder import RunFolder
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import small_curve, status_lines
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 HOSTILE = "\x1b[2J\x1b]0;evil\x07\u202eok"
@@ -76,41 +76,27 @@ def plain(text: str) -> list[str]:
 def add_run(
     project: Project, name: str, number: int, *, loss: float = 1.0, returncode: int = 0, **labels: object
 ) -> RunDir:
-    run = RunDir(project.runs / f"2026-01-31_1422{number:02d}_{name}")
-    run.ranks.mkdir(parents=True)
-    run.lock.touch()
-    launch = {"name": name, "recipe": "mlm_pretraining", "time": time.time() - 100 + number, "args": []}
-    write_json(run.launch, launch)
-    write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-    write_json(run.finished, {"why": "completed", "step": 100 * number, "metrics": {"train/loss": loss}})
+    files = RunDir(project.runs / f"2026-01-31_1422{number:02d}_{name}")
+    RunFolder(files, time.time() - 100 + number, total_steps=400, name=name)
+    files.lock.touch()
+    write_json(files.finished, {"why": "completed", "step": 100 * number, "metrics": {"train/loss": loss}})
     failure = {"rank": 1, "message": f"ValueError: {HOSTILE} " + "the text is long " * 8, "traceback": "x = 1"}
     record = {"returncode": returncode, "time": time.time() - 50 + number, "duration_s": 10.0 - number}
-    write_json(run.exit, {**record, **({"failure": failure} if returncode else {})})
+    write_json(files.exit, {**record, **({"failure": failure} if returncode else {})})
     if labels:
-        write_json(run.labels, labels)
-    return run
+        write_json(files.labels, labels)
+    return files
 
 
 def start_run(project: Project) -> tuple[RunDir, Callable[[], None]]:
     """Return a live run, and what ends it."""
-    run = RunDir(project.runs / "2026-01-31_150000_live")
-    run.ranks.mkdir(parents=True)
-    lock = acquire_lock(run.lock)
-    assert lock is not None
-    write_json(run.launch, {"name": "live", "recipe": "mlm_pretraining", "time": time.time() - 60, "args": []})
-    write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-    run.log.write_text("started\n")
     now = time.time()
-    rows = (
-        {"step": step, "time": now - 200 + step, "train/loss": 5 / step, "eval/loss": 2.0} for step in range(1, 201)
-    )
-    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-    def end() -> None:
-        write_json(run.exit, {"returncode": 0, "stopped": False, "time": time.time()})
-        os.close(lock)
-
-    return run, end
+    run = RunFolder(RunDir(project.runs / "2026-01-31_150000_live"), now - 60, total_steps=400, name="live")
+    run.start()
+    run.say("started\n")
+    rows = {step: {"train/loss": 5 / step, "eval/loss": 2.0} for step in range(1, 201)}
+    run.write([{"step": step, "time": now - 200 + step, **values} for step, values in rows.items()])
+    return run.files, run.end
 
 
 @pytest.mark.promise("terminal")

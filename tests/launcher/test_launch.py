@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fixture_types import Cli, MonkeyPatch
+from fixture_types import Cli, Inject, MonkeyPatch
 from gpu_machine import find_gpus, stand_in
 from waiting import eventually
 
@@ -426,12 +426,8 @@ def test_a_copy_of_a_script_gives_runs_of_its_own_name(project: Project) -> None
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_a_supervisor_that_ends_at_once_is_an_error(
-    script: Path, project: Project, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "psutil.py").write_text("raise ImportError('psutil was built for another Python')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
+def test_a_supervisor_that_ends_at_once_is_an_error(script: Path, project: Project, injected: Inject) -> None:
+    injected("raise ImportError('psutil was built for another Python')\n", "psutil.py")
     assert "psutil was built for another Python" in refused(script, gpus=())
     assert list(project.runs.iterdir()) == []
 

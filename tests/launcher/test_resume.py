@@ -1,7 +1,6 @@
 """Resume and fork: a run goes on in another one, from the newest checkpoint that is whole, or is refused in words."""
 
 import json
-import os
 import re
 import shutil
 import warnings
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixture_types import Cli, MonkeyPatch, Printed
+from fixture_types import Cli, Inject, MonkeyPatch, Printed
 from tiny_mlm import tiny_mlm
 
 from nbtools.cli.commands import main
@@ -514,13 +513,8 @@ def samples_of(run: Run) -> list[list[int]]:
 @pytest.mark.promise("fault-26")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_other_world_sizes_use_the_same_samples(
-    parent: Run, project: Project, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(RECORDS_SAMPLES)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]))
+def test_other_world_sizes_use_the_same_samples(parent: Run, injected: Inject) -> None:
+    injected(RECORDS_SAMPLES)
     order = epoch_order(CONFIG.seed, 0, (parent.config or {})["derived"]["num_train_samples"]).tolist()
     straight = [sorted(order[6 * step : 6 * step + 6]) for step in range(6)]
     origin = parent

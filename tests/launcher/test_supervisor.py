@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixture_types import MonkeyPatch, Printed, Start
+from fixture_types import Inject, MonkeyPatch, Printed, Start
 from waiting import eventually
 
 from nbtools.cli.commands import main
@@ -332,13 +332,6 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
 # --- errors of the supervisor itself --------------------------------------------------------------
 
 
-def injected(monkeypatch: MonkeyPatch, folder: Path, name: str, code: str) -> None:
-    """Let every Python process that is started next import this module first."""
-    folder.mkdir()
-    (folder / name).write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-
-
 @pytest.mark.promise("safety-supervisor")
 def test_an_error_of_the_supervisor_before_the_start_is_the_recorded_cause(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "pass", env="not an object")
@@ -362,9 +355,9 @@ def test_the_end_of_a_training_that_a_newer_nbtools_recorded_is_recorded(supervi
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_a_supervisors_error_ends_no_training(supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_a_supervisors_error_ends_no_training(supervised: Start, injected: Inject) -> None:
     code = "import psutil\ndef fail(): raise RuntimeError('no counters here')\npsutil.cpu_percent = fail\n"
-    injected(monkeypatch, tmp_path / "odd", "sitecustomize.py", code)
+    injected(code)
     run = supervised(sys.executable, TRAINER, "--steps", "5")
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
     assert run.step == 5
@@ -376,8 +369,8 @@ def test_a_supervisors_error_ends_no_training(supervised: Start, tmp_path: Path,
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_a_lost_run_quotes_its_supervisor(supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    injected(monkeypatch, tmp_path / "odd", "psutil.py", "raise ImportError('psutil was built for another Python')\n")
+def test_a_lost_run_quotes_its_supervisor(supervised: Start, injected: Inject) -> None:
+    injected("raise ImportError('psutil was built for another Python')\n", "psutil.py")
     run = supervised(sys.executable, "-c", "pass")
     eventually(lambda: run.state is RunState.LOST)
     assert run.failure is not None

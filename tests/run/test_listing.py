@@ -5,14 +5,13 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fixture_types import MonkeyPatch, Printed
+from run_folder import RunFolder
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_lines
@@ -25,11 +24,11 @@ from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
 from nbtools.run.run import Run
 from nbtools.run.state import waiting_for
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.names import label
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
+from launched import python
 from slurm_cluster import SlurmCluster
 
 NUM_RUNS, NUM_LIVE = 100, 10
@@ -65,53 +64,31 @@ def files(project: Project) -> RunDir:
 @pytest.fixture
 def hundred(project: Project) -> Iterator[list[RunDir]]:
     """A hundred runs, the last ten of them live, the others ended in one of four ways."""
-    made, locks = [], []
+    made = []
     for index in range(NUM_RUNS):
-        run = RunDir(project.runs / f"2026-01-31_14{index // 60:02d}{index % 60:02d}_run{index}")
-        run.ranks.mkdir(parents=True)
-        run.checkpoints.mkdir()
-        lock = acquire_lock(run.lock)
-        assert lock is not None
-        write_json(run.launch, {"name": f"run{index}", "recipe": "mlm_pretraining", "time": time.time()})
-        write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-        write_json(
-            run.heartbeat(0),
-            {"rank": 0, "pid": 1, "host": "h", "step": 100 + index, "phase": "forward", "time": time.time()},
-        )
-        run.log.touch()
-        rows = ({"step": step, "time": 1e9 + step, "train/loss": 1 / step} for step in range(1, 101 + index))
-        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        if index >= NUM_RUNS - NUM_LIVE:
-            locks.append(lock)
-        else:
-            os.close(lock)
+        files = RunDir(project.runs / f"2026-01-31_14{index // 60:02d}{index % 60:02d}_run{index}")
+        run = RunFolder(files, time.time(), total_steps=400, name=f"run{index}")
+        run.start()
+        run.beat(0, 100 + index)
+        run.write([{"step": step, "time": 1e9 + step, "train/loss": 1 / step} for step in range(1, 101 + index)])
+        if index < NUM_RUNS - NUM_LIVE:
             end(run, index)
         made.append(run)
-    yield made
-    for lock in locks:
-        os.close(lock)
+    yield [run.files for run in made]
+    for run in made:
+        run.release()
 
 
-def end(run: RunDir, index: int) -> None:
+def end(run: RunFolder, index: int) -> None:
     why = (None, "completed", "stopped", "failed")[index % 4]  # None: killed, so that no rank left a word
     if why is not None:
-        write_json(run.finished, {"why": why, "step": 100 + index, "metrics": {}, "time": time.time()})
-    code, stopped = 0 if why == "completed" else 1, why == "stopped"
-    write_json(run.exit, {"returncode": code, "stopped": stopped, "failure": None, "time": time.time()})
+        write_json(run.files.finished, {"why": why, "step": 100 + index, "metrics": {}, "time": time.time()})
+    run.end(0 if why == "completed" else 1, stopped=why == "stopped")
 
 
 @pytest.mark.promise("fault-30")
 def test_a_second_look_at_a_hundred_runs_opens_no_ended_one(project: Project, hundred: list[RunDir]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK],
-        env={**os.environ, "NBTOOLS_ROOT": str(project.root)},
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen = json.loads(python("-c", LOOK, cwd=project.root))
     assert seen["again"] == seen["first"]
     assert f">and {NUM_RUNS - NUM_STORED} earlier runs<" in seen["first"]
     for index, run in [*enumerate(hundred)][-NUM_STORED:]:
@@ -176,23 +153,18 @@ def spread(project: Project) -> list[RunDir]:
     made = []
     for index in range(NUM_RUNS):
         started = datetime.datetime(2025, 1, 1, 12) + datetime.timedelta(days=4 * index)
-        run = RunDir(project.runs / f"{started:%Y-%m-%d_%H%M%S}_run{index}")
-        run.ranks.mkdir(parents=True)
-        run.lock.touch()
-        write_json(run.launch, {"name": f"run{index}", "recipe": "mlm_pretraining", "time": started.timestamp()})
-        write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-        run.metrics.write_text('{"step": 3, "train/loss": 0.5}\n')
+        files = RunDir(project.runs / f"{started:%Y-%m-%d_%H%M%S}_run{index}")
+        run = RunFolder(files, started.timestamp(), total_steps=400, name=f"run{index}")
+        files.lock.touch()
+        run.row(3, 1e9, train_loss=0.5)
         end(run, index)
-        made.append(run)
+        made.append(files)
     return made
 
 
 @pytest.mark.promise("safety-many-runs")
 def test_a_list_opens_files_in_proportion_to_the_runs_that_it_shows(project: Project, spread: list[RunDir]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT], cwd=project.root, capture_output=True, text=True, timeout=60, check=True
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python("-c", COUNT, cwd=project.root))
     assert found["all"][1] == NUM_RUNS
     assert found["again"] == [0, 0], "an ended run is read once"
     assert found["all"][0] <= 2 * 6 * NUM_RUNS  # six files of a run; `open` with an opener is two events

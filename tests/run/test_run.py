@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from fixture_types import MonkeyPatch, Printed, Start
+from run_folder import held
 from waiting import eventually
 
 from nbtools import runs
@@ -35,7 +36,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState, awaited, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
@@ -63,10 +63,8 @@ def files(project: Project) -> RunDir:
 @pytest.fixture
 def locked(files: RunDir) -> Iterator[RunDir]:
     """The same with its lock held."""
-    lock = acquire_lock(files.lock)
-    assert lock is not None
-    yield files
-    os.close(lock)
+    with held(files):
+        yield files
 
 
 def exit_json(run: RunDir, returncode: int = 0, stopped: bool = False, failure: object = None) -> None:
@@ -118,7 +116,7 @@ def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
 
 
 @pytest.mark.parametrize(
-    ("ended", "why", "held", "free"),
+    ("ended", "why", "while_held", "free"),
     [
         ((0, False), None, "SUCCEEDED", "SUCCEEDED"),
         ((0, False), "completed", "SUCCEEDED", "SUCCEEDED"),
@@ -133,19 +131,17 @@ def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
     ],
 )
 def test_the_supervisors_record_decides_then_rank_0s_once_the_lock_is_free(
-    files: RunDir, ended: tuple[int, bool] | None, why: str | None, held: str, free: str
+    files: RunDir, ended: tuple[int, bool] | None, why: str | None, while_held: str, free: str
 ) -> None:
     files.log.touch()
-    lock = acquire_lock(files.lock)
-    assert lock is not None
     if why:
         failure = FAILED if why == "failed" else None
         write_json(files.finished, {"why": why, "step": 7, "metrics": {}, "failure": failure, "time": 1009.0})
     if ended:
         exit_json(files, *ended)
     run = Run(files.path)
-    assert run.state == held
-    os.close(lock)
+    with held(files):
+        assert run.state == while_held
     assert (run.state, run.returncode) == (free, ended and ended[0])
     assert free != "LOST" or "without recording an end" in getattr(run.failure, "headline", "")
 

@@ -6,7 +6,6 @@ A fault that belongs to one module is tested beside it; the README's table names
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -25,7 +24,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 
-from launched import at_step, processes_of, ranks_of, supervisor_of
+from launched import at_step, processes_of, python, ranks_of, supervisor_of
 
 # --- real training --------------------------------------------------------------------------------
 
@@ -269,11 +268,8 @@ def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(superv
     go = project.root / "go"
     run = supervised(sys.executable, "-c", FLOOD, go)
     eventually(run.files.log.exists)
-    watcher = subprocess.run(
-        [sys.executable, "-c", WATCHER, str(run.dir), str(go)], capture_output=True, text=True, timeout=270, check=False
-    )
-    assert watcher.returncode == 0, watcher.stderr
-    (cpu_s, grown_mb, read_mb), (log, words, notes, metrics) = map(json.loads, watcher.stdout.splitlines())
+    said = python("-c", WATCHER, run.dir, go)
+    (cpu_s, grown_mb, read_mb), (log, words, notes, metrics) = map(json.loads, said.splitlines())
     size_mb = run.files.log.stat().st_size / 1e6
     run.files.log.unlink()  # pytest keeps the folder
     assert size_mb > 300

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from fixture_types import Lock, MonkeyPatch, Start
+from fixture_types import Inject, Lock, MonkeyPatch, Start
 from permissions import nbtools, obey_permissions
+from run_folder import held
 
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
@@ -26,10 +27,11 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
+
+from launched import TRAINER
 
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
 LISTING = "listdir scandir"
@@ -95,20 +97,16 @@ def test_what_is_stale_for_a_moment_changes_no_state_and_hides_no_run(
     project: Project, failing: Callable[..., list[str]], number: int, names: str, word: str, state: str
 ) -> None:
     run = RunDir.create(project.runs, "toy")
-    lock = acquire_lock(run.lock)
-    assert lock is not None
+    run.lock.touch()
     write_json(run.launch, {"name": "toy"})
     run.log.touch()
     if state == "SUCCEEDED":
         write_json(run.exit, {"returncode": 0, "stopped": False})
-    if state == "LOST":
-        os.close(lock)
-    failed = failing(names, word, number)
-    assert names != LISTING or run_folders(project.runs) == [run.path]
-    assert Run(run.path).state == state
+    with held(run) if state == "RUNNING" else contextlib.nullcontext():
+        failed = failing(names, word, number)
+        assert names != LISTING or run_folders(project.runs) == [run.path]
+        assert Run(run.path).state == state
     assert len(failed) == 1
-    if state != "LOST":
-        os.close(lock)
 
 
 def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
@@ -266,15 +264,10 @@ for name in really:
 
 
 @pytest.mark.promise("fault-31")
-def test_a_run_on_a_forgetful_file_system_ends_well(
-    supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_run_on_a_forgetful_file_system_ends_well(supervised: Start, injected: Inject) -> None:
     """In every process of it the first rename onto every name fails, and each takes its time."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(SLOW_DISK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
-    trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
-    run = supervised(sys.executable, trainer, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
+    injected(SLOW_DISK)
+    run = supervised(sys.executable, TRAINER, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert run.step == 10
     assert run.records.process is not None

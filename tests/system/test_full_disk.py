@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from fixture_types import Cli, MonkeyPatch, Printed, Start, Train
+from fixture_types import Cli, Inject, MonkeyPatch, Printed, Start, Train
 from waiting import eventually
 
 import nbtools as nt
@@ -35,6 +35,8 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine import worker as engine
 from nbtools.training.engine.stop_vote import stop_s
+
+from launched import TRAINER
 
 Mount = Callable[..., None]
 
@@ -271,15 +273,11 @@ os.open = act
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.parametrize(("name", "state"), [("EDQUOT", RunState.SUCCEEDED), ("EROFS", RunState.LOST)])
 def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
-    supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch, name: str, state: RunState
+    supervised: Start, tmp_path: Path, injected: Inject, name: str, state: RunState
 ) -> None:
     """Over quota, the end is recorded; a read-only disk takes no record, and the supervisor does not wait for one."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(FAILING)
     since = tmp_path / "since"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
-    monkeypatch.setenv("FAILS_WITH", str(getattr(errno, name)))
-    monkeypatch.setenv("FAILS_SINCE", str(since))
+    injected(FAILING, FAILS_WITH=getattr(errno, name), FAILS_SINCE=since)
     run = supervised("touch", since)
     assert run.wait(timeout_s=45, check=False) is state
     if state is RunState.LOST:
@@ -444,21 +442,14 @@ fcntl.flock = refuse(errno.ENOLCK)
 
 
 @pytest.mark.slow
-def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Project, tmp_path: Path) -> None:
+def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Project, injected: Inject) -> None:
     """As vfat: in every process of the launch and of the run."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(NO_LINKS)
+    injected(NO_LINKS, CUDA_VISIBLE_DEVICES="")
     script = str(toy(project))
 
     def nbtools(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "nbtools", *words],
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "odd"), "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        command = [sys.executable, "-m", "nbtools", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == code, done.stderr
         return done
 
@@ -494,8 +485,7 @@ def exfat(project: Project, tmp_path: Path) -> Iterator[None]:
 def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(supervised: Start, project: Project, cli: Cli) -> None:
     with pytest.raises(OSError, match=r"not permitted|not implemented"):
         (project.runs / "link").symlink_to(project.root)
-    trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
-    run = supervised(sys.executable, trainer, "--steps", "100000", "--step-s", "0.01", "--checkpoint-every", "5")
+    run = supervised(sys.executable, TRAINER, "--steps", "100000", "--step-s", "0.01", "--checkpoint-every", "5")
     eventually(lambda: run.step and run.step > 10)
     assert run.state is RunState.RUNNING
     run.stop()

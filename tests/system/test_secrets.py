@@ -20,19 +20,16 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
+from launched import write_torch_free
+
 CANARY = "canary-5f1c"
 ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)
-STAND_IN_FOR_TORCH = {
-    "torch/__init__.py": "",
-    "torch/version.py": "cuda = None\n",
-    "torch/distributed/__init__.py": "",
-    "torch/distributed/run.py": (
-        "import json, os, sys\n"
-        "with open(os.environ['SEEN_ARGS'], 'a') as file:\n"
-        "    file.write(json.dumps(sys.argv) + '\\n')\n"
-        "sys.exit(int(os.environ['NBTOOLS_ATTEMPT'] == '1'))\n"
-    ),
-}
+TORCHRUN = """
+import json, os, sys
+with open(os.environ["SEEN_ARGS"], "a") as file:
+    file.write(json.dumps(sys.argv) + "\\n")
+sys.exit(int(os.environ["NBTOOLS_ATTEMPT"] == "1"))
+"""
 
 
 def with_canary(run: RunDir) -> list[Path]:
@@ -45,9 +42,7 @@ def with_canary(run: RunDir) -> list[Path]:
 def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
     project: Project, tmp_path: Path, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
-    for name, text in STAND_IN_FOR_TORCH.items():
-        (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "torch_free" / name).write_text(text)
+    write_torch_free(tmp_path / "torch_free", TORCHRUN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "torch_free"))
     monkeypatch.setenv("SEEN_ARGS", str(tmp_path / "seen"))
     monkeypatch.chdir(project.root)

@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args, get_origin
 import ipywidgets
 import pytest
 import torch
-from fixture_types import Audited, Event, MonkeyPatch, Printed, Shown, Start, Train
+from fixture_types import Audited, Event, Inject, MonkeyPatch, Printed, Shown, Start, Train
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
@@ -61,9 +61,10 @@ from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.tokenizers import masking_tokenizer
 
 from capabilities import ANOTHER_UID
+from launched import TRAINER, write_torch_free
+from trainings import Planted
 
 PACKAGE = Path(nt.__file__).parent
-PROGRAMS = Path(__file__).parents[1] / "programs"
 
 HOSTILE = [
     "../../xyzzy",
@@ -449,13 +450,6 @@ def test_the_source_runs_no_values_no_shell_no_pickle_and_no_remote_code(path: P
 
 # --- one run directory, many starts ---------------------------------------------------------------
 
-STAND_IN_FOR_TORCH = {
-    "torch/__init__.py": "",
-    "torch/version.py": "cuda = None\n",
-    "torch/distributed/__init__.py": "",
-    "torch/distributed/run.py": "print('ran --shutdown-timeout', flush=True)\n",
-}
-
 
 @pytest.mark.promise("fault-21")
 @pytest.mark.slow
@@ -492,9 +486,7 @@ def test_twenty_launches_beside_a_loop_of_clean_are_twenty_runs(project: Project
     """`clean` removes runs that are lost or failed, again and again; a run between two of its files is neither."""
     script = project.scripts / "toy.py"
     script.write_text("print('hello')\n")
-    for name, text in STAND_IN_FOR_TORCH.items():
-        (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "torch_free" / name).write_text(text)
+    write_torch_free(tmp_path / "torch_free", "print('ran --shutdown-timeout', flush=True)\n")
     program = (
         "import sys\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -598,14 +590,11 @@ time.time = lambda: really() + (float(os.environ["CLOCK_JUMP_S"]) if time.monoto
 @pytest.mark.promise("fault-22")
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_a_clock_that_is_set_meanwhile_changes_no_duration_and_ends_no_run(
-    supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch, jump_s: float
+    supervised: Start, injected: Inject, jump_s: float
 ) -> None:
     """Every process of the run, but not this one, sees the clock of the day jump by an hour."""
-    (tmp_path / "clock").mkdir()
-    (tmp_path / "clock" / "sitecustomize.py").write_text(CLOCK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "clock"))
-    monkeypatch.setenv("CLOCK_JUMP_S", str(jump_s))
-    run = supervised(sys.executable, PROGRAMS / "fake_trainer.py", "--steps", "40", "--step-s", "0.05")
+    injected(CLOCK, CLOCK_JUMP_S=jump_s)
+    run = supervised(sys.executable, TRAINER, "--steps", "40", "--step-s", "0.05")
     began = time.monotonic()
     while not run.state.is_final:
         look_at(run)
@@ -636,23 +625,13 @@ def look_at(run: Run) -> None:
 # --- pickles --------------------------------------------------------------------------------------
 
 
-class Malicious:
-    """A pickle that would make a file."""
-
-    def __init__(self, victim: Path) -> None:
-        self.victim = victim
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.victim,)
-
-
 PICKLED = ["state.pt", "rank-0.pt", "model/pytorch_model.bin", "model/training_args.bin", "model/model.safetensors"]
 
 
 def planted(folder: Path, name: str, victim: Path) -> None:
     """Put a pickle into a checkpoint, with the size and hash of every file as they should be."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+    (folder / name).write_bytes(pickle.dumps(Planted(victim), protocol=2))
     manifest = read_json(folder / "manifest.json") or {}
     data = (folder / name).read_bytes()
     manifest["files"][name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
@@ -689,9 +668,9 @@ def test_a_pickle_is_refused_where_a_state_or_weights_are_loaded(tmp_path: Path,
         path = tmp_path / "step-000007" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if how == "torch.save":
-            torch.save({"optimizer": Malicious(victim)}, path)
+            torch.save({"optimizer": Planted(victim)}, path)
         else:
-            path.write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+            path.write_bytes(pickle.dumps(Planted(victim), protocol=2))
         with pytest.raises(CheckpointError):
             load_state(tmp_path / "step-000007", name)
     with pytest.raises(CheckpointError):
@@ -722,9 +701,9 @@ def test_pretrained_weights_that_are_a_pickle_are_refused(tmp_path: Path, name: 
     config, victim = small_bert(tmp_path / "model"), tmp_path / "victim"
     (tmp_path / "model" / "model.safetensors").unlink()
     if how == "torch.save":
-        torch.save({"bert.weight": Malicious(victim)}, tmp_path / "model" / name)
+        torch.save({"bert.weight": Planted(victim)}, tmp_path / "model" / name)
     else:
-        (tmp_path / "model" / name).write_bytes(pickle.dumps(Malicious(victim), protocol=2))
+        (tmp_path / "model" / name).write_bytes(pickle.dumps(Planted(victim), protocol=2))
     with pytest.raises(ConfigError, match="model_name"):
         build_model(config, NoText())  # type: ignore[arg-type]
     assert not victim.exists()
@@ -949,13 +928,10 @@ sys.addaudithook(hook)
 
 @pytest.mark.slow
 def test_nothing_predictable_is_made_in_the_shared_temporary_folder(
-    shared: Path, project: Project, tmp_path: Path, monkeypatch: MonkeyPatch
+    shared: Path, project: Project, tmp_path: Path, injected: Inject
 ) -> None:
     """By no process of a launch, a doctor's visit or a picture: somebody else could have put a link there first."""
-    (tmp_path / "hook").mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(NOTES_CARELESS_FILES)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"))
-    monkeypatch.setenv("CARELESS_LOG", str(tmp_path / "careless.log"))
+    injected(NOTES_CARELESS_FILES, CARELESS_LOG=tmp_path / "careless.log")
     proof = "import os; open(os.environ['TMPDIR'] + '/predictable', 'w').close()"
     subprocess.run([sys.executable, "-c", proof], check=True)
     assert "predictable" in (tmp_path / "careless.log").read_text(), "the hook works"

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fixture_types import Cli, MonkeyPatch, Start
+from run_folder import held
 from waiting import eventually
 
 import nbtools as nt
@@ -31,7 +32,6 @@ from nbtools.run.removal.disk_usage import num_bytes_in, survey
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, run_folders
 
@@ -132,15 +132,13 @@ def test_active_runs_never_go(project: Project, supervised: Start) -> None:
     run = supervised("sleep", "600")
     queued = made(project, "queued", "none")
     queued.log.unlink()
-    lock = acquire_lock(queued.lock)
-    eventually(lambda: run.state is RunState.RUNNING)
-    chosen = plan_removal(project.runs, [run.id, queued.id])
-    assert chosen.items == ()
-    assert dict(chosen.kept) == {run.id: "is RUNNING", queued.id: "is QUEUED"}
-    assert plan_removal(project.runs, older_than_s=0).items == ()
-    run.stop()
-    assert lock is not None
-    os.close(lock)
+    with held(queued):
+        eventually(lambda: run.state is RunState.RUNNING)
+        chosen = plan_removal(project.runs, [run.id, queued.id])
+        assert chosen.items == ()
+        assert dict(chosen.kept) == {run.id: "is RUNNING", queued.id: "is QUEUED"}
+        assert plan_removal(project.runs, older_than_s=0).items == ()
+        run.stop()
     assert names(plan_removal(project.runs, [run.id])) == {run.id}
 
 
@@ -230,16 +228,12 @@ def test_the_cache_goes_when_nobody_can_be_reading_it(project: Project) -> None:
     cache.mkdir(parents=True)
     (cache / "tokens.npy").write_bytes(b"x" * 500)
     run = made(project, "a", "none")
-    lock = acquire_lock(run.lock)
-    assert plan_removal(project.runs, cache=True).kept == ((CACHE, f"{run.id} may be reading it"),)
-    assert lock is not None
-    os.close(lock)
+    with held(run):
+        assert plan_removal(project.runs, cache=True).kept == ((CACHE, f"{run.id} may be reading it"),)
     chosen = plan_removal(project.runs, cache=True)
     assert (names(chosen), chosen.num_bytes) == ({CACHE}, 500)
-    lock = acquire_lock(run.lock)
-    assert remove(chosen)[1] == [(CACHE, f"{run.id} may be reading it")]
-    assert lock is not None
-    os.close(lock)
+    with held(run):
+        assert remove(chosen)[1] == [(CACHE, f"{run.id} may be reading it")]
     remove(chosen)
     assert not (project.runs / CACHE).exists()
     assert left(project) == {"a"}
@@ -255,12 +249,10 @@ def test_what_becomes_active_after_the_plan_stays(project: Project, monkeypatch:
     saved(run, 20)
     whole, parts = plan_removal(project.runs, [run.id]), plan_removal(project.runs, [run.id], checkpoints=True)
     before = everything(run.path)
-    lock = acquire_lock(run.lock)
-    assert remove(whole) == ([], [(run.id, "is in use")])
-    assert remove(parts) == ([], [("step-000010", "is in use")])
+    with held(run):
+        assert remove(whole) == ([], [(run.id, "is in use")])
+        assert remove(parts) == ([], [("step-000010", "is in use")])
     assert everything(run.path) == before
-    assert lock is not None
-    os.close(lock)
 
 
 def test_a_look_at_the_state_does_not_stand_in_the_way(project: Project) -> None:
@@ -309,11 +301,8 @@ def test_a_run_that_is_being_resumed_is_in_use(project: Project, monkeypatch: Mo
 def test_a_run_whose_lock_stays_held_cannot_be_resumed(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(clean, "_PATIENCE_TO_SHARE_S", 0.1)
     run = made(project, "a")
-    lock = acquire_lock(run.lock)
-    assert lock is not None
-    with pytest.raises(RunNotFoundError, match="lock is still held"), in_use(run):
+    with held(run), pytest.raises(RunNotFoundError, match="lock is still held"), in_use(run):
         pass
-    os.close(lock)
     with in_use(run):
         assert run.path.exists()
 
