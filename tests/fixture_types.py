@@ -18,6 +18,8 @@ Start = Callable[..., Run]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Train = Callable[..., RunDir]
 """Fixture `tiny_training`."""
+Configs = Callable[..., Any]
+"""Fixture `tiny_config`."""
 Lock = Callable[[Path], None]
 """Fixture `read_only`."""
 Shown = Callable[[Run], str]

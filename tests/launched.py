@@ -61,11 +61,6 @@ def python(*words: str | Path, cwd: Path | None = None, code: int = 0, **variabl
 def write_torch_free(folder: Path, torchrun: str) -> None:
     """Write a package that stands in for torch, whose torchrun is this program."""
     (folder / "torch" / "distributed").mkdir(parents=True)
-    texts = {
-        "__init__.py": "",
-        "version.py": "cuda = None\n",
-        "distributed/__init__.py": "",
-        "distributed/run.py": torchrun,
-    }
+    texts = {"__init__": "", "version": "cuda = None\n", "distributed/__init__": "", "distributed/run": torchrun}
     for name, text in texts.items():
-        (folder / "torch" / name).write_text(text)
+        (folder / "torch" / f"{name}.py").write_text(text)

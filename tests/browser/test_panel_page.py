@@ -61,9 +61,7 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
 
 
 @pytest.mark.promise("safety-page")
-def test_a_panel_without_kernel_is_a_picture_and_one_sentence(
-    fresh_notebook: Any, record: Any, eventually: Any
-) -> None:
+def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any, record: Any, eventually: Any) -> None:
     notebook = fresh_notebook  # the next test would meet the late error of a view without its model
     run, now = record("goes_on"), time.time()
     run.train(5, 600, now - 2500)
@@ -227,9 +225,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
 
 
 @pytest.mark.promise("fault-32")
-def test_hostile_text_is_literal_on_the_page_and_in_an_export(
-    fresh_notebook: Any, browser: Any, tmp_path: Path
-) -> None:
+def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, browser: Any, tmp_path: Path) -> None:
     notebook = fresh_notebook
     in_a_name = HOSTILE.replace("/", "∕")
     run = RunDir.create(notebook.lab.project / "runs", in_a_name)

@@ -43,9 +43,7 @@ def classifier(cpu_project: Project, monkeypatch: MonkeyPatch) -> RunDir:
         (None, "out.TSV", "\t"),
     ],
 )
-def test_results_have_the_tables_delimiter(
-    tmp_path: Path, source: str | None, target: str | None, delimiter: str
-) -> None:
+def test_results_keep_the_delimiter(tmp_path: Path, source: str | None, target: str | None, delimiter: str) -> None:
     path = None if source is None else tmp_path / source
     if path is not None:
         path.write_text(f"{path.stem}\n1,2\n", encoding="utf-8")

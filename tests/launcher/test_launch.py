@@ -310,9 +310,7 @@ def test_launching_imports_no_torch_and_leaves_no_secret_on_disk(script: Path, p
     assert "hf_secret" not in (project.runs / said[0] / "launch.json").read_text()
 
 
-def test_a_supervisor_that_cannot_start_leaves_nothing(
-    script: Path, project: Project, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_supervisor_that_cannot_start_leaves_none(script: Path, project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert "/no/such/python" in refused(script)
     assert list(project.runs.iterdir()) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import MonkeyPatch, Printed
+from fixture_types import Configs, MonkeyPatch, Printed
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -62,7 +62,7 @@ def test_a_restart_that_would_reach_one_machine_only_is_refused() -> None:
     assert Launch(nproc_per_node=4, nnodes=3).world_size == 12
 
 
-def test_a_script_says_how_to_start_machines_by_hand(project: Project, tiny_config: Callable[..., Any]) -> None:
+def test_a_script_says_how_to_start_machines_by_hand(project: Project, tiny_config: Configs) -> None:
     path = write_script(tiny_config(), "two", Launch(nproc_per_node=4, nnodes=2), project=project)
     assert read_script(path).launch.nnodes == 2
     assert "2 machines x 4 processes" in path.read_text()
@@ -145,7 +145,7 @@ def two(project: Project) -> RunDir:
         ),
     ],
 )
-def test_a_machine_that_cannot_join_hears_why(
+def test_a_machine_that_cannot_join_says_so(
     two: RunDir, change: Callable[[RunDir], None], node: int, said: str
 ) -> None:
     change(two)
@@ -172,7 +172,7 @@ def joined(run: Run) -> "subprocess.Popen[str]":
 
 @pytest.mark.promise("guide-L12", "guide-O10")
 @pytest.mark.slow
-def test_two_machines_train_as_one(texts: Project, tiny_config: Callable[..., Any]) -> None:
+def test_two_machines_train_as_one(texts: Project, tiny_config: Configs) -> None:
     script = write_script(tiny_config(max_steps=3), "tiny", Launch(nnodes=2, gpus=()), project=texts)
     run = launch(script)
     machine = joined(run)
@@ -273,9 +273,7 @@ if os.environ["RANK"] == "1":
     [(FAILS, 5, ": ValueError: a shard of machine 1 is damaged"), (ENDS_EARLY, 60, "late")],
     ids=["both run", "the first has ended"],
 )
-def test_a_failure_on_another_machine_ends_the_run(
-    project: Project, program: str, timeout_s: int, message: str
-) -> None:
+def test_a_failure_on_a_machine_ends_the_run(project: Project, program: str, timeout_s: int, message: str) -> None:
     script = project.scripts / "fails.py"
     script.write_text(program)
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=timeout_s)

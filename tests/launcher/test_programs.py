@@ -107,9 +107,7 @@ INTERRUPTED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.needs("slurm") if name == "slurm" else ()) for name in INTERRUPTED]
 )
-def test_a_program_that_saves_on_ctrl_c_gets_sigint(
-    cpu_project: Project, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_program_is_stopped_by_its_signal(cpu_project: Project, name: str, request: pytest.FixtureRequest) -> None:
     if name == "slurm":
         request.getfixturevalue("slurm_cluster")
     body, more, options = INTERRUPTED[name]

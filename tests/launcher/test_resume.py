@@ -1,6 +1,5 @@
 """Resume and fork: a run goes on in another one, from the newest checkpoint that is whole, or is refused in words."""
 
-import json
 import re
 import shutil
 import warnings
@@ -12,27 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from fixture_types import Cli, Inject, MonkeyPatch, Printed
-from tiny_mlm import tiny_mlm
+from fixture_types import Cli, MonkeyPatch, Printed
+from tiny_mlm import tiny_mlm, write_texts
 
 from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
 from nbtools.launcher.checks.step_count import moved_rate, rate_settings
-from nbtools.launcher.resume import _new_script, config_of, read_changes, resume
+from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import read_script, render, write_script
 from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.sampler import epoch_order
 from nbtools.training.engine.worker import run as train_here
 from nbtools.training.mlm_pretraining.train import train
 
@@ -50,12 +47,9 @@ Refused = Callable[..., AbstractContextManager[None]]
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run that succeeded: really trained, on one process, with checkpoints at 2, 4 and 6."""
     root = tmp_path_factory.mktemp("lab")
-    for name in ("scripts", "runs", "texts"):
+    for name in ("scripts", "runs"):
         (root / name).mkdir()
-    words = [f"w{number}" for number in range(40)]
-    for number in range(30):
-        text = " ".join(words[(number + step * step) % 40] for step in range(40))
-        (root / "texts" / f"{number:02}.txt").write_text(text)
+    write_texts(root / "texts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NBTOOLS_ROOT", str(root))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -335,20 +329,23 @@ def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
     assert child.info["resumed_from"]["changes"] == {"batch_size": [6, 3], "effective_batch": [6, 3]}
 
 
-@pytest.mark.usefixtures("unstarted")
-def test_more_steps_than_the_epochs_hold_bring_more_epochs_and_that_is_told(parent: Run) -> None:
-    with pytest.warns(UserWarning, match="epochs 2 -> 5: max_steps=50 needs as many"):
-        child = resume(parent, changes={"max_steps": 50})
-    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=50, epochs=5)
-    assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
-
-
 @pytest.mark.promise("safety-epochs")
 @pytest.mark.usefixtures("unstarted")
-def test_epochs_of_a_fork_lift_the_cap_of_its_parent(parent: Run) -> None:
-    with pytest.warns(UserWarning, match="max_steps=6 is lifted, as epochs=4 is given without it"):
-        child = resume(parent, changes={"epochs": 4})
-    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=None, epochs=4)
+@pytest.mark.parametrize(
+    ("changes", "said", "config"),
+    [
+        ({"max_steps": 50}, "epochs 2 -> 5: max_steps=50 needs as many", {"max_steps": 50, "epochs": 5}),
+        ({"epochs": 4}, "max_steps=6 is lifted, as epochs=4 is given", {"max_steps": None, "epochs": 4}),
+    ],
+)
+def test_steps_of_a_fork_bring_epochs_and_epochs_lift_the_cap(
+    parent: Run, changes: dict[str, Any], said: str, config: dict[str, Any]
+) -> None:
+    with pytest.warns(UserWarning, match=said):
+        child = resume(parent, changes=changes)
+    assert read_script(child.info["script"]).config == CONFIG.replace(**config)
+    told = {name: [CONFIG.model_dump()[name], value] for name, value in config.items()}
+    assert child.info["resumed_from"]["changes"] == told
 
 
 @pytest.mark.usefixtures("unstarted")
@@ -460,77 +457,6 @@ def trained(run: Run, monkeypatch: MonkeyPatch) -> None:
     run.files.lock.touch()
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(run.dir))
     train_here(train, Flags(read_script(run.files.script).config, resume_from=Path(run.info["args"][-1])))
-
-
-# --- end to end -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run, monkeypatch: MonkeyPatch) -> None:
-    child = resume(parent, changes=read_changes(parent, ["max_steps=8", "lr-schedule=constant"]))
-    assert child.wait(timeout_s=180) is RunState.SUCCEEDED
-    assert (child.step, child.total_steps) == (8, 8)
-    assert child.history["train/loss"].steps.tolist() == list(range(1, 9))
-    assert child.own_history["train/loss"].steps.tolist() == [7, 8]
-    assert child.own_history.last("train/learning_rate") == 1e-2
-    changed = "max_steps 6 -> 8, lr_schedule 'linear' -> 'constant'"
-    assert child.summary()["origin"] == f"forked from {parent.id} at step 6: {changed}"
-    monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
-    again = resume(child, changes={"max_steps": 9})  # a fork of a fork
-    trained(again, monkeypatch)
-    assert Path(again.info["script"]).name == "tiny_3.py"
-    assert again.history["train/loss"].steps.tolist() == list(range(1, 10))
-
-
-RECORDS_SAMPLES = """
-import os
-if "RANK" in os.environ:
-    import json
-    from nbtools.training.mlm_pretraining import masking
-
-    real = masking.MaskedTraining.__getitem__
-
-    def recorded(self, key):
-        path = os.path.join(os.environ["NBTOOLS_RUN_DIR"], f"samples-{os.environ['RANK']}.jsonl")
-        with open(path, "a") as file:
-            file.write(json.dumps([key[0], [int(sample) for sample in key[1]]]) + "\\n")
-        return real(self, key)
-
-    masking.MaskedTraining.__getitem__ = recorded
-"""
-
-
-def samples_of(run: Run) -> list[list[int]]:
-    """The samples of each of the run's own steps, over all of its ranks (one forward pass per step)."""
-    ranks = [
-        [json.loads(line)[1] for line in path.read_text().splitlines()]
-        for path in sorted(run.dir.glob("samples-*.jsonl"))
-    ]
-    assert len(ranks) == run.info["launch"]["nproc_per_node"]
-    return [[sample for part in parts for sample in part] for parts in zip(*ranks, strict=True)]
-
-
-@pytest.mark.promise("fault-26")
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_other_world_sizes_use_the_same_samples(parent: Run, injected: Inject) -> None:
-    injected(RECORDS_SAMPLES)
-    order = epoch_order(CONFIG.seed, 0, (parent.config or {})["derived"]["num_train_samples"]).tolist()
-    straight = [sorted(order[6 * step : 6 * step + 6]) for step in range(6)]
-    origin = parent
-    for before, nproc_per_node, batch_size, step in ((1, 3, 2, 2), (3, 2, 3, 4)):
-        child = resume(origin, step, changes={"batch_size": batch_size}, nproc_per_node=nproc_per_node)
-        assert child.wait(timeout_s=300) is RunState.SUCCEEDED
-        assert [sorted(samples) for samples in samples_of(child)] == straight[step:]
-        said = f"note: {before} processes until now, {nproc_per_node} from here on; the same samples per step"
-        assert said in child.log()
-        joined, earlier = (run.history["train/loss"] for run in (child, origin))
-        assert joined.steps.tolist() == [1, 2, 3, 4, 5, 6]
-        assert joined.values.tolist()[:step] == earlier.values.tolist()[:step]
-        assert joined.values.tolist()[step:] == child.own_history["train/loss"].values.tolist()
-        told = f"batch_size {6 // before} -> {batch_size}, nproc_per_node {before} -> {nproc_per_node}"
-        assert child.summary()["origin"] == f"forked from {origin.id} at step {step}: {told}"
-        origin = child
 
 
 # --- on Slurm ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import MonkeyPatch, Start
+from fixture_types import Configs, MonkeyPatch, Start
 from packaging.requirements import Requirement
 
 import nbtools
@@ -404,14 +404,11 @@ def test_a_run_waits_for_the_job_of_another(script: Path, project: Project, slur
 
 
 @pytest.mark.needs("slurm")
-def test_a_second_press_finds_the_pending_job(project: Project, tiny_config: Any, slurm_cluster: SlurmCluster) -> None:
-    folder = project.root / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("some words " * 500)
+def test_a_second_press_finds_the_job(texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster) -> None:
     slurm_cluster.call("scontrol", "update", "partitionname=high", "state=down")
     try:
         cluster = Slurm(gpus_per_node=0, partition="high")
-        path = write_script(tiny_config(), "tiny", Launch(cluster=cluster), project=project)
+        path = write_script(tiny_config(), "tiny", Launch(cluster=cluster), project=texts)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the job cannot start now
             (first, is_new), (second, is_another) = launch_once(path), launch_once(path)
@@ -486,17 +483,13 @@ def link_the_core(folder: Path) -> None:
 @pytest.mark.promise("slurm-login")
 @pytest.mark.needs("slurm")
 def test_a_login_node_without_torch_checks_launches_lists_and_stops(
-    project: Project, tiny_config: Any, slurm_cluster: SlurmCluster, tmp_path: Path
+    texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     """The core alone is on its path; the job finds the other packages."""
     core = tmp_path / "core"
     core.mkdir()
     link_the_core(core)
-    folder = project.root / "texts"
-    folder.mkdir()
-    for number in range(30):
-        (folder / f"{number}.txt").write_text(" ".join(f"w{(number + step * step) % 40}" for step in range(40)))
-    path = write_script(tiny_config(), "tiny", Launch(nproc_per_node=2), project=project)
+    path = write_script(tiny_config(), "tiny", Launch(nproc_per_node=2), project=texts)
 
     def python(*words: str, code: int = 0) -> str:
         command = [sys.executable, "-S", "-P", *words]

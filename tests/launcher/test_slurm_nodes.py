@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fixture_types import MonkeyPatch
+from fixture_types import Configs, MonkeyPatch
 from waiting import eventually
 
 from nbtools import runs
@@ -53,7 +51,7 @@ def own_launchers(script: Path) -> list[tuple[int, str]]:
 @pytest.mark.promise("slurm-nodes", "guide-A15", "slurm-launchers")
 @pytest.mark.needs("slurm", "network namespaces")
 def test_each_way_to_start_two_ranks_has_the_same_losses(
-    texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster
+    texts: Project, tiny_config: Configs, slurm_hosts: SlurmCluster
 ) -> None:
     script = write_script(tiny_config(max_steps=2), "tiny", Launch(cluster=ON_CPU), project=texts)
     launch(script, nnodes=2)
@@ -76,7 +74,7 @@ def test_each_way_to_start_two_ranks_has_the_same_losses(
 @pytest.mark.promise("slurm-by-hand")
 @pytest.mark.needs("slurm")
 def test_a_script_for_sbatch_tells_of_preemption(
-    texts: Project, tiny_config: Callable[..., Any], slurm_cluster: SlurmCluster
+    texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster
 ) -> None:
     asked = Launch(cluster=ON_CPU)
     write_script(tiny_config(max_steps=10**6, epochs=10**6), "by_hand", asked, project=texts)

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -28,17 +27,14 @@ from nbtools.rundir.lock import is_locked
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import render
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-TRAINER = PROGRAMS / "fake_trainer.py"
+from launched import TRAINER, agent
 
 
-def said_at_end(run: Run, within_s: float = 30) -> str:
+def said_at_end(run: Run) -> str:
     """What the command printed; the run has ended before it is started."""
-    deadline = time.monotonic() + within_s
-    while not (run.files.on_end_log.exists() and run.files.on_end_log.read_text().endswith("\n")):
-        assert time.monotonic() < deadline, "the command was not started"
-        time.sleep(0.05)
-    return run.files.on_end_log.read_text()
+    log = run.files.on_end_log
+    eventually(lambda: log.exists() and log.read_text().endswith("\n"))
+    return log.read_text()
 
 
 @pytest.mark.promise("fault-35")
@@ -51,21 +47,9 @@ def said_at_end(run: Run, within_s: float = 30) -> str:
     ],
 )
 def test_any_end_starts_the_command_once(supervised: Start, options: list[str], state: str, why: str) -> None:
-    words = [
-        sys.executable,
-        "-c",
-        "import json, sys; print(json.dumps(sys.argv[1:]))",
-        "{sentence}",
-        "$(id); {run}",
-        "{run}",
-        "{state}",
-    ]
-    run = supervised(
-        *(sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", "--shutdown-timeout=5", TRAINER),
-        *options,
-        launch={"stop_on": {"nan": True}},
-        on_end=words,
-    )
+    program = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    words = [sys.executable, "-c", program, "{sentence}", "$(id); {run}", "{run}", "{state}"]
+    run = supervised(*agent(TRAINER, *options, nproc=1), launch={"stop_on": {"nan": True}}, on_end=words)
     assert run.wait(timeout_s=60, check=False) is RunState(state)
     sentence, *others = json.loads(said_at_end(run))
     assert sentence.startswith(f"Run fake {state.lower()} after ")
@@ -95,10 +79,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path,
     assert "was killed after" in last
     child = next(int(word) for word in printed if word != "None")
     assert "None" in printed, "it is no process of the run"
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: not Path(f"/proc/{child}").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text())
 
 
 # --- whose words ------------------------------------------------------------------------------------

@@ -68,9 +68,7 @@ def test_a_job_is_listed_from_its_submission_to_its_end(slurm_cluster: SlurmClus
 
 
 @pytest.mark.needs("slurm")
-def test_the_jobs_options_win_over_the_shell(
-    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_jobs_options_win_over_a_shell(slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     script, seen = tmp_path / "job.sbatch", tmp_path / "seen"
     script.write_text(
         f"#!/bin/bash\n#SBATCH --partition=low --output=/dev/null\nenv > {seen}.new && mv {seen}.new {seen}\n"

@@ -111,9 +111,7 @@ def test_a_large_diff_is_cut_and_no_commit_has_none(repository: Path, run: RunDi
     assert record_source(run, tmp_path / "empty") is None
 
 
-def test_a_git_that_hangs_gives_nothing(
-    repository: Path, run: RunDir, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_hanging_git_gives_none(repository: Path, run: RunDir, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (slow := tmp_path / "bin" / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)

@@ -140,7 +140,13 @@ def shown(project: Project) -> RunDir:
     """A run that shows one item of each kind."""
     files = RunDir.create(project.runs, "toy")
     files.lock.touch()
-    for name, item in (("sample", TEXT), ("mistakes", TABLE), ("unmasked", FRAMES), ("returns", SERIES)):
+    for name, item in (
+        ("sample", TEXT),
+        ("mistakes", TABLE),
+        ("unmasked", FRAMES),
+        ("walk", DRAWINGS),
+        ("returns", SERIES),
+    ):
         append(files.media, name, 7, item)
     append(files.media, "sample", 9, media.text("Evil", "\x1b[2Jred\x07 \u202eabc"))
     return files
@@ -152,6 +158,7 @@ def test_a_run_knows_the_newest_of_each(shown: RunDir) -> None:
         ("returns", 7),
         ("sample", 9),
         ("unmasked", 7),
+        ("walk", 7),
     ]
 
 
@@ -159,7 +166,7 @@ def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: Pr
     assert main(["show", "latest", "--media"]) == 0
     said = capsys.readouterr().out
     assert "--- Mistakes (mistakes, step 7)\ntext   true   p\nsmith  83110  0.25\nbaker  -1     None\n" in said
-    assert "[1/3] ____\n[2/3] _nce\n[3/3] once\n" in said
+    assert "[1/3] ____\n[2/3] _nce\n[3/3] once\n" in said and "[1/2]\n..\n.@\n[2/2]\n..\n@.\n" in said
     assert "episode  unseen\n1        0.5\n2        nan\n3        2\n" in said
     assert "--- Evil (sample, step 9)\n" in said and "red" in said
     assert not {"\x1b", "\x07", "\u202e"} & set(said)
@@ -168,7 +175,7 @@ def test_the_terminal_shows_each_kind_as_harmless_text(shown: RunDir, capsys: Pr
 def test_json_holds_them_only_when_asked(shown: RunDir, capsys: Printed) -> None:
     assert main(["show", "latest", "--media", "--json"]) == 0
     content = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
-    assert [one["kind"] for one in content["media"]] == ["table", "series", "text", "frames"]
+    assert [one["kind"] for one in content["media"]] == ["table", "series", "text", "frames", "frames"]
     assert content["media"][1]["lines"] == {"unseen": [0.5, "NaN", 2.0]}
     assert main(["show", "latest", "--json"]) == 0
     assert "media" not in json.loads(capsys.readouterr().out)
@@ -185,14 +192,6 @@ def test_ragged_and_empty_tables_are_printed(project: Project, capsys: Printed) 
     said = capsys.readouterr().out
     assert "1  2  3" in said and "--- none" in said
     assert max(map(len, said.splitlines())) < 200
-
-
-def test_the_terminal_shows_a_drawing_line_by_line(project: Project, capsys: Printed) -> None:
-    files = RunDir.create(project.runs, "toy")
-    files.lock.touch()
-    append(files.media, "walk", 3, DRAWINGS)
-    assert main(["show", "latest", "--media"]) == 0
-    assert "[1/2]\n..\n.@\n[2/2]\n..\n@.\n" in capsys.readouterr().out
 
 
 def test_a_run_that_shows_nothing_says_so(project: Project, capsys: Printed) -> None:

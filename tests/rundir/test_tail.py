@@ -140,20 +140,14 @@ def test_a_large_file_is_read_block_by_block(tmp_path: Path) -> None:
     assert peak < 20_000_000
 
 
-def test_a_line_without_end_is_cut_and_the_next_one_is_whole(tmp_path: Path) -> None:
+def test_a_line_without_end_is_cut_and_carriage_returns_end_lines_if_asked_to(tmp_path: Path) -> None:
     path = tmp_path / "f"
     tail = Tail(path, block_bytes=100, line_bytes=50)
     append(path, b"x" * 1000)
     assert tail.read() == b""
-    append(path, b"x" * 1000 + b"\nnext\n")
+    append(path, b"x" * 1000 + b"\nnext\n10%\r20%\r30")
     assert read_all(tail) == b"x" * 50 + b"\nnext\n"
-
-
-def test_carriage_returns_end_lines_if_asked_to(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    append(path, b"10%\r20%\r30")
-    assert Tail(path).read() == b""
-    assert Tail(path, carriage_returns=True).read() == b"10%\r20%\r"
+    assert Tail(path, carriage_returns=True).read().endswith(b"\nnext\n10%\r20%\r")
 
 
 @pytest.mark.promise("fault-11")
@@ -209,19 +203,13 @@ def test_however_the_bytes_arrive_they_are_read_once_and_in_order(
         (b"<b>&amp;", "<b>&amp;"),
         (b"", ""),
         (b"one\ntwo", "one\ntwo"),
+        (b"a\x1b]0;never closed\nnext", "a\nnext"),
+        (b"x" * 10_000_000, "x" * MAX_LINE_CHARACTERS + "… (10,000,000 characters)"),
     ],
+    ids=lambda value: repr(value)[:30],
 )
 def test_a_log_reads_as_a_terminal_would_end_up_showing_it(raw: bytes, shown: str) -> None:
     assert terminal_text(raw) == shown
-
-
-def test_an_escape_without_end_takes_no_more_than_its_line() -> None:
-    assert terminal_text(b"a\x1b]0;never closed\nnext\x1b[").split("\n")[1].startswith("next")
-
-
-def test_a_long_line_is_cut_and_says_how_long_it_was() -> None:
-    shown = terminal_text(b"x" * 10_000_000)
-    assert shown == "x" * MAX_LINE_CHARACTERS + "… (10,000,000 characters)"
 
 
 @given(
@@ -259,15 +247,10 @@ def test_the_last_lines_are_given_with_the_unfinished_one(tmp_path: Path) -> Non
     append(path, b"".join(b"line %d\n" % i for i in range(1000)) + b"half")
     assert last_lines(path, 3) == ["line 998", "line 999", "half"]
     assert len(last_lines(path, 5000)) == 1001
-    assert last_lines(path, 0) == []
-
-
-def test_a_file_without_content_or_without_existence_has_no_lines(tmp_path: Path) -> None:
-    assert last_lines(tmp_path / "none", 10) == []
-    append(tmp_path / "empty", b"")
-    assert last_lines(tmp_path / "empty", 10) == []
-    append(tmp_path / "newline", b"\n")
-    assert last_lines(tmp_path / "newline", 10) == [""]
+    assert last_lines(path, 0) == last_lines(tmp_path / "none", 10) == []
+    for content, lines in ((b"", []), (b"\n", [""])):
+        path.write_bytes(content)
+        assert last_lines(path, 10) == lines
 
 
 def test_only_the_end_of_a_huge_log_is_read(tmp_path: Path) -> None:

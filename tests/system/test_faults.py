@@ -171,58 +171,6 @@ def test_a_save_that_is_killed_leaves_the_older_checkpoint_whole(saving: Run, vi
     assert saving.state is RunState.STOPPED  # as it was asked to
 
 
-FULL_DISK = """
-import os, resource, time
-from pathlib import Path
-import torch
-from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.worker import run
-
-_, plenty = resource.getrlimit(resource.RLIMIT_FSIZE)
-folder = Path(os.environ["NBTOOLS_RUN_DIR"])
-
-def leave(size):  # no file may become larger: a write beyond that fails, as on a full disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, plenty))
-
-def train(worker, config):
-    for step in range(1, 7):
-        if step == 5:
-            worker.phase("data")
-            while not (folder / "space").exists():
-                time.sleep(0.05)
-        worker.progress.step = step
-        leave(0 if step < 5 else plenty)
-        worker.end_step({"train/loss": 1 / step}, 6)  # at step 1, it prints the row, too
-        leave(100_000 if step in (3, 4) else plenty)
-        worker.save({}, {"optimizer": {}}, {}, write_more=lambda at: (at / "weights").write_bytes(bytes(1_000_000)))
-        leave(plenty)
-
-run(train, Flags(MLMPretrainingConfig()))
-"""
-
-
-@pytest.mark.promise("fault-9")
-@pytest.mark.slow
-def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(supervised: Start, project: Project) -> None:
-    script = project.scripts / "full_disk.py"
-    script.write_text(FULL_DISK)
-    run = supervised(sys.executable, script)
-    eventually(lambda: "warning: no checkpoint at step 4" in run.log())
-    assert "warning: no checkpoint at step 3: " in run.log()
-    assert "older ones are kept" in run.log()
-    assert run.state is RunState.RUNNING
-    assert sorted(path.name for path in run.files.checkpoints.iterdir()) == ["step-000001", "step-000002"]
-    assert "train/loss" not in run.own_history
-    (run.dir / "space").touch()
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert run.checkpoints[-1].step == 6
-    for checkpoint in run.checkpoints:
-        checkpoint.verify()
-    assert run.own_history["train/loss"].steps.tolist() == [5, 6]
-    assert run.own_history.num_dropped == 4
-
-
 # --- output ---------------------------------------------------------------------------------------
 
 FLOOD = """
@@ -283,48 +231,3 @@ def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(superv
     assert cpu_s < 20 * float(go.read_text()), "7 times as much as the program; 110 where every line is parsed"
     assert grown_mb < 100
     assert read_mb < 1.1 * size_mb  # each byte at most once, and now and then the end
-
-
-SCRIPTED = """
-import os, sys, time
-def put(*parts):
-    for part in parts:
-        os.write(1, part)
-        time.sleep(0.02)
-def ready(name):
-    while not os.path.exists(os.path.join(sys.argv[1], name)):
-        time.sleep(0.02)
-put(b"\\x1b[1;31mred\\x1b[0m alert\\n", b"\\x1b]0;title\\x07plain\\n")
-put(*(b"\\r%3d%%|###" % percent for percent in range(0, 101, 10)), b"\\n")
-put(b"caf\\xc3", b"\\xa9 \\xe6\\xbc", b"\\xa2\\n")
-put(b"\\xff\\xfe bad\\x00 \\xc3\\n", "user\\u202etxt.exe\\n".encode(), b"half")
-ready("long")
-put(*["é".encode() * 50_000] * 100, b"\\n")
-ready("end")
-put(b"the end\\n")
-"""
-
-
-@pytest.mark.promise("fault-29")
-def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Start, tmp_path: Path) -> None:
-    run = supervised(sys.executable, "-c", SCRIPTED, tmp_path)
-    eventually(run.files.log.exists)
-
-    def ends_in(text: str) -> bool:
-        lines = run.log().splitlines()
-        assert all(line.isprintable() and len(line) < 2100 for line in lines)
-        return bool(lines) and lines[-1].endswith(text)
-
-    eventually(lambda: ends_in("half"))
-    assert run.log().splitlines() == [
-        *("red alert", "plain", "100%|###", "café 漢"),
-        *("\ufffd\ufffd bad\\x00 \ufffd", "user\\u202etxt.exe", "half"),
-    ]
-    (tmp_path / "long").touch()
-    eventually(lambda: ends_in("éé"))
-    eventually(lambda: run.files.log.read_bytes().endswith(b"\n"))
-    (shown,) = run.log().splitlines()  # ten megabytes, of which the last one was read
-    assert shown.startswith("(more than 524,")
-    (tmp_path / "end").touch()
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert run.log().splitlines()[-1] == "the end"

@@ -33,13 +33,14 @@ from nbtools.training.engine.checkpoint import Progress
 
 from launched import TRAINER
 
+Failing = Callable[..., list[str]]
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
 LISTING = "listdir scandir"
 """What `Path.iterdir` calls: the first before Python 3.13, the second from there on."""
 
 
 @pytest.fixture
-def failing(monkeypatch: MonkeyPatch) -> Callable[..., list[str]]:
+def failing(monkeypatch: MonkeyPatch) -> Failing:
     """Let functions of `os` fail so often, before or after they have done their work, for paths that hold a word."""
 
     def let(names: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
@@ -66,7 +67,7 @@ def failing(monkeypatch: MonkeyPatch) -> Callable[..., list[str]]:
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
 def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
-    tmp_path: Path, failing: Callable[..., list[str]], number: int, done: bool
+    tmp_path: Path, failing: Failing, number: int, done: bool
 ) -> None:
     write_json(tmp_path / "exit.json", {"returncode": 1})
     failed = failing("replace", "exit.json", number, done=done)
@@ -77,7 +78,7 @@ def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize("number", [*PASSING, errno.ENOSPC, errno.EROFS])
-def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, failing: Callable[..., list[str]], number: int) -> None:
+def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, failing: Failing, number: int) -> None:
     write_json(tmp_path / "exit.json", {"returncode": 1})
     failed = failing("replace", "exit.json", number, times=100)
     with pytest.raises(OSError, match=os.strerror(number)):
@@ -94,7 +95,7 @@ def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, failing: Callable[.
     ids=["record", "lock", "listing"],
 )
 def test_what_is_stale_for_a_moment_changes_no_state_and_hides_no_run(
-    project: Project, failing: Callable[..., list[str]], number: int, names: str, word: str, state: str
+    project: Project, failing: Failing, number: int, names: str, word: str, state: str
 ) -> None:
     run = RunDir.create(project.runs, "toy")
     run.lock.touch()
@@ -177,7 +178,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
 @pytest.mark.parametrize("again", [False, True], ids=["new", "in place of another"])
 def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
-    folder: Path, failing: Callable[..., list[str]], number: int, done: bool, again: bool
+    folder: Path, failing: Failing, number: int, done: bool, again: bool
 ) -> None:
     save(folder, 1)
     if again:
@@ -197,7 +198,7 @@ def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
     [("open", "step-000002/state.pt"), ("open", "step-000002/manifest.json"), (LISTING, "checkpoints")],
 )
 def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
-    folder: Path, failing: Callable[..., list[str]], number: int, names: str, word: str
+    folder: Path, failing: Failing, number: int, names: str, word: str
 ) -> None:
     for step in (1, 2):
         save(folder, step)
@@ -206,7 +207,7 @@ def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
     assert (newest and newest.step, reasons, len(failed)) == (2, [], 1)
 
 
-def test_a_failed_rename_leaves_the_older_checkpoint(folder: Path, failing: Callable[..., list[str]]) -> None:
+def test_a_failed_rename_leaves_the_older_checkpoint(folder: Path, failing: Failing) -> None:
     save(folder, 1, value=1.0)
     failing("rename", ".step-000001.new", errno.EIO, times=100)
     with pytest.raises(OSError, match="Input/output"):
@@ -297,9 +298,7 @@ def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Lo
 @pytest.mark.promise("fault-33")
 @pytest.mark.parametrize("which", ["runs", "root without runs"])
 @pytest.mark.slow
-def test_runs_that_cannot_be_written_are_an_error(
-    project: Project, bare: dict[str, str], read_only: Lock, which: str
-) -> None:
+def test_unwritable_runs_are_an_error(project: Project, bare: dict[str, str], read_only: Lock, which: str) -> None:
     if which == "runs":
         read_only(project.runs)
     else:

@@ -3,12 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fixture_types import Lock, MonkeyPatch
+from fixture_types import Configs, Lock, MonkeyPatch
 from permissions import nbtools
 
 from nbtools.config import Launch
@@ -20,7 +18,7 @@ from nbtools.script.script import write_script
 
 
 @pytest.fixture
-def linked(texts: Project, tiny_config: Callable[..., Any], monkeypatch: MonkeyPatch) -> Path:
+def linked(texts: Project, tiny_config: Configs, monkeypatch: MonkeyPatch) -> Path:
     """A project with a small training, whose `runs/` is a link; returns the link by which the project is reached."""
     root, disk, away = (texts.root.with_name(f"{texts.root.name}{end}") for end in ("", "-disk", "-away"))
     write_script(tiny_config(checkpoint_epochs=False), "tiny", Launch(gpus=()), project=texts)

@@ -3,12 +3,10 @@
 import json
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fixture_types import Cli, MonkeyPatch, Shown, Train
+from fixture_types import Cli, Configs, MonkeyPatch, Shown, Train
 
 import nbtools as nt
 from nbtools.errors import NbtoolsError
@@ -67,7 +65,7 @@ def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_resumed_run_gets_its_parents_secrets(
-    texts: Project, tiny_training: Train, tiny_config: Callable[..., Any], monkeypatch: MonkeyPatch
+    texts: Project, tiny_training: Train, tiny_config: Configs, monkeypatch: MonkeyPatch
 ) -> None:
     parent = tiny_training(max_steps=2, checkpoint_every=2)
     nt.write_script(tiny_config(max_steps=2, checkpoint_every=2), "toy", project=texts)
@@ -111,7 +109,7 @@ def test_words_that_resume_a_program_are_for_its_user(
 
 
 @pytest.mark.promise("safety-secrets")
-def test_a_printed_secret_is_masked(
+def test_printed_secrets_are_masks(
     project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown, cli: Cli
 ) -> None:
     monkeypatch.chdir(project.root)

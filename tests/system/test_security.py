@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args, get_origin
 import ipywidgets
 import pytest
 import torch
-from fixture_types import Audited, Event, Inject, MonkeyPatch, Printed, Shown, Start, Train
+from fixture_types import Audited, Configs, Event, Inject, MonkeyPatch, Printed, Shown, Start, Train
 from transformers import BertConfig, BertForMaskedLM
 
 import nbtools as nt
@@ -795,7 +795,7 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
 
 @pytest.mark.slow
 def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
-    texts: Project, tiny_config: Callable[..., Any], monkeypatch: MonkeyPatch, capsys: Printed, everything_shown: Shown
+    texts: Project, tiny_config: Configs, monkeypatch: MonkeyPatch, capsys: Printed, everything_shown: Shown
 ) -> None:
     monkeypatch.chdir(texts.root)
     for name, secret in SECRETS.items():

@@ -121,9 +121,7 @@ def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str
     return (role, roles[role]) if role in roles else None
 
 
-def test_twenty_faults_change_no_weight(
-    texts: Project, kernel: Callable[..., tuple[subprocess.Popen[str], str]]
-) -> None:
+def test_faults_change_no_weight(texts: Project, kernel: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
     script = nt.write_script(
         CONFIG, "soak", nt.Launch(nproc_per_node=2, gpus=(), max_restarts=100, shutdown_timeout_s=20)
     )

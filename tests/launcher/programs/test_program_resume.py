@@ -153,14 +153,9 @@ def test_a_second_resume_replaces_the_checkpoint_among_the_arguments(work: Path)
     assert third.info["args"].count("--resume") == 1
     assert str(work / "out/ckpt_step30.pt") in third.info["args"]
     assert steps_of(third) == list(range(1, 36))
-
-
-def test_a_run_that_saved_nothing_resumes_from_the_checkpoint_it_began_with(work: Path) -> None:
-    parent = finished(saves("--steps", "20"))
-    child = finished(resume(parent, args=["--steps", "23"]))
-    third = finished(resume(child, args=["--steps", "26"]))
-    assert third.info["resumed_from"]["step"] == 20
-    assert steps_of(third) == list(range(1, 27))
+    fourth = finished(resume(third, args=["--steps", "38"]))
+    assert fourth.info["resumed_from"]["step"] == 30, "the third saved nothing: from the checkpoint that it began with"
+    assert steps_of(fourth) == list(range(1, 39))
 
 
 def test_a_count_that_begins_again_erases_no_row_of_the_parent(work: Path) -> None:
@@ -570,9 +565,7 @@ while step < 4 * args.max_epochs:
     ],
     ids=["lightning", "accelerate"],
 )
-def test_lightning_and_accelerate_resume_programs(
-    work: Path, source: str, flag: str, newest: str, pattern: str
-) -> None:
+def test_lightning_and_accelerate_are_resumed(work: Path, source: str, flag: str, newest: str, pattern: str) -> None:
     (work / "train.py").write_text(source)
     run = finished(launch("train.py", torchrun=False))
     assert said_in_words(run)[:2] == (pattern, f"{flag} '{{checkpoint}}'")

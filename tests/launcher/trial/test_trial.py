@@ -137,9 +137,7 @@ def test_a_trial_of_each_recipe_measures_and_leaves_nothing(key: str, folder: Pa
 
 
 @pytest.mark.slow
-def test_a_trial_reads_what_an_earlier_run_generated(
-    folder: Path, cpu_project: Project, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_trial_reads_what_a_run_generated(folder: Path, cpu_project: Project, monkeypatch: MonkeyPatch) -> None:
     config = RECIPES["algorithm_distillation"].config_class(**TINY["algorithm_distillation"])
     train_here(cpu_project, config, monkeypatch=monkeypatch)
     before = contents(cpu_project)
@@ -148,17 +146,6 @@ def test_a_trial_reads_what_an_earlier_run_generated(
     assert "learning histories were generated" not in trial.log()
     assert contents(cpu_project) == before
     assert_nothing_left(folder)
-
-
-def test_the_entries_of_the_cache_are_seen_by_a_trial(tmp_path: Path) -> None:
-    (tmp_path / "runs" / ".cache" / "abc").mkdir(parents=True)
-    (tmp_path / "runs" / ".cache" / "hub-1.json").write_text("{}")
-    (tmp_path / "trial").mkdir()
-    module._link_cache(tmp_path / "runs", tmp_path / "trial")
-    assert sorted(path.name for path in (tmp_path / "trial" / ".cache").iterdir()) == ["abc", "hub-1.json"]
-    module._remove(RunDir(tmp_path / "trial" / "run"), None)
-    assert not (tmp_path / "trial").exists()
-    assert (tmp_path / "runs" / ".cache" / "abc").is_dir(), "removing a link removes no cache"
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -272,9 +259,7 @@ def test_a_trial_is_refused_while_a_run_claims_its_gpu(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_launched_meanwhile_ends_the_trial(
-    texts: Project, on_gpu: list[Device], supervised: Start
-) -> None:
+def test_a_run_launched_meanwhile_ends_the_trial(texts: Project, on_gpu: list[Device], supervised: Start) -> None:
     trial = start_trial(endless(), Launch(), root=texts.root)
     eventually(lambda: is_training(trial))
     agent = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", PROGRAMS / "fake_trainer.py"]

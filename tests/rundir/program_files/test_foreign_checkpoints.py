@@ -6,8 +6,6 @@ import pickle
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import textwrap
 import time
 import zipfile
@@ -28,6 +26,9 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
 )
 from nbtools.rundir.program_files.written_files import walk
+
+from launched import python
+from trainings import Planted
 
 
 @pytest.fixture
@@ -118,9 +119,7 @@ def test_a_pattern_names_the_checkpoints_whatever_their_names_are(run_dir: Path,
         ([], ""),
     ],
 )
-def test_a_pattern_is_guessed_from_files(
-    run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]
-) -> None:
+def test_a_pattern_fits_the_files(run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]) -> None:
     for age_s, name in enumerate(reversed(written), 10):
         write(cwd / name, age_s=age_s)
     guess = guessed_pattern(listed(run_dir))
@@ -333,20 +332,15 @@ def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: P
         checkpoint_at(cwd / "nothing")
 
 
-class _Evil:
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.system, ("touch executed",)
-
-
 @pytest.mark.parametrize("name", ["ckpt.pt", "last.ckpt", "checkpoint-5/pytorch_model.bin", "dcp/.metadata"])
 def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
     run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cwd)
-    write(cwd / name, pickle.dumps(_Evil()))
+    write(cwd / name, pickle.dumps(Planted(cwd / "executed")))
     if "/" in name:
         for other in ("__0_0.distcp", "trainer_state.json"):
-            write((cwd / name).with_name(other), pickle.dumps(_Evil()))
+            write((cwd / name).with_name(other), pickle.dumps(Planted(cwd / "executed")))
     with audited() as events:
         (found,) = listed(run_dir)
         found.verify()
@@ -408,11 +402,7 @@ EXPECTED = {
 )
 def test_what_the_libraries_themselves_write_is_found_and_whole(run_dir: Path, cwd: Path, writer: str) -> None:
     program = textwrap.dedent(WRITERS[writer])
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", program, cwd=cwd, CUDA_VISIBLE_DEVICES="")
     found = listed(run_dir)
     assert {one.name: one.step for one in found} == EXPECTED[writer]
     for one in found:
