@@ -9,7 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 from fixture_types import MonkeyPatch
 
@@ -21,7 +20,6 @@ from nbtools.run.slurm_job import end_in_words
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
-import slurm_cluster as cluster_of_tests
 from slurm_cluster import SlurmCluster
 
 
@@ -203,33 +201,6 @@ def test_a_wrong_slurm_conf_is_told(slurm_cluster: SlurmCluster, monkeypatch: Mo
     assert slurm.own_jobs() is None and "missing.conf" in str(slurm.silence())
     with pytest.raises(LaunchError, match=r"missing\.conf"):
         slurm.submit(script, os.environ)
-
-
-@pytest.mark.needs("slurm")
-def test_a_cluster_of_a_killed_test_leaves_nothing(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = f"trap : TERM; setsid sleep 600 & echo $! $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/job; wait"
-    program = (
-        "import os, slurm_cluster as s\n"
-        "with s.running_cluster() as cluster:\n"
-        f"    cluster.submit({job!r})\n"
-        f"    while not os.path.exists({str(tmp_path / 'job')!r}): pass\n"
-        "    print(cluster.folder, *(cluster.pid(name) for name in s.DAEMONS), flush=True)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(cluster_of_tests.__file__).parent)}
-    command = [sys.executable, "-c", program]
-    killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed
-    folder, *pids = (killed.stdout + (tmp_path / "job").read_text()).split()
-    assert len(pids) == len(cluster_of_tests.DAEMONS) + 2
-    left = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
-    _, alive = psutil.wait_procs(left, timeout=30)
-    assert alive == []
-    ends = time.monotonic() + 30
-    while Path(folder).exists():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    assert slurm_cluster.call("squeue", "-h") == "", "another cluster on the same machine"
 
 
 @pytest.mark.needs("slurm", "network namespaces")

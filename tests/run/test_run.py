@@ -186,43 +186,22 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
     summary = Run(files.path).summary()
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     beat.pop("format", None)
+    launch = {"id": files.id, "name": "toy", "script": "/p/scripts/toy.py", "started_at": 1000.0}
+    ended = {"state": "FAILED", "returncode": 1, "ended_at": 1010.0, "restarts": 0}
+    curves = {"step": 4, "total_steps": 40, "metrics": {"train/loss": "NaN"}, "units": {"train/loss": "step"}}
+    failure = {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED}
     assert summary == {
-        "id": files.id,
-        "name": "toy",
-        "script": "/p/scripts/toy.py",
-        "arguments": [],
-        "cwd": None,
-        "python": None,
-        "state": "FAILED",
-        "tags": [],
-        "note": "",
-        "returncode": 1,
-        "step": 4,
-        "total_steps": 40,
-        "metrics": {"train/loss": "NaN"},
-        "checkpoints": [],
-        "shared": [],
+        **launch,
+        **ended,
+        **curves,
+        **dict.fromkeys(("cwd", "python", "silent_s", "eta_s", "job", "parent")),
+        **dict.fromkeys(
+            ("note", "stopped_on", "unsaved", "outputs", "why_stopped", "waiting_for", "origin", "code"), ""
+        ),
+        **dict.fromkeys(("arguments", "tags", "checkpoints", "shared", "stragglers", "curves"), []),
+        **dict.fromkeys(("weights", "join"), {}),
         "ranks": [beat],
-        "stragglers": [],
-        "stopped_on": "",
-        "unsaved": "",
-        "outputs": "",
-        "weights": {},
-        "why_stopped": "",
-        "units": {"train/loss": "step"},
-        "curves": [],
-        "silent_s": None,
-        "failure": {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED},
-        "waiting_for": "",
-        "eta_s": None,
-        "job": None,
-        "join": {},
-        "restarts": 0,
-        "started_at": 1000.0,
-        "ended_at": 1010.0,
-        "parent": None,
-        "origin": "",
-        "code": "",
+        "failure": failure,
     }
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,33 +114,6 @@ def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: Monkey
     assert read_json(tmp_path / "exit.json") is None
     with pytest.raises(FileNotFoundError):
         retried((tmp_path / "none").read_bytes)
-
-
-def test_a_slow_rename_shows_the_old_file_until_it_is_done(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    """Readers in other threads see one of two whole files, whatever the moment."""
-    path = tmp_path / "0.heartbeat.json"
-    write_json(path, {"step": 0})
-    really = os.replace
-
-    def slowly(source: Any, target: Any) -> None:
-        time.sleep(0.05)
-        really(source, target)
-
-    monkeypatch.setattr(os, "replace", slowly)
-    seen, ended = [], threading.Event()
-
-    def read() -> None:
-        while not ended.is_set():
-            seen.append((read_json(path) or {}).get("step"))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for step in range(1, 11):
-        write_json(path, {"step": step})
-    ended.set()
-    reader.join()
-    assert None not in seen
-    assert seen == sorted(seen)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

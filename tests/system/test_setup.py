@@ -534,13 +534,21 @@ def test_a_home_that_is_not_there_is_replaced_for_jupyter_and_matplotlib(stand_i
     assert matplotlib == "/mine"
 
 
-def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_path: Path) -> None:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    busy = "import time\nwhile time.process_time() < 1.1: pass\n"
-    for name, status, work in (("ruff", 1, ""), ("mypy", 0, busy), ("pytest", 2, "")):
-        program = f"{work}import sys; print('RAN', '{name}', sys.argv[1:]); sys.exit({status})"
+def write_modules(folder: Path, **programs: str) -> Path:
+    """Write what stands in for the programs that test.sh starts, and return their folder."""
+    modules = folder / "modules"
+    modules.mkdir(exist_ok=True)
+    for name, program in programs.items():
         (modules / f"{name}.py").write_text(program, encoding="utf-8")
+    return modules
+
+
+def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_path: Path) -> None:
+    busy = "import time\nwhile time.process_time() < 1.1: pass\n"
+    said = "import sys; print('RAN', '{}', sys.argv[1:]); sys.exit({})"
+    modules = write_modules(
+        tmp_path, ruff=said.format("ruff", 1), mypy=busy + said.format("mypy", 0), pytest=said.format("pytest", 2)
+    )
     output = ready.run("test.sh", "-k", "tail", status=1, PYTHONPATH=str(modules))
 
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
@@ -559,9 +567,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     ]
     assert int(report[3][1]) >= 1
 
-    for name in ("ruff", "mypy"):
-        (modules / f"{name}.py").write_text("", encoding="utf-8")
-    (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
+    write_modules(tmp_path, ruff="", mypy="", pytest="import sys; print('RAN', sys.argv[1:])")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
     assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
     assert f"RAN {options}, '-m', 'not soak and not seeds']" in output
@@ -575,11 +581,7 @@ def another_python() -> str:
 def test_test_sh_runs_the_fast_tests_on_another_python_too(quick: StandIn, tmp_path: Path) -> None:
     other = tmp_path / "bin" / another_python()
     other.symlink_to(BASE_PYTHON)
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    for name in ("ruff", "mypy"):
-        (modules / f"{name}.py").write_text("", encoding="utf-8")
-    (modules / "pytest.py").write_text("import sys; print('RAN', sys.prefix, sys.argv[1:])", encoding="utf-8")
+    modules = write_modules(tmp_path, ruff="", mypy="", pytest="import sys; print('RAN', sys.prefix, sys.argv[1:])")
     output = quick.run("test.sh", "--all", "-x", PYTHONPATH=str(modules))
     ran = [line for line in output.splitlines() if line.startswith("RAN")]
     fast = "['-n', '2', '--dist', 'loadfile', '-m', 'not slow and not browser and not soak and not seeds', '-x']"
