@@ -195,11 +195,10 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         **ended,
         **curves,
         **dict.fromkeys(("cwd", "python", "silent_s", "eta_s", "job", "parent")),
-        **dict.fromkeys(
-            ("note", "stopped_on", "unsaved", "outputs", "why_stopped", "waiting_for", "origin", "code"), ""
-        ),
-        **dict.fromkeys(("arguments", "tags", "checkpoints", "shared", "stragglers", "curves"), []),
-        **dict.fromkeys(("weights", "join"), {}),
+        **dict.fromkeys(("note", "stopped_on", "why_stopped", "unsaved", "outputs"), ""),
+        **dict.fromkeys(("waiting_for", "origin", "code"), ""),
+        **{name: [] for name in ("arguments", "tags", "checkpoints", "shared", "stragglers", "curves")},
+        **{name: {} for name in ("weights", "join")},
         "ranks": [beat],
         "failure": failure,
     }
