@@ -273,7 +273,6 @@ def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> No
     eventually(lambda: "ready" in run.log())
     assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
     with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
-        assert watching.stdout is not None
         assert watching.stdout.readline().startswith(run_id.encode())
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=30)
@@ -349,9 +348,7 @@ def test_following_a_long_log_reads_its_end_alone(root: Path, cli: Cli) -> None:
 def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
     (root / "runs" / "2026-01-01_000000_x").mkdir()
     with subprocess.Popen([*NBTOOLS, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
-        assert printing.stdout is not None
         printing.stdout.close()
-        assert printing.stderr is not None
         assert printing.stderr.read() == b""
         assert printing.wait(timeout=30) == 0
 

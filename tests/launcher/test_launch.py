@@ -353,7 +353,6 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> N
     run = in_step(script)
     rank_of(run, 1).kill()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, socket.gethostname(), "SIGKILL")
     assert f"killed by SIGKILL at step {run.failure.step}: " in run.failure.headline
     assert [other["rank"] for other in run.failure.others] == [0]
@@ -364,7 +363,6 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> N
 @pytest.mark.slow
 def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
     run = in_step(script)
-    assert run.records.process is not None
     os.kill(run.records.process.pid, 9)
     seen = run.step
     eventually(lambda: run.step > seen + 5)

@@ -134,7 +134,6 @@ def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: 
     program = next(process for process in members(run.files) if process.cmdline()[1:] == [script])
     os.kill(program.pid, signal.SIGKILL)
     assert run.wait(60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert "SIGKILL" in run.failure.message
     assert "torchrun" not in run.failure.message
     eventually(lambda: not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])

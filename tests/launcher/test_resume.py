@@ -160,7 +160,6 @@ def test_a_finished_run_says_how_to_train_longer(parent: Run, refused: Refused) 
 
 def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, refused: Refused) -> None:
     content = read_json(parent.files.config)
-    assert content is not None
     change(parent.files.config, config={**content["config"], "max_steps": None})
     parent.files.script.write_text(parent.files.script.read_text().replace("max_steps=6", "max_steps=None"))
     last = parent.files.checkpoint(2 * STEPS_PER_EPOCH)
@@ -254,7 +253,6 @@ def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, proj
 def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(parent: Run, project: Project) -> None:
     later = {"clean": "light", "test_fraction": 0.0, "eval_samples": None, "special_tokens": "tokens"}
     content = read_json(parent.files.config)
-    assert content is not None
     change(parent.files.config, config={name: value for name, value in content["config"].items() if name not in later})
     for path in (parent.files.script, project.scripts / "tiny.py"):
         lines = path.read_text().splitlines(keepends=True)

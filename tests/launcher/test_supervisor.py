@@ -86,7 +86,6 @@ def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(superv
 def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:
     run = supervised(sys.executable, PROGRAMS / "fails.py", "raise")
     run.wait(timeout_s=60, check=False)
-    assert run.failure is not None
     assert run.failure.message == "exited with code 1: ValueError: boom <b>&"
     assert (run.failure.traceback or "").startswith("Traceback")
 
@@ -100,7 +99,6 @@ def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervise
     assert not any(family[rank].is_running() and family[rank].status() != "zombie" for rank in "01")
     ended = read_json(run.files.exit) or {}
     assert (ended["signal"], ended["swept"]) == (9, 2)
-    assert run.failure is not None
     assert (run.failure.signal, run.failure.headline) == ("SIGKILL", "the torchrun agent was killed by SIGKILL")
 
 
@@ -336,7 +334,6 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
 def test_an_error_of_the_supervisor_before_the_start_is_the_recorded_cause(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "pass", env="not an object")
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert run.failure.headline.startswith("the supervisor failed: TypeError")
     assert "Traceback" in (run.failure.traceback or "")
 
@@ -373,7 +370,6 @@ def test_a_lost_run_quotes_its_supervisor(supervised: Start, injected: Inject) -
     injected("raise ImportError('psutil was built for another Python')\n", "psutil.py")
     run = supervised(sys.executable, "-c", "pass")
     eventually(lambda: run.state is RunState.LOST)
-    assert run.failure is not None
     assert "ImportError: psutil was built for another Python" in run.failure.headline
     assert "Traceback" in (run.failure.traceback or "")
 

@@ -102,7 +102,6 @@ def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, m
     environment = {**os.environ, "NBTOOLS_RUN_ID": "2026-01-31_142233_tiny"}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
-        assert other.stdout is not None
         other.stdout.readline()  # Popen returns inside exec, before /proc/PID/environ is set
 
         def running(self: NVML, handle: int) -> list[Any]:

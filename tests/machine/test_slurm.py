@@ -281,7 +281,6 @@ def test_an_answer_from_before_a_submission_does_not_count(fake_squeue: Path, mo
     monkeypatch.setattr(slurm, "_WAITS_FIRST_S", 30)
     assert list(slurm.own_jobs() or {}) == [2]
     may_end.write_text("")
-    assert old is not None
     old.join()
     assert list(slurm.own_jobs() or {}) == [2]
 

@@ -275,7 +275,6 @@ def test_the_curve_of_a_resumed_run_continues_its_parents(project: Project, file
     rows(grandchild, 5, 6, loss=0.5)
     assert run.history["train/loss"].values.tolist() == [5.0, 5.0, 5.0, 1.0, 0.5, 0.5]
     assert run.own_history["train/loss"].steps.tolist() == [5, 6]
-    assert run.parent is not None
     assert run.parent.id == child.id
 
 
@@ -347,7 +346,6 @@ def test_a_machine_is_known_by_its_boot_before_its_name(
 ) -> None:
     content = {**ProcessIdentity.of(stranger.pid).to_json(), **change}
     identity = ProcessIdentity.from_json(content)
-    assert identity is not None
     assert (identity.is_alive(), identity.is_elsewhere) == (is_alive, is_elsewhere)
     beat = RankHeartbeat.from_json({"rank": 0, "step": 1, "phase": "data", "time": 1.0, **content})
     assert beat is not None and beat.is_elsewhere == is_elsewhere
@@ -561,7 +559,6 @@ def test_stops_from_two_terminals_are_one_request(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", counts)
     eventually(lambda: "ready" in run.log())
     supervisor = run.records.process
-    assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)  # with it, the supervisor alone would count
     command = [sys.executable, "-m", "nbtools", "stop", str(run.dir)]
     stops = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]

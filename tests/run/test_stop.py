@@ -26,7 +26,6 @@ def test_a_process_is_asked_once_where_no_mark_of_that_can_be_written(tmp_path: 
     environment = {**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)}
     command = [sys.executable, "-c", COUNTS]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
-        assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
         stop.stop_processes(run, lambda: False, timeout_s=1)
         assert worker.stdout.read() == "asked\n"

@@ -58,7 +58,6 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(ARCHIVE) as archive:
         for entry in archive:
             file = archive.extractfile(entry)
-            assert file is not None
             content = file.read()
             if "checkpoints" not in entry.name:
                 for name, place in here.items():

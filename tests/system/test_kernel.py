@@ -197,7 +197,6 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
     run = launch_from(server, kernel, steps=100_000)
     server.ask("DELETE", f"kernels/{kernel}")
     assert goes_on(run)
-    assert run.records.process is not None
     agent = next(child for child in psutil.Process(run.records.process.pid).children())
     agent.kill()
     fresh = server.start_kernel()
@@ -257,7 +256,6 @@ def test_two_kernels_show_one_run_and_the_stop_of_either(supervised: Start) -> N
         for kernel in kernels:
             assert kernel.stdout is not None and kernel.stdout.readline() == "running\n"
         for kernel, said in zip(kernels, ("stop\n", "look\n"), strict=True):
-            assert kernel.stdin is not None
             kernel.stdin.write(said)
             kernel.stdin.flush()
         for kernel in kernels:

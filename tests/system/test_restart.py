@@ -29,7 +29,6 @@ def test_a_killed_rank_costs_an_attempt_and_the_curve_continues(supervised: Star
     processes_of(run)["1"].kill()
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     (restart,) = read_restarts(run.files)
-    assert restart.failure is not None
     assert (restart.attempt, restart.failure.rank, restart.failure.signal) == (1, 1, "SIGKILL")
     assert restart.checkpoint is not None  # of step 4, 8, or the last step of rank 0, which saves when it is stopped
     at = int(restart.checkpoint[5:])
@@ -45,7 +44,6 @@ def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised:
     assert [restart.attempt for restart in read_restarts(run.files)] == [1, 2]
     assert [restart.checkpoint for restart in read_restarts(run.files)] == [None, None]
     assert {row["attempt"] for row in rows(run)} == {1, 2, 3}
-    assert run.failure is not None
     assert "boom at step 2" in run.failure.message
     eventually(lambda: not members(run.files))
 

@@ -129,7 +129,6 @@ def test_printed_secrets_are_masks(
     assert set(with_canary(run.files)) == {run.files.secrets, run.files.log}
     assert "Namespace(hub_token='***')" in run.log()
     failure = run.failure
-    assert failure is not None
     assert failure.message == "exited with code 1: ValueError: cannot log in with ***"
     assert "***" in cli("log", run.id, "--follow").stdout
     assert "canary" not in everything_shown(run) + repr(failure) + cli("log", run.id, "--follow").stdout

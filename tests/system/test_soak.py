@@ -89,7 +89,6 @@ def kernel(project: Project) -> Iterator[Callable[..., tuple[subprocess.Popen[st
             [sys.executable, "-c", KERNEL, *script], cwd=project.root, stdout=subprocess.PIPE, text=True
         )
         started.append(process)
-        assert process.stdout is not None
         return process, process.stdout.readline().strip()
 
     yield begin

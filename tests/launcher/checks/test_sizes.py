@@ -187,7 +187,6 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
     llama.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
     whole = named_model(str(tmp_path))
-    assert whole is not None
     assert whole.num_parameters == llama.num_parameters()
     block = sum(weight.numel() for weight in llama.model.layers[0].parameters())
     assert (whole.num_in_block, whole.num_in_blocks, whole.vocab_size) == (block, 3 * block, 50)
@@ -195,7 +194,6 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
     next(tmp_path.glob("model-00001-*")).unlink()
     os.utime(tmp_path / "config.json", (1, 1))  # the files are read again
     alone = named_model(str(tmp_path))
-    assert alone is not None
     assert alone.num_parameters == whole.num_parameters
     assert alone.adapter_sizes(config) == whole.adapter_sizes(config)
     assert activation_bytes(config, "bf16")
@@ -214,7 +212,6 @@ def test_a_model_is_read_from_the_hubs_cache_or_unknown(tmp_path: Path, monkeypa
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123")
     found = named_model("someone/small")
-    assert found is not None
     assert found.num_parameters == bert.num_parameters()
     assert named_model("someone/other") is None
 

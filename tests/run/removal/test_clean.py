@@ -341,7 +341,6 @@ def test_a_killed_removal_leaves_no_half_run_and_the_next_one_finishes_it(projec
         f"clean.remove(clean.plan_removal(Path({str(project.runs)!r}), [{run.id!r}]))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"renamed\n"
         process.kill()
     assert left(project) == set()
