@@ -352,10 +352,6 @@ def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
 # --- what real programs write -----------------------------------------------------------------------
 
 WRITERS = {
-    "dcp": """
-        import torch, torch.distributed.checkpoint as dcp
-        dcp.save({"w": torch.zeros(3), "n": 5}, checkpoint_id="out/step_40", no_dist=True)
-    """,
     "accelerate": """
         import torch
         from accelerate import Accelerator
@@ -373,34 +369,17 @@ WRITERS = {
         torch.save({"w": torch.zeros(3)}, "checkpoint_best.pt")
         torch.save({"w": torch.zeros(3)}, "old_7.pt", _use_new_zipfile_serialization=False)
     """,
-    "lightning": """
-        import torch, lightning
-        class Line(lightning.LightningModule):
-            def __init__(self):
-                super().__init__()
-                self.linear = torch.nn.Linear(2, 1)
-            def training_step(self, batch):
-                return self.linear(batch).mean()
-            def configure_optimizers(self):
-                return torch.optim.SGD(self.parameters(), 0.1)
-        data = torch.utils.data.DataLoader(torch.zeros(8, 2), batch_size=2)
-        options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": True}
-        lightning.Trainer(max_epochs=2, **options).fit(Line(), data)
-    """,
 }
 EXPECTED = {
-    "dcp": {"out/step_40": 40},
     "accelerate": {"out/checkpoints/checkpoint_0": None, "state": None},
     "torch": {"checkpoint_best.pt": None, "old_7.pt": None},
-    "lightning": {"lightning_logs/version_0/checkpoints/epoch=1-step=8.ckpt": 8},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "writer", ["dcp", "accelerate", "torch", pytest.param("lightning", marks=pytest.mark.needs("lightning"))]
-)
+@pytest.mark.parametrize("writer", WRITERS)
 def test_what_the_libraries_themselves_write_is_found_and_whole(run_dir: Path, cwd: Path, writer: str) -> None:
+    """Checkpoints of Lightning and of DCP are found and resumed in `test_program_resume`."""
     program = textwrap.dedent(WRITERS[writer])
     python("-c", program, cwd=cwd, CUDA_VISIBLE_DEVICES="")
     found = listed(run_dir)
