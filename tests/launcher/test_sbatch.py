@@ -197,17 +197,27 @@ def test_a_launch_is_a_job_with_the_name_of_its_run(script: Path, slurm_cluster:
 
 @pytest.mark.promise("slurm-refusal")
 @pytest.mark.needs("slurm")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # such as drained nodes, where sbatch itself refuses the job
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("partition", "nowhere"), ("constraint", "no_such"), ("gpus_per_node", "h100:1"), ("mem", "900G")],
+    ("settings", "said"),
+    [
+        ({"partition": "nowhere"}, "partition=nowhere: .*; change (partition|one of them) in the form"),
+        ({"constraint": "no_such"}, "constraint=no_such: .*; change (constraint|one of them) in the form"),
+        ({"gpus_per_node": "h100:1"}, "gpus_per_node=h100:1: .*; change (gpus_per_node|one of them) in the form"),
+        ({"mem": "900G"}, "mem=900G: .*; change (mem|one of them) in the form"),
+        ({"cpus_per_task": 5}, "cpus_per_task=5"),
+        ({"gpus_per_node": 3}, "gpus_per_node=3"),
+        ({"partition": "high"}, "nnodes=3"),
+        ({"gpus_per_node": 1}, "nnodes=3"),
+    ],
 )
-def test_a_refusal_names_the_setting(
-    script: Path, project: Project, slurm_cluster: SlurmCluster, name: str, value: object
+def test_a_refusal_names_the_setting_also_while_nodes_are_drained(
+    script: Path, project: Project, slurm_cluster: SlurmCluster, settings: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(
-        LaunchError, match=f"{name}={value}: Slurm refuses the job: .*; change ({name}|one of them) in the form"
-    ):
-        start(checked(script, **{name: value}))
+    slurm_cluster.call("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    with pytest.raises(LaunchError, match=said) as refused:
+        launch(script, cluster=Slurm(**{"gpus_per_node": 0, **settings}), nnodes=3 if "nnodes" in said else 1)
+    assert "Slurm refuses the job" in str(refused.value)
     assert not list(project.runs.iterdir())
 
 
@@ -361,26 +371,6 @@ def test_a_launch_on_drained_nodes_runs_once_they_take_jobs(script: Path, slurm_
     slurm_cluster.call("scontrol", "update", "nodename=n2", "state=resume")
     slurm_cluster.wait_until(number, "COMPLETED")
     assert run.state == "SUCCEEDED" and "ran in" in run.log()
-
-
-@pytest.mark.needs("slurm")
-@pytest.mark.filterwarnings("ignore::UserWarning")  # such as drained nodes, where sbatch itself refuses the job
-@pytest.mark.parametrize(
-    ("cluster", "said"),
-    [
-        (Slurm(gpus_per_node=0, cpus_per_task=5), "cpus_per_task=5"),
-        (Slurm(gpus_per_node=3), "gpus_per_node=3"),
-        (Slurm(gpus_per_node=0, partition="high"), "nnodes=3"),
-        (Slurm(gpus_per_node=1), "nnodes=3"),
-    ],
-)
-def test_what_no_node_offers_is_refused_while_nodes_are_drained(
-    script: Path, project: Project, slurm_cluster: SlurmCluster, cluster: Slurm, said: str
-) -> None:
-    slurm_cluster.call("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-    with pytest.raises(LaunchError, match=f"{said}.*Slurm refuses the job"):
-        launch(script, cluster=cluster, nnodes=3 if "nnodes" in said else 1)
-    assert not list(project.runs.iterdir())
 
 
 @pytest.mark.needs("slurm")

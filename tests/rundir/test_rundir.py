@@ -75,6 +75,7 @@ def test_a_newer_format_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 def test_the_lock_has_one_holder_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
+    assert not is_locked(path) and not path.exists()
     first = acquire_lock(path)
     assert first is not None
     assert acquire_lock(path) is None
@@ -100,11 +101,6 @@ def test_readers_of_the_lock_neither_see_nor_hinder_each_other(tmp_path: Path) -
     path.touch()
     with ThreadPoolExecutor(8) as pool:
         assert not any(pool.map(is_locked, [path] * 200))
-
-
-def test_a_missing_lock_is_held_by_nobody(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path / "lock")
-    assert not (tmp_path / "lock").exists()
 
 
 def test_an_inherited_descriptor_holds_the_lock_after_its_taker_is_gone(tmp_path: Path) -> None:

@@ -500,21 +500,6 @@ def test_a_terminal_asks(
     assert left(project) == ({"a"} if stays else set())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nothing"], "no run in"),
-        (["--older-than", "30"], "give a number and a unit, such as 30d"),
-        (["--older-than", "-1d"], "expected one argument"),
-        (["--state", "RUNNING"], "invalid choice"),
-    ],
-)
-def test_a_wrong_call_says_why_and_removes_nothing(project: Project, arguments: list[str], said: str, cli: Cli) -> None:
-    made(project, "a")
-    assert said in cli("clean", *arguments, code=2).stderr
-    assert left(project) == {"a"}
-
-
 def test_what_could_not_be_removed_is_told_and_the_exit_code_says_so(project: Project, cli: Cli) -> None:
     run = made(project, "a")
     (project.runs / ".removed").write_text("a file where the folder should be")
