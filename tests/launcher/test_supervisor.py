@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixture_types import Inject, MonkeyPatch, Printed, Start
+from launched import PROGRAMS, TRAINER, agent, at_step, processes_of, supervisor_of
 from waiting import eventually
 
 from nbtools.cli.commands import main
@@ -26,8 +27,6 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
-
-from launched import PROGRAMS, TRAINER, agent, at_step, processes_of, supervisor_of
 
 # --- ends -------------------------------------------------------------------------------------------
 

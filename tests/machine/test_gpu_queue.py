@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import MonkeyPatch, Start
+from launched import TRAINER, agent, supervisor_of
 from waiting import eventually
 
 from nbtools.machine import gpu_queue
@@ -18,8 +19,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState, waiting_for
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-
-from launched import TRAINER, agent, supervisor_of
 
 Take = Callable[..., tuple[Path, int]]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixture_types import MonkeyPatch, Start
+from launched import TRAINER, agent
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -26,8 +27,6 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import render
-
-from launched import TRAINER, agent
 
 
 def said_at_end(run: Run) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import MonkeyPatch, Printed
+from launched import python
 from run_folder import RunFolder
 
 from nbtools.cli.commands import main
@@ -28,7 +29,6 @@ from nbtools.rundir.names import label
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
-from launched import python
 from slurm_cluster import SlurmCluster
 
 NUM_RUNS, NUM_LIVE = 100, 10

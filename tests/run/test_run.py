@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from fixture_types import MonkeyPatch, Printed, Start
+from launched import PROGRAMS, TRAINER, agent, at_step, ranks_of
 from run_folder import held
 from waiting import eventually
 
@@ -38,8 +39,6 @@ from nbtools.rundir.heartbeat import RankHeartbeat
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
-
-from launched import PROGRAMS, TRAINER, agent, at_step, ranks_of
 
 FAILED = {
     "rank": 1,

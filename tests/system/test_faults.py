@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Start
+from launched import at_step, processes_of, python, ranks_of, supervisor_of
 from tiny_mlm import tiny_mlm
 from waiting import eventually
 
@@ -23,8 +24,6 @@ from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-
-from launched import at_step, processes_of, python, ranks_of, supervisor_of
 
 # --- real training --------------------------------------------------------------------------------
 

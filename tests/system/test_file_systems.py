@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from fixture_types import Inject, Lock, MonkeyPatch, Start
+from launched import TRAINER
 from permissions import nbtools, obey_permissions
 from run_folder import held
 
@@ -29,8 +30,6 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
-
-from launched import TRAINER
 
 Failing = Callable[..., list[str]]
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]

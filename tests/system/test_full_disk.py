@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from fixture_types import Cli, Inject, MonkeyPatch, Printed, Start, Train
+from launched import TRAINER
 from waiting import eventually
 
 import nbtools as nt
@@ -35,8 +36,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine import worker as engine
 from nbtools.training.engine.stop_vote import stop_s
-
-from launched import TRAINER
 
 Mount = Callable[..., None]
 

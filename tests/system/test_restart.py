@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Start
+from launched import TRAINER, agent, at_step, processes_of, supervisor_of
 from waiting import eventually
 
 from nbtools.failures.restarts import read_restarts
@@ -13,8 +14,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
-
-from launched import TRAINER, agent, at_step, processes_of, supervisor_of
 
 
 def rows(run: Run) -> list[dict[str, float]]:

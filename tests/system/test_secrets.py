@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Cli, Configs, MonkeyPatch, Shown, Train
+from launched import write_torch_free
 
 import nbtools as nt
 from nbtools.errors import NbtoolsError
@@ -17,8 +18,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
-
-from launched import write_torch_free
 
 CANARY = "canary-5f1c"
 ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)

@@ -28,6 +28,7 @@ import ipywidgets
 import pytest
 import torch
 from fixture_types import Audited, Configs, Event, Inject, MonkeyPatch, Printed, Shown, Start, Train
+from launched import TRAINER, python, write_torch_free
 from transformers import BertConfig, BertForMaskedLM
 from waiting import eventually
 
@@ -62,7 +63,6 @@ from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.tokenizers import masking_tokenizer
 
 from capabilities import ANOTHER_UID
-from launched import TRAINER, python, write_torch_free
 from trainings import Planted
 
 PACKAGE = Path(nt.__file__).parent

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixture_types import MonkeyPatch, Start
+from launched import PROGRAMS, agent, at_step, python
 from waiting import eventually
 
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
@@ -24,8 +25,6 @@ from nbtools.rundir.heartbeat import RankHeartbeat
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
-
-from launched import PROGRAMS, agent, at_step, python
 
 NOW = 1000.0
 

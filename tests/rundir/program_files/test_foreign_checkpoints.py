@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Audited, MonkeyPatch
+from launched import python
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
@@ -27,7 +28,6 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
 )
 from nbtools.rundir.program_files.written_files import walk
 
-from launched import python
 from trainings import Planted
 
 
