@@ -57,7 +57,7 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, read_script, render, write_script
 from nbtools.settings import Settings
-from nbtools.training.engine.checkpoint import load_state, load_weights
+from nbtools.training.engine.checkpoint import load_weights
 from nbtools.training.engine.initial_state import read_weights
 from nbtools.training.mlm_pretraining.train import build_model
 from nbtools.training.text.tokenizers import masking_tokenizer
@@ -612,26 +612,6 @@ def test_looking_at_a_checkpoint_unpickles_nothing(ended: RunDir, tmp_path: Path
     assert not victim.exists()
     pickle.loads((ended.checkpoint(7) / name).read_bytes())
     assert victim.exists()  # it would have
-
-
-@pytest.mark.parametrize("how", ["torch.save", "pickle"])
-def test_a_pickle_is_refused_where_a_state_or_weights_are_loaded(tmp_path: Path, how: str) -> None:
-    victim = tmp_path / "victim"
-    for name in PICKLED:
-        path = tmp_path / "step-000007" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if how == "torch.save":
-            torch.save({"optimizer": Planted(victim)}, path)
-        else:
-            path.write_bytes(pickle.dumps(Planted(victim), protocol=2))
-        with pytest.raises(CheckpointError):
-            load_state(tmp_path / "step-000007", name)
-    with pytest.raises(CheckpointError):
-        load_weights(torch.nn.Linear(1, 1), tmp_path / "step-000007" / "model")
-    (tmp_path / "step-000007" / "model" / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="is missing"):  # a .bin is not even looked at
-        load_weights(torch.nn.Linear(1, 1), tmp_path / "step-000007" / "model")
-    assert not victim.exists()
 
 
 class NoText:
