@@ -54,6 +54,19 @@ def submit_to_hosts(slurm_hosts: SlurmCluster, project: Project, monkeypatch: Mo
     yield from submitting(slurm_hosts, project, monkeypatch)
 
 
+def laid_out(project: Project, args: Sequence[str] = (), **settings: Any) -> RunDir:
+    """Lay out a run of the torch-free trainer, as the launcher does."""
+    run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
+    reserve(run.exit)
+    run.lock.touch()
+    shutil.copyfile(TRAINER, run.script)
+    root = str(project.root)
+    content = {"name": "fake", "recipe": "mlm_pretraining", "args": list(args), "argv": [], "cwd": root, "root": root}
+    content |= {"script": str(TRAINER), "env": {"NBTOOLS_RUN_DIR": str(run.path)}, "time": time.time()}
+    write_json(run.launch, {**content, "launch": {"nproc_per_node": 1, **settings}})
+    return run
+
+
 def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
     made: list[RunDir] = []
@@ -67,23 +80,10 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
         ended: Sequence[dict[str, Any]] = (),
         **more: Any,
     ) -> Run:
-        run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
-        made.append(run)
-        reserve(run.exit)
-        run.lock.touch()
-        shutil.copyfile(TRAINER, run.script)
-        run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         asked = {"gpus_per_node": 0, "requeue": requeue}
-        settings = {"nproc_per_node": 1, "nnodes": nnodes, "cluster": asked, "shutdown_timeout_s": 5}
-        content = {
-            "name": "fake",
-            "recipe": "mlm_pretraining",
-            "args": list(args),
-            "argv": [],
-            "cwd": str(project.root),
-        }
-        content |= {"root": str(project.root), "script": str(TRAINER), "env": {"NBTOOLS_RUN_DIR": str(run.path)}}
-        write_json(run.launch, {**content, "time": time.time(), "launch": {**settings, **more}})
+        run = laid_out(project, args, **{"nnodes": nnodes, "cluster": asked, "shutdown_timeout_s": 5, **more})
+        made.append(run)
+        run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         lines = ["#!/bin/bash", f"#SBATCH --job-name={run.id}", f"#SBATCH --output={run.job_log}"]
         lines += ["#SBATCH --open-mode=append", *(f"#SBATCH {option}" for option in options)]
         lines.append(f"exec {sys.executable} -P -m nbtools.launcher.job {run.path}")
@@ -100,12 +100,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
 
 def job_without_slurm(project: Project, tmp_path: Path) -> tuple[RunDir, list[str], dict[str, str]]:
     """Lay out a run; return it with command and environment of its batch step, in which Slurm does not answer."""
-    run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
-    reserve(run.exit)
-    shutil.copyfile(TRAINER, run.script)
-    settings = {"nproc_per_node": 1, "cluster": {"gpus_per_node": 0}}
-    content = {"recipe": "mlm_pretraining", "args": [], "cwd": str(project.root), "script": str(TRAINER)}
-    write_json(run.launch, {**content, "root": str(project.root), "env": {}, "launch": settings})
+    run = laid_out(project, cluster={"gpus_per_node": 0})
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_CONF": str(tmp_path / "no Slurm")}
     return run, [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)], environment
 
