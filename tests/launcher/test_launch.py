@@ -174,7 +174,7 @@ def test_a_script_of_ours_that_computes_warns_of_what_is_not_read(project: Proje
     assert "launch settings are not read" in checked.warnings[0]
 
 
-def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project, monkeypatch: MonkeyPatch) -> None:
+def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project) -> None:
     project.runs.rmdir()
     project.runs.write_text("a file where the folder should be")
     assert "cannot be written" in refused(script)

@@ -282,7 +282,7 @@ def test_an_odd_path_reaches_the_job(tmp_path: Path, slurm_cluster: SlurmCluster
     assert (read_json(run.files.exit) or {})["returncode"] == 3
 
 
-def test_a_job_by_hand_gets_the_same_run_directory(script: Path, monkeypatch: MonkeyPatch) -> None:
+def test_a_job_by_hand_gets_the_same_run_directory(script: Path) -> None:
     run = create_run(checked(script, args=["--hf-token", "hf_0123456789abcdefghij"]))
     content = read_json(run.launch) or {}
     assert content["env"]["NBTOOLS_RUN_DIR"] == str(run.path) and content["launch"]["cluster"]["requeue"] is True

@@ -261,7 +261,7 @@ def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkey
         time.tzset()
 
 
-def test_the_latest_of_many_runs_costs_few_reads(tmp_path: Path, monkeypatch: MonkeyPatch, audited: Audited) -> None:
+def test_the_latest_of_many_runs_costs_few_reads(tmp_path: Path, audited: Audited) -> None:
     for day in range(1, 29):
         for month in range(1, 13):
             (tmp_path / f"2026-{month:02}-{day:02}_120000_a").mkdir()

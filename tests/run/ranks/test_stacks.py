@@ -260,7 +260,7 @@ def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
     assert process_condition(beat) == "gone"
 
 
-def test_the_command_line_names_the_straggler_and_its_stacks(supervised: Start, monkeypatch: MonkeyPatch) -> None:
+def test_the_command_line_names_the_straggler_and_its_stacks(supervised: Start) -> None:
     run = hanging(supervised, "announce")
     assert run.state is RunState.RUNNING
     show = ["-m", "nbtools", "show", run.dir]
