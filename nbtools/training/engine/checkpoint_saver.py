@@ -37,12 +37,12 @@ class CheckpointSaver:
     ranks: Ranks
     progress: Progress
     retries: Retries
-    """Of the last checkpoint, and of the outputs after it."""
+    """Further tries to write the last checkpoint, and the outputs after it."""
     say: Callable[[str], None]
     recorded: dict[str, Any] = field(default_factory=dict)
     """Further values of every manifest; None leaves one out."""
     optimizers: tuple[Optimizer, ...] = ()
-    """Those of the models that are saved."""
+    """The optimizers of the models that are saved."""
     resumed_step: int = 0
     """Step of the checkpoint that this training resumed; 0 from scratch."""
     unsaved_since: int | None = None
@@ -50,9 +50,9 @@ class CheckpointSaver:
     _step: int = 0
     """Step of the newest checkpoint that was to be written."""
     _write: Callable[[], object] | None = None
-    """Writes it, or starts to; every rank calls it."""
+    """Writes the newest checkpoint, or starts to; every rank calls it."""
     _error: OSError | None = None
-    """Its error (rank 0)."""
+    """Error of the newest checkpoint (rank 0)."""
 
     def __post_init__(self) -> None:
         self._shards = ShardedSaves(self.ranks.rank, self.ranks.saving)

@@ -1,4 +1,4 @@
-"""What a training reports while it runs: lines, metric rows and media, from rank 0."""
+"""The log of a training while it runs: lines, metric rows and media, from rank 0."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ class TrainingLog:
     files: RunDir
     progress: Progress
     writer: MetricWriter | None
-    """Of the metric rows; None on the other ranks, which write and print nothing."""
+    """The writer of metric rows; None on the other ranks, which write and print nothing."""
     mirror: Callable[[int, Mapping[str, float]], None] | None = None
     """Takes every row, too."""
     metrics: dict[str, float] = field(default_factory=dict)
