@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import Printed, Train
+from fixture_types import Printed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtools.cli.commands import main
 from nbtools.errors import ConfigError
+from nbtools.metrics.writer import MetricWriter
 from nbtools.project import Project
+from nbtools.run.checkpoints import Progress
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem, append, latest, names, read, to_json
@@ -200,14 +202,11 @@ def test_a_run_that_shows_nothing_says_so(project: Project, capsys: Printed) -> 
     assert "no samples, tables or charts" in capsys.readouterr().out
 
 
-def test_a_training_shows_through_its_worker_on_rank_0_only(tiny_training: Train) -> None:
-    from nbtools.training.engine.worker import Worker
+def test_a_training_shows_items_on_rank_0_only(project: Project) -> None:
+    from nbtools.training.outputs.training_log import TrainingLog
 
-    files = tiny_training(max_steps=1)
-    worker = Worker.__new__(Worker)
-    worker.files, worker.is_main, worker._tested = files, True, []
-    worker.progress = type("Progress", (), {"step": 5})()
-    worker.show("sample", TEXT)
-    worker.is_main = False
-    worker.show("sample", TEXT)
+    files = RunDir.create(project.runs, "toy")
+    with MetricWriter(files.metrics) as writer:
+        for of_rank in (writer, None):
+            TrainingLog(files, Progress(step=5), of_rank).show("sample", TEXT)
     assert [one.step for one in read(files.media, "sample")] == [5]

@@ -34,8 +34,8 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, reserve, write_json, write_reserved_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import checkpoint
-from nbtools.training.engine import worker as engine
-from nbtools.training.engine.stop_vote import stop_s
+from nbtools.training.outputs import retries
+from nbtools.training.outputs.retries import stop_s
 
 Mount = Callable[..., None]
 
@@ -84,18 +84,19 @@ TRAINING = """
 import os, sys, time
 from pathlib import Path
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine import worker as engine
 from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.standalone import own_attempt
 from nbtools.training.engine.worker import run
+from nbtools.training.outputs import retries
 
-go, engine.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
+go, retries.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
 
 def train(worker, config):
-    for step in range(worker.attempt, 7):
+    for step in range(own_attempt(), 7):
         if step == 3:
             while not go.exists():
                 time.sleep(0.02)
-        if step == 5 and go.read_text() == "fail, then stop" and worker.attempt == 1:
+        if step == 5 and go.read_text() == "fail, then stop" and own_attempt() == 1:
             raise ValueError("boom")
         worker.progress.step = step
         worker.say("x" * 10_000)
@@ -308,8 +309,8 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
         return save(folder, progress, **options)
 
     monkeypatch.setattr(checkpoint, "save", fails)
-    monkeypatch.setattr(engine, "_RETRY_EVERY_S", 0.01)
-    monkeypatch.setattr(engine, "LAST_SAVE_S", 600 if tries < 99 else 0.1)
+    monkeypatch.setattr(retries, "_RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(retries, "LAST_SAVE_S", 600 if tries < 99 else 0.1)
     run = Run(RunDir.create(project.runs, "mlm"))
     if tries < 99:
         tiny_training(files=run.files, strategy=strategy)

@@ -23,8 +23,8 @@ from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.plan import Plan
-from nbtools.training.engine.stop_vote import StopVote
 from nbtools.training.engine.worker import Worker
+from nbtools.training.process.stop_vote import StopVote
 
 import trainings
 from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
@@ -264,8 +264,8 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
 
     def stop(worker: Worker) -> bool:
-        worker.stopped = worker.progress.step == 2
-        return worker.stopped
+        worker.vote.is_agreed = worker.progress.step == 2
+        return worker.vote.is_agreed
 
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "stop_agreed", stop)
