@@ -47,13 +47,6 @@ class Slurm(Settings):
         True, "Continue from the latest verified checkpoint as the next attempt after a preemption or the time limit."
     )
 
-    @field_validator("gpus_per_node", "cpus_per_task", mode="before")
-    @classmethod
-    def _a_number(cls, value: object) -> object:
-        if isinstance(value, bool):
-            raise ValueError(f"{value} is a truth value, not a number")
-        return value
-
     @field_validator("partition", "account", "qos", "time_limit", "gpus_per_node", "mem", "constraint")
     @classmethod
     def _fits_a_line(cls, value: object, info: Any) -> object:
@@ -102,15 +95,11 @@ class StopOn(Settings):
     )
     time_budget_h: float | None = setting(None, "Time since the start of the processes.", "hours", gt=0, le=100_000)
 
-    @field_validator("no_improvement", "loss_above", "time_budget_h", mode="before")
+    @field_validator("no_improvement", "loss_above", mode="before")
     @classmethod
     def _usual_value(cls, value: object, info: Any) -> object:
-        if isinstance(value, str):
-            raise ValueError("is text; give a number")
         if not isinstance(value, bool):
             return value
-        if info.field_name == "time_budget_h":
-            raise ValueError(f"{value} is a truth value, not a number of hours")
         return _USUAL[info.field_name] if value else None
 
 
@@ -452,14 +441,3 @@ class TrainConfig(Settings):
     def effective_batch(self, world_size: int) -> int:
         """Return the samples per optimizer step: per process x accumulated x processes."""
         return self.batch_size * self.gradient_accumulation_steps * world_size
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _strict_numbers(cls, value: object, info: Any) -> object:
-        # pydantic would accept True for 1 and "32" for 32
-        annotation = cls.model_fields[info.field_name].annotation
-        if isinstance(value, bool) and annotation is not bool:
-            raise ValueError(f"{value} is a truth value, not a number or text")
-        if isinstance(value, str) and annotation in (int, float, bool, int | None, float | None):
-            raise ValueError(f"is text; give {'true or false' if annotation is bool else 'a number'}")
-        return value

@@ -6,7 +6,7 @@ One declaration feeds the form, the flags, the validation and the docs.
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nbtools.errors import ConfigError, did_you_mean, html_table, shown
 
@@ -58,6 +58,17 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError("\n".join(_explained(item, type(self)) for item in error.errors())) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _strict_numbers(cls, value: object, info: Any) -> object:
+        # pydantic would accept True for 1 and "32" for 32
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and annotation not in (bool, bool | None):
+            raise ValueError(f"{value} is a truth value, not a number or text")
+        if isinstance(value, str) and annotation in (int, float, bool, int | None, float | None, bool | None):
+            raise ValueError(f"is text; give {'true or false' if annotation in (bool, bool | None) else 'a number'}")
+        return value
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Yield the values that differ from the defaults: those make the same config again."""

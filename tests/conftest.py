@@ -285,6 +285,19 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.fixture
+def injected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let every Python process that is started next, with further variables, import a module of this code first."""
+
+    def inject(code: str, name: str = "sitecustomize.py", **variables: object) -> None:
+        (tmp_path / "injected").mkdir()
+        (tmp_path / "injected" / name).write_text(code)
+        for variable, value in {"PYTHONPATH": tmp_path / "injected", **variables}.items():
+            monkeypatch.setenv(variable, str(value))
+
+    return inject
+
+
+@pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process of this user that belongs to no run; SIGTERM and SIGUSR2 would end it."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -3,11 +3,22 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
+
+
+@contextmanager
+def held(run: RunDir) -> Iterator[None]:
+    """Hold the lock of a run, as its supervisor does."""
+    lock = acquire_lock(run.lock)
+    assert lock is not None
+    yield
+    os.close(lock)
 
 
 class RunFolder:

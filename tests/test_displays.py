@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 import nbtools as nt
 from nbtools.errors import ConfigError
@@ -51,7 +52,7 @@ def test_a_history_is_a_mapping_that_becomes_a_table_of_other_programs(run: nt.R
     assert nt.History().to_pandas().empty
 
 
-def test_a_table_without_pandas_is_an_error_that_names_it(run: nt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_without_pandas_is_an_error_that_names_it(run: nt.Run, monkeypatch: MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name)
 

@@ -5,14 +5,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.errors import ConfigError
 from nbtools.user_config import config_folder, read_user_config, update_user_config
 
 
-def test_the_folder_is_the_one_that_is_set_then_that_of_xdg_then_that_of_the_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_folder_is_set_or_of_xdg_or_below_home(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NBTOOLS_CONFIG_DIR")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
@@ -44,7 +43,7 @@ def test_a_file_of_another_user_says_nothing() -> None:
     assert read_user_config("facts") == {}
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_clear_error(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path / "file/folder"))
     with pytest.raises(ConfigError, match=r"file/folder: cannot be written: .*; change .*NBTOOLS_CONFIG_DIR"):

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_mlm import write_texts
@@ -34,6 +35,7 @@ from transformers import (
 )
 
 from nbtools.config import TrainConfig
+from nbtools.data.algorithm_distillation import learners
 from nbtools.data.text_classification import occupations
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
@@ -50,76 +52,24 @@ from nbtools.training.llm_gan.dataset import INSTRUCTION, build_tokenizer
 
 from forked_rank import launched_ranks, start_ranks
 
-_SMALL: dict[str, Any] = {
-    "batch_size": 8,
-    "max_steps": 6,
-    "learning_rate": 1e-2,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "test_fraction": 0.0,
-    "log_every": 1,
-    "eval_every": 3,
-    "checkpoint_every": 3,
-    "keep_last": 50,
-}
+
+def _small(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {"batch_size": 8, "max_steps": 6, "learning_rate": 1e-2, "test_fraction": 0.0}
+    values |= {"num_layers": 1, "num_heads": 2, "hidden_size": 16}
+    return {**values, "log_every": 1, "eval_every": 3, "checkpoint_every": 3, "keep_last": 50, **changes}
+
+
+_TEXTS: dict[str, Any] = {"dataset": "texts", "sequence_length": 16, "vocab_size": 60, "min_words": 1}
+_CODES: dict[str, Any] = {"num_hash_buckets": 128, "num_decoder_layers": 1, "num_decoder_heads": 2, "max_codes": 2}
+_GRID: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_histories": 4, "num_episodes": 5, "sequence_length": 8}
+_GAME: dict[str, Any] = {"num_sequences": 100, "num_symbols": 8, "sequence_length": 6, "eval_samples": 30}
+_GAME |= {"generator_warmup_steps": 2, "judge_warmup_steps": 2, "judge_accuracy": 0.0, "judge_steps": 2}
 TINY: dict[str, dict[str, Any]] = {
-    "mlm_pretraining": {
-        **_SMALL,
-        "dataset": "texts",
-        "epochs": 5,
-        "sequence_length": 16,
-        "vocab_size": 60,
-        "min_words": 1,
-    },
-    "masked_diffusion": {
-        **_SMALL,
-        "dataset": "texts",
-        "epochs": 50,
-        "sequence_length": 16,
-        "vocab_size": 60,
-        "min_words": 1,
-        "random_length_share": 0.2,
-        "eval_draws": 20,
-        "sample_length": 8,
-    },
-    "text_classification": {
-        **_SMALL,
-        "dataset": "data.csv",
-        "validation_share": 0.2,
-        "epochs": 5,
-        "num_hash_buckets": 128,
-        "num_decoder_layers": 1,
-        "num_decoder_heads": 2,
-        "max_codes": 2,
-    },
-    "algorithm_distillation": {
-        **_SMALL,
-        "epochs": 50,
-        "grid_size": 3,
-        "horizon": 4,
-        "num_histories": 4,
-        "num_episodes": 5,
-        "sequence_length": 8,
-        "test_share": 0.25,
-        "eval_rollouts": 3,
-        "eval_episodes": 8,
-    },
-    "llm_gan": {
-        **_SMALL,
-        "max_steps": 8,
-        "epochs": 10,
-        "learning_rate": 1e-3,
-        "checkpoint_every": 1,
-        "num_sequences": 100,
-        "num_symbols": 8,
-        "sequence_length": 6,
-        "generator_warmup_steps": 2,
-        "judge_warmup_steps": 2,
-        "judge_accuracy": 0.0,
-        "judge_steps": 2,
-        "eval_samples": 30,
-    },
+    "mlm_pretraining": _small(**_TEXTS, epochs=5),
+    "masked_diffusion": _small(**_TEXTS, epochs=50, random_length_share=0.2, eval_draws=20, sample_length=8),
+    "text_classification": _small(**_CODES, dataset="data.csv", validation_share=0.2, epochs=5),
+    "algorithm_distillation": _small(**_GRID, epochs=50, test_share=0.25, eval_rollouts=3, eval_episodes=8),
+    "llm_gan": _small(**_GAME, max_steps=8, epochs=10, learning_rate=1e-3, checkpoint_every=1),
 }
 """Values of a training of a second, by recipe; `write_inputs` makes their data."""
 
@@ -153,6 +103,11 @@ def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
         writer.writerow(["occ1", "lang", "code1", "code2"])
         writer.writerows([text, lang, *(*codes, "")[:2]] for text, lang, codes in rows)
     return path
+
+
+def generate(*histories: Any) -> np.ndarray[Any, Any]:
+    """Return learning histories in one piece."""
+    return np.concatenate([*learners.generated(*histories)])
 
 
 def write_inputs(key: str, project: Project) -> None:

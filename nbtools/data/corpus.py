@@ -276,13 +276,10 @@ def _pieces(file: Path, newline: str | None, left_out: LeftOut) -> Iterator[str]
                     is_first = False
                     yield piece
             except UnicodeDecodeError as error:
-                position = raw.tell() - len(error.object) + error.start  # it was decoding the last bytes read
-                raise DataError(
-                    f"{file}: byte {position} (0x{error.object[error.start]:02x}) is not UTF-8; "
-                    f"convert the file, for instance with: iconv -f latin1 -t utf-8 {file.name}"
-                ) from None
+                start = raw.tell() - len(error.object)  # it was decoding the last bytes read
+                raise tables.not_utf8(str(file), error, start, file.name) from None
     except tables.UNREADABLE as error:
-        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise tables.unreadable(file, error) from error
 
 
 def _sections(pieces: Iterable[str], size: int) -> Iterator[str]:

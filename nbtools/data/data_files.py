@@ -77,27 +77,22 @@ def files_in(path: Path, *, wanted: str = "a text file, a table or a folder of .
         DataError: there is no such path; or a folder has no such file, text and tables, several kinds of tables, or
             tables of several splits.
     """
-    files: list[Path] | None = None
-    hint = ""
+    why, hint, kind = "neither a file nor a folder", "", 0
     try:
         kind = path.stat().st_mode
-        if stat.S_ISREG(kind):
-            if (what := tables.NOT_READ.get(tables.suffix_of(path))) is not None:
-                kinds = f"text and tables ({' '.join(tables.SUFFIXES)}; but for the first also .gz)"
-                raise DataError(f"dataset {str(path)!r}: {what}, which is not read; unpack it, or save it as {kinds}")
-            return [path]
-        if stat.S_ISDIR(kind):
-            _check_saved_dataset(path)
-            files = sorted(file for file in path.rglob("*") if file.suffix.lower() == ".txt" and file.is_file())
-        why = "neither a file nor a folder"
-    except DataError:
-        raise
     except FileNotFoundError:
         why, hint = "no such file or folder", _on_hub(path) or _near(path)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         why = str(error)[:60]
-    if files is None:
+    if stat.S_ISREG(kind):
+        if (what := tables.NOT_READ.get(tables.suffix_of(path))) is not None:
+            kinds = f"text and tables ({' '.join(tables.SUFFIXES)}; but for the first also .gz)"
+            raise DataError(f"dataset {str(path)!r}: {what}, which is not read; unpack it, or save it as {kinds}")
+        return [path]
+    if not stat.S_ISDIR(kind):
         raise DataError(f"dataset {str(path)[:200]!r}: {why}; give {wanted}{hint}")
+    _check_saved_dataset(path)
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() == ".txt" and file.is_file())
     found = _one_kind_of_tables(path, is_beside_text=bool(files))
     if files and found:
         raise DataError(

@@ -188,17 +188,14 @@ def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
                 if line.strip():
                     yield _object(where, _json(where, line, wanted), wanted)
     except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise unreadable(path, error) from None
 
 
 def _json(where: str, text: bytes, wanted: str) -> Any:
     try:
         return json.loads(text.removeprefix(b"\xef\xbb\xbf").decode())
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: byte {error.start} (0x{error.object[error.start]:02x}) is not UTF-8; convert the file, for "
-            "instance with: iconv -f latin1 -t utf-8"
-        ) from None
+        raise not_utf8(where, error) from None
     except (ValueError, RecursionError) as error:
         several = " in one line (a list over several lines is read from a .json file)" if text.strip() in _OPEN else ""
         raise DataError(f"{where}: not JSON{several} ({str(error)[:80]}){wanted}") from None
@@ -426,9 +423,7 @@ def _opened(
                     "row, or split it"
                 ) from None
     except UNREADABLE as error:
-        raise DataError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give the path of a CSV file"
-        ) from error
+        raise unreadable(path, error, "; give the path of a CSV file") from error
 
 
 def _parsed(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -502,22 +497,24 @@ def ragged(cells: Sequence[str], header: Sequence[str]) -> str:
 
 def _wrong_encoding(path: Path) -> DataError:
     """Find the first byte that is not UTF-8; the decoder reports only its position in a buffer."""
-    start, header = 0, ""
+    start = 0
     with open_bytes(path) as file:
         for line, content in enumerate(lines_of(path, file), 1):
             try:
-                text = content.decode("utf-8-sig" if line == 1 else "utf-8")
+                content.decode()
             except UnicodeDecodeError as error:
-                before = content[: error.start].decode("utf-8", "replace")
-                _, delimiter = _delimiter(path, [header or before])
-                cells, names = (next(_parsed(csv.reader([text], delimiter=delimiter)), []) for text in (before, header))
-                at = max(len(cells) - 1, 0)
-                column = repr(names[at].strip()) if at < len(names) else str(at + 1)
-                return DataError(
-                    f"{path}, line {line}, column {column}: byte {start + error.start} (0x{content[error.start]:02x}) "
-                    f"is not UTF-8; convert the file, for instance with: iconv -f latin1 -t utf-8 {path.name}"
-                )
-            if line == 1:
-                header = text
+                return not_utf8(f"{path}, line {line}", error, start, path.name)
             start += len(content)
     return DataError(f"{path}: is not UTF-8; convert the file, for instance with iconv")
+
+
+def not_utf8(where: str, error: UnicodeDecodeError, start: int = 0, name: str = "FILE") -> DataError:
+    """Return the error that names the byte which is not UTF-8; `start` is the position of the decoded bytes."""
+    byte = f"byte {start + error.start} (0x{error.object[error.start]:02x})"
+    how = f"for instance with: iconv -f latin1 -t utf-8 {name}"
+    return DataError(f"{where}: {byte} is not UTF-8; convert the file, {how}")
+
+
+def unreadable(path: Path, error: Exception, step: str = "") -> DataError:
+    """Return the error for one of `UNREADABLE`, with the next `step`."""
+    return DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{step}")

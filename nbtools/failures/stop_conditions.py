@@ -37,7 +37,7 @@ class StopConditions:
     def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
         """Begin with the first row; `best_by` is the metric that evaluations are compared by, `lower` whether less is
         better; without it, it is the first loss of an evaluation that a row has."""
-        self._settings = settings
+        self._run, self._settings = run, settings
         self._reads_rows = any(value for name, value in settings.items() if name != "time_budget_h")
         self._rows = NewRows(run)
         self._ends_at = time.monotonic() + 3600 * (finite(settings.get("time_budget_h")) or math.inf)

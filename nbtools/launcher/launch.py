@@ -130,7 +130,7 @@ def launch_request(request: LaunchRequest, after: Run | str | Path | None = None
         awaited = after if isinstance(after, Run) else Run(after)
         path = None if awaited.state.is_final else awaited.dir.resolve()
         checked = replace(checked, request=replace(request, after=path))
-    run = start(checked, checked.origin())
+    run = start(checked)
     if (curves := request.program.get("curves")) and checked.script in (checked.source, checked.cwd):
         try:
             remember(run, "curves", curves=tuple(curves))

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.config import Launch
-from nbtools.errors import LaunchError, NbtoolsError, shown
+from nbtools.errors import LaunchError, shown
 from nbtools.launcher.checks.findings import Finding, ok, warn
 from nbtools.launcher.checks.sizes import check_disk
 from nbtools.launcher.placement import check_cores, check_host_name, check_outputs
-from nbtools.launcher.programs.program_resume import origin_of_launch
 from nbtools.launcher.recipe_checks import asks_for_help, placed
 from nbtools.launcher.request import LaunchRequest, Preflight, as_launch_error
 from nbtools.machine.interpreter import Interpreter, interpreter_for
@@ -28,8 +27,8 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_file import changed_config
 from nbtools.script.arguments.program_flags import declared_arguments, default_folders, guessed_resume, num_epochs
+from nbtools.script.config_copy import changed_config
 from nbtools.script.inspection import inspect_program, module_of, python_file, why_apart
 from nbtools.script.program import Program
 
@@ -73,12 +72,6 @@ class ProgramPreflight(Preflight):
             "curves": curves_at_launch(program.curves, str(self.project.root), script) if asked is None else asked,
             **self.by_arguments,
         }
-
-    def origin(self) -> Mapping[str, Any] | None:
-        """Return `resumed_from` of a launch whose arguments name a checkpoint of an earlier run; else None."""
-        with contextlib.suppress(NbtoolsError, OSError):  # an earlier run that cannot be read
-            return origin_of_launch(self.program, self.args, self.cwd, self.project.runs)
-        return None
 
 
 def check_program(

@@ -21,7 +21,6 @@ from nbtools.machine.devices import Device
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
 from nbtools.project import Project
 from nbtools.recipes import Source, recipe_of
-from nbtools.recipes.named_model import weights_notes
 from nbtools.rundir.rundir import RunDir, is_run
 from nbtools.script.script import Script
 
@@ -68,7 +67,7 @@ def check_recipe(
             recipe_of(config).refuse(config)
         with noted(found, "dataset"):
             _source_of(path, config, project)
-        found += [*_check_lacks(plain, config), *(ok("weights", note) for note in weights_notes(config))]
+        found += _check_lacks(plain, config)
     placement = placed(wanted, interpreter, on, found)
     found += placement.findings
     if not on:

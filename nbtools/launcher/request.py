@@ -143,10 +143,6 @@ class Preflight:
         `script` is the path that launch.json has of the script.
         """
 
-    def origin(self) -> Mapping[str, Any] | None:
-        """Return `resumed_from` of a launch whose own arguments name a checkpoint of an earlier run; else None."""
-        return None
-
 
 def run_name(text: str) -> str:
     """Return a file name as a part of a run's id."""

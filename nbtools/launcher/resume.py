@@ -16,7 +16,14 @@ from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError,
 from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import check_launch
-from nbtools.launcher.programs.program_resume import ProgramResume, planned_resume, program_again, remember
+from nbtools.launcher.programs.program_resume import (
+    ProgramResume,
+    lineage,
+    newest_saved,
+    planned_resume,
+    program_again,
+    remember,
+)
 from nbtools.launcher.recipe_checks import with_flags
 from nbtools.launcher.request import LaunchRequest, Preflight, run_name
 from nbtools.launcher.sbatch import Cluster, on_cluster
@@ -24,7 +31,6 @@ from nbtools.machine.devices import devices
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming, steered_values
-from nbtools.run.lineage import ancestors
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.removal.clean import in_use
 from nbtools.run.run import Run
@@ -104,10 +110,10 @@ def resume(
         given = checkpoint if resume_with is None else shlex.join(resume_with)
         raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
     with contextlib.ExitStack() as kept:
-        for needed, _ in _lineage(parent):
+        for needed, _ in lineage(parent):
             # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
             kept.enter_context(in_use(needed.files))
-        found, notes = _newest(parent) if checkpoint is None else (named_checkpoint(parent, checkpoint), [])
+        found, notes = _chosen(parent, checkpoint)
         settings = _settings(parent, asked)
         forked, more = _forked(parent, found, changes or {}, settings)
         settings["name"] = own if name is None else name
@@ -129,7 +135,7 @@ def resume_in_words(
     Nothing is written or started.
     """
     if has_recipe(run.files):
-        found, notes = _newest(run) if checkpoint is None else (named_checkpoint(run, checkpoint), [])
+        found, notes = _chosen(run, checkpoint)
         return [f"{run.id}: continues from {found.name}", *notes]
     planned = planned_resume(run, checkpoint, resume_with, args)
     words = shlex.join(secret_values.masked([planned.program.name, *planned.args]))
@@ -255,28 +261,18 @@ def _args_of(run: Run) -> list[str]:
     return recorded_arguments(secret_values.restored(run.files, run.info))
 
 
-def _lineage(run: Run) -> list[tuple[Run, int | None]]:
-    """Return a run and the runs that it resumed, each with the last step that belongs to the run's curve."""
-    return [(run, None), *((Run(path), step) for path, step in ancestors(run.dir, run.info))]
-
-
-def _newest(parent: Run) -> tuple[Checkpoint, list[str]]:
-    """Return the latest verified checkpoint of a run, else of the runs that it resumed, and a note per skipped one."""
-    reasons: list[str] = []
-    for run, up_to in _lineage(parent):
-        found, more = newest_verified(run.files.checkpoints, up_to)
-        reasons += more
-        if found is not None:
-            return found, [*filter(None, [unsaved(run.records)]), *(f"passed over {reason}" for reason in reasons)]
-    why = "; ".join(reasons) or "it saved none"
-    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); launch the script again")
+def _chosen(parent: Run, ref: Checkpoint | Path | str | int | None) -> tuple[Checkpoint, list[str]]:
+    """Return the named checkpoint, else the latest verified one, and notes for the user."""
+    if ref is not None:
+        return named_checkpoint(parent, ref), []
+    return newest_saved(parent, lambda run, up_to: newest_verified(run.files.checkpoints, up_to))
 
 
 def named_checkpoint(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpoint:
     """Find and verify a checkpoint by its step, name or folder; it belongs to the run or to one that it resumed."""
     found = ref if isinstance(ref, Checkpoint) else _read(parent, ref)
     owner = found.path.resolve().parent.parent
-    if is_run(owner) and owner not in [run.dir.resolve() for run, _ in _lineage(parent)]:
+    if is_run(owner) and owner not in [run.dir.resolve() for run, _ in lineage(parent)]:
         raise CheckpointError(f"{found.path}: belongs to a run that {parent.id} did not resume; resume {owner.name}")
     try:
         found.verify()
@@ -303,7 +299,7 @@ def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
     if isinstance(ref, Path) or "/" in str(ref):
         return Checkpoint.read(located(str(ref)))
     if step := re.fullmatch(r"(?:step-)?([0-9]{1,18})", str(ref)):
-        for run, up_to in _lineage(parent):
+        for run, up_to in lineage(parent):
             path = run.files.checkpoint(int(step[1]))
             if path.is_dir() and (up_to is None or int(step[1]) <= up_to):
                 return Checkpoint.read(path)
@@ -402,7 +398,7 @@ def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -
 
 def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, plan: Schedule | None) -> list[str]:
     """Return a note if the learning rate after a checkpoint is another one than before it; [] where it is unknown."""
-    owner = next((run for run, _ in _lineage(parent) if run.dir == found.path.parent.parent), parent)
+    owner = next((run for run, _ in lineage(parent) if run.dir == found.path.parent.parent), parent)
     total = steered_values(found.path).get("max_steps")
     total = total or whole(mapping_at(owner.config or {}, "derived").get("total_steps"))
     left = _steps_left(found, after, plan)

@@ -12,7 +12,7 @@ from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARD
 from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
 from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import ConfigError, DataError, shown
-from nbtools.recipes import activations, gpt2
+from nbtools.recipes import activations, built_models
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
@@ -71,8 +71,8 @@ class AlgorithmDistillationConfig(TrainConfig):
     test_goals: tuple[str, ...] | None = setting(
         None, "Goals to evaluate on, without a test, as column:row from 0, such as 7:2; None draws test_share of them."
     )
-    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
-    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+    num_layers: int = built_models.NUM_LAYERS
+    num_heads: int = built_models.NUM_HEADS
     hidden_size: int = setting(
         64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
@@ -109,7 +109,7 @@ class AlgorithmDistillationConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
-        gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
+        built_models.check_gpt2_width(self.hidden_size, self.num_heads)
         column, row = self.darkroom.start
         farthest = column + row
         if self.horizon < farthest:
@@ -224,7 +224,7 @@ def vocab_size(config: AlgorithmDistillationConfig) -> int:
 
 
 def _num_parameters(config: AlgorithmDistillationConfig, _: int | None) -> int | None:
-    return gpt2.num_gpt2_parameters(config, vocab_size(config), config.sequence_length, num_labels=NUM_ACTIONS)
+    return built_models.num_gpt2_parameters(config, vocab_size(config), config.sequence_length, num_labels=NUM_ACTIONS)
 
 
 def _activation_bytes(config: AlgorithmDistillationConfig, precision: str) -> float:

@@ -12,7 +12,7 @@ from nbtools.data import corpus, data_files, hub, split
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan import stories
 from nbtools.errors import shown
-from nbtools.recipes import activations, gpt2, lora, modernbert, named_model
+from nbtools.recipes import activations, built_models, lora, named_model, text_data
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
@@ -70,13 +70,13 @@ class LLMGANConfig(TrainConfig):
     lora_alpha: int = lora.ALPHA
     lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Layers of each model.", "layers", ge=1, le=128, basic=True, shapes=True)
-    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = built_models.NUM_HEADS
     hidden_size: int = setting(
         64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
     )
     adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
     dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
-    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
+    keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(12, "Longest text with end token.", "tokens", ge=2, le=8192, basic=True, shapes=True)
     prompt_length: int = setting(
         32, "Longest prompt; a longer one loses its beginning.", "tokens", ge=1, le=8192, shapes=True
@@ -136,7 +136,7 @@ class LLMGANConfig(TrainConfig):
     def _values_fit_together(self) -> Self:
         lora.check_adapter(self)
         if self.model_name is None or self.judge_name is None:
-            gpt2.check_gpt2_width(self.hidden_size, self.num_heads)
+            built_models.check_gpt2_width(self.hidden_size, self.num_heads)
         if self.min_chars > self.max_chars:
             raise ValueError(f"min_chars={self.min_chars} with max_chars={self.max_chars}: must not be larger")
         if self.judge_name is not None and self.model_name is None:
@@ -160,9 +160,9 @@ def _num_parameters(config: LLMGANConfig, vocab_size: int | None) -> int | None:
         return named_model.num_parameters(config)
     if vocab_size is None:
         vocab_size = config.vocab_size if config.dataset is not None else config.num_symbols + NUM_SPECIAL_TOKENS
-    generator = gpt2.num_gpt2_parameters(config, vocab_size, num_positions(config))
+    generator = built_models.num_gpt2_parameters(config, vocab_size, num_positions(config))
     labels = 1 if config.judging == "scores" else 0
-    return generator + gpt2.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
+    return generator + built_models.num_gpt2_parameters(config, vocab_size, discriminator_positions(config), labels)
 
 
 def _activation_bytes(config: LLMGANConfig, precision: str) -> float | None:
@@ -185,7 +185,7 @@ def model_settings(config: LLMGANConfig, vocab_size: int, num_positions: int) ->
     The initial weights of narrow models are wider than GPT-2's 0.02: at width 64 the judge's accuracy reaches 0.86 in
     75 steps, not 200.
     """
-    settings = gpt2.gpt2_settings(config, vocab_size, num_positions)
+    settings = built_models.gpt2_settings(config, vocab_size, num_positions)
     return settings | {"initializer_range": max(0.02, 0.8 / math.sqrt(config.hidden_size))}
 
 
@@ -230,7 +230,7 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
     if config.dataset is None:
         return Source("sequences of a random Markov chain")
     if config.dataset == stories.TOPICS:
-        return Source("the English text that ships with Python")
+        return text_data.PYTHON_TEXT
     sources = data_files.sources_of(config.dataset, root)
     if isinstance(found := sources[0], hub.HubDataset):
         hub.check_package(found)

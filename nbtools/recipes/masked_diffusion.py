@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta
-from nbtools.data import corpus, data_files, hub, tables
+from nbtools.data import corpus, data_files, hub, prepared, tables
 from nbtools.data.first_rows import FirstRows
-from nbtools.data.masked_diffusion import pairs, prepared
+from nbtools.data.masked_diffusion import pairs
 from nbtools.errors import ConfigError, DataError
-from nbtools.recipes import activations, lora, modernbert
+from nbtools.recipes import activations, built_models, lora, text_data
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.rundir.json_files import read_small
 from nbtools.settings import setting
@@ -35,7 +35,7 @@ class MaskedDiffusionConfig(TrainConfig):
         basic=True,
         shapes=True,
     )
-    model_name: str | None = modernbert.MODEL_NAME
+    model_name: str | None = text_data.MODEL_NAME
     adapter: lora.Adapter = lora.ADAPTER
     lora_rank: int = lora.RANK
     lora_alpha: int = lora.ALPHA
@@ -43,14 +43,14 @@ class MaskedDiffusionConfig(TrainConfig):
     trust_remote_code: bool = setting(
         False, "Run the Python code that comes with `model_name`, where it has some; LLaDA needs none."
     )
-    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
-    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+    num_layers: int = built_models.NUM_LAYERS
+    num_heads: int = built_models.NUM_HEADS
     hidden_size: int = setting(
         128, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
     adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at token frequencies is shorter
-    dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
-    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
+    dropout: float = text_data.DROPOUT
+    keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(
         64,
         "Tokens per sequence, which documents fill one after the other, or most tokens of a prompt and its answer.",
@@ -67,9 +67,9 @@ class MaskedDiffusionConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
     )
-    min_words: int = setting(5, "Files or rows with fewer words are left out.", "words", ge=1, le=1_000_000)
-    clean: corpus.Clean = modernbert.CLEAN
-    special_tokens: corpus.SpecialTokens = modernbert.SPECIAL_TOKENS_IN_TEXT
+    min_words: int = text_data.MIN_WORDS
+    clean: corpus.Clean = text_data.CLEAN
+    special_tokens: corpus.SpecialTokens = text_data.SPECIAL_TOKENS
     random_length_share: float = setting(
         0.01,
         "Share of sequences cut to a random length, so that the model learns short texts; not for pairs.",
@@ -124,21 +124,27 @@ class MaskedDiffusionConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
-        lora.check_adapter(self)
-        hub.named(self.dataset)
-        if self.model_name is None:
-            modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
+        text_data.check_encoder(self)
         length, steps, block = self.sampling
         if length > self.sequence_length:
             raise ValueError(f"sample_length={length}: must be <= sequence_length={self.sequence_length}")
-        if length % block:
-            raise ValueError(f"sample_block_length={block}: must divide the sampled length {length}")
-        if steps % (length // block) or steps > length:
-            raise ValueError(
-                f"sample_steps={steps}: must be a multiple of the {length // block} blocks of {block} tokens, and "
-                f"<= {length}, as a step reveals at least one token"
-            )
+        check_sampling(length, steps, block)
         return self
+
+
+def check_sampling(length: int, steps: int, block_length: int) -> None:
+    """Check that steps and blocks fit the number of tokens to sample, or raise ConfigError."""
+    if min(length, steps, block_length) < 1:
+        given = f"sample_length={length}, sample_steps={steps}, sample_block_length={block_length}"
+        raise ConfigError(f"{given}: each must be at least 1")
+    if length % block_length:
+        raise ConfigError(f"sample_block_length={block_length}: must divide the sampled length {length}")
+    num_blocks = length // block_length
+    if steps % num_blocks or steps > length:
+        raise ConfigError(
+            f"sample_steps={steps}: must be a multiple of the {num_blocks} blocks of {block_length} tokens, and "
+            f"<= {length}, as a step reveals at least one token"
+        )
 
 
 def is_llada(settings: Mapping[str, Any]) -> bool:
@@ -192,21 +198,16 @@ def remote_code_refused(model_name: str) -> str:
 
 
 def _source(config: MaskedDiffusionConfig, root: Path | None) -> Source:
-    if config.dataset is None:
-        return Source("the English text that ships with Python")
-    path = data_files.dataset_path(config.dataset, root)
-    if prepared.is_prepared(path):
+    path = None if config.dataset is None else data_files.dataset_path(config.dataset, root)
+    if path is not None and prepared.is_prepared(path):
         prepared.read_prepared_metadata(path)
-        return Source(config.dataset, (path / prepared.TRAIN, path / prepared.VALIDATION))
-    if (downloaded := data_files.hub_dataset(config.dataset, root)) is not None:
-        hub.check_package(downloaded)
-        return Source(downloaded.title())
-    return Source(config.dataset, tuple(data_files.files_in(path)))
+        return Source(str(config.dataset), (path / prepared.TRAIN, path / prepared.VALIDATION))
+    data_files.hub_dataset(config.dataset, root)  # unless a file is called like it
+    return text_data.text_source(config, root)
 
 
 def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
-    found = None if any(pairs.are_pairs(row) for row in first.rows[:1]) else first.text_column()
-    return {"column": None if found == "text" else found}
+    return {"column": None} if any(map(pairs.are_pairs, first.rows[:1])) else text_data.guess_column(first)
 
 
 def _count_samples(config: MaskedDiffusionConfig, root: Path | None) -> SampleCounts | None:
@@ -220,9 +221,7 @@ def _count_samples(config: MaskedDiffusionConfig, root: Path | None) -> SampleCo
     found = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     if found and pairs.has_pairs(found, hub.split_options(config.dataset or "")[1].get("column")):
         return _counted_pairs(found, config)
-    documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
-    *sizes, note = corpus.count_tokens(documents, lambda text: num_tokens(text, config.tokenizer), config.test_fraction)
-    return SampleCounts.of(sizes, note, config.sequence_length)
+    return text_data.count_samples(config, root, lambda text: num_tokens(text, config.tokenizer))
 
 
 def num_tokens(text: str, tokenizer: str) -> int:
@@ -255,8 +254,7 @@ def _llada(num_gpus: int) -> Preset:
 
 # Confidence-based remasking makes so small a model repeat itself; random remasking at 0.5 reads better.
 _CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 3e-3, "num_layers": 2, "num_heads": 4, "hidden_size": 128, "sequence_length": 64}
-_CPU_DEMO |= {"vocab_size": 128, "eval_draws": 1024, "remasking": "random", "temperature": 0.5}
+_CPU_DEMO |= {"learning_rate": 3e-3, "vocab_size": 128, "eval_draws": 1024, "remasking": "random", "temperature": 0.5}
 _PRETRAINING_8GPU: dict[str, Any] = {"batch_size": 16, "gradient_accumulation_steps": 4, "epochs": 1}
 _PRETRAINING_8GPU |= {"learning_rate": 4e-4, "lr_schedule": "cosine", "warmup_ratio": 0.02, "weight_decay": 0.1}
 _PRETRAINING_8GPU |= {"precision": "bf16", "num_layers": 24, "num_heads": 16, "hidden_size": 1024}
@@ -278,7 +276,7 @@ RECIPE = Recipe(
             _PRETRAINING_8GPU,
         ),
     },
-    num_parameters=modernbert.num_parameters_of,
+    num_parameters=text_data.num_parameters_of,
     # Half of the tokens are masked on average.
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, 0.5),
     source=_source,

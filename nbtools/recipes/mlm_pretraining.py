@@ -1,17 +1,15 @@
 """BERT-style masked language modelling: its config, presets and sizes."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, num_evaluated_samples
-from nbtools.data import corpus, data_files, hub
-from nbtools.data.first_rows import FirstRows
+from nbtools.data import corpus
 from nbtools.errors import plural
-from nbtools.recipes import activations, lora, modernbert
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.recipes import activations, built_models, lora, text_data
+from nbtools.recipes.recipe import Preset, Recipe, SampleCounts
 from nbtools.settings import setting
 
 
@@ -35,19 +33,19 @@ class MLMPretrainingConfig(TrainConfig):
     streaming: bool = setting(
         True, "Read a dataset of the hub over the network during training; False downloads all its files first."
     )
-    model_name: str | None = modernbert.MODEL_NAME
+    model_name: str | None = text_data.MODEL_NAME
     adapter: lora.Adapter = lora.ADAPTER
     lora_rank: int = lora.RANK
     lora_alpha: int = lora.ALPHA
     lora_targets: tuple[str, ...] | None = lora.TARGETS
-    num_layers: int = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
-    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+    num_layers: int = built_models.NUM_LAYERS
+    num_heads: int = built_models.NUM_HEADS
     hidden_size: int = setting(
         64, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
     )
     adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at word frequencies is shorter
-    dropout: float = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
-    keep_model_dropout: bool = modernbert.KEEP_MODEL_DROPOUT
+    dropout: float = text_data.DROPOUT
+    keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     add_special_tokens: bool = setting(
         True,
         "Put the special tokens of the tokenizer of `model_name` around every sequence ([CLS] ... [SEP]); without one, "
@@ -66,42 +64,20 @@ class MLMPretrainingConfig(TrainConfig):
         le=1_000_000,
         shapes=True,
     )
-    min_words: int = setting(5, "Files or rows with fewer words are left out.", "words", ge=1, le=1_000_000)
-    clean: corpus.Clean = modernbert.CLEAN
-    special_tokens: corpus.SpecialTokens = modernbert.SPECIAL_TOKENS_IN_TEXT
+    min_words: int = text_data.MIN_WORDS
+    clean: corpus.Clean = text_data.CLEAN
+    special_tokens: corpus.SpecialTokens = text_data.SPECIAL_TOKENS
     mask_probability: float = setting(0.15, "Share of tokens to predict: 80% [MASK], 10% random, 10% kept.", gt=0, lt=1)
     eval_samples: int | None = num_evaluated_samples("sequences", "sequences")
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
-        lora.check_adapter(self)
-        hub.named(self.dataset)
-        if self.model_name is None:
-            modernbert.check_modernbert_width(self.hidden_size, self.num_heads)
+        text_data.check_encoder(self)
         return self
 
 
-def _source(config: MLMPretrainingConfig, root: Path | None) -> Source:
-    if config.dataset is None:
-        return Source("the English text that ships with Python")
-    if (downloaded := hub.named(config.dataset)) is not None:
-        hub.check_package(downloaded)
-        return Source(downloaded.title(config.max_samples, streaming=config.streaming))
-    return Source(config.dataset, tuple(data_files.files_in(data_files.dataset_path(config.dataset, root))))
-
-
-def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:
-    found = first.text_column()
-    return {"column": None if found == "text" else found}
-
-
 def _count_samples(config: MLMPretrainingConfig, root: Path | None) -> SampleCounts | None:
-    if config.model_name is not None or hub.named(config.dataset) is not None:
-        return None  # depends on its tokenizer; counting downloads nothing
-    documents = corpus.documents(config.dataset, config.min_words, clean=config.clean, root=root)
-    taken = islice(documents, config.max_samples)
-    *tokens, note = corpus.count_tokens(taken, test_fraction=config.test_fraction)
-    return SampleCounts.of(tokens, note, config.sequence_length)
+    return text_data.count_samples(config, root, corpus.num_words)
 
 
 def _gpu_preset(
@@ -109,9 +85,9 @@ def _gpu_preset(
 ) -> Preset:
     """A preset on `num_gpus` GPUs that share `total_batch`, of `shape` (layers, heads, width)."""
     values = {"batch_size": total_batch // num_gpus, "epochs": epochs, "learning_rate": lr, "precision": "bf16"}
-    values |= {"dataset": "hf", "streaming": True, "max_samples": samples, "min_words": 5}
+    values |= {"dataset": "hf", "max_samples": samples}
     values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
-    values |= {"sequence_length": 128, "vocab_size": 10_000, "warmup_ratio": 0.1, "weight_decay": 0.01}
+    values |= {"sequence_length": 128, "vocab_size": 10_000}
     # About four times per epoch: a document of C4 fills about three sequences.
     every = round(3 * samples / total_batch / 4, -2)
     values |= {"eval_every": int(every), "checkpoint_every": int(every)}
@@ -132,8 +108,7 @@ def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:
 
 
 _CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 600, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 3e-3, "num_layers": 2, "num_heads": 4, "hidden_size": 128, "sequence_length": 64}
-_CPU_DEMO |= {"vocab_size": 2000}
+_CPU_DEMO |= {"learning_rate": 3e-3, "hidden_size": 128}
 
 RECIPE = Recipe(
     key="mlm_pretraining",
@@ -153,12 +128,12 @@ RECIPE = Recipe(
         "base_8gpu": _base_preset(8, 64, 1),
         "base_1gpu": _base_preset(1, 64, 8),
     },
-    num_parameters=modernbert.num_parameters_of,
+    num_parameters=text_data.num_parameters_of,
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, config.mask_probability),
-    source=_source,
+    source=text_data.text_source,
     count_samples=_count_samples,
     counted_by=("dataset", "min_words", "clean", "max_samples", "model_name", "sequence_length", "test_fraction"),
     reads_text=True,
-    guess_columns=_guess_columns,
+    guess_columns=text_data.guess_column,
     data_fields=("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens"),
 )

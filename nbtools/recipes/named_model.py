@@ -3,7 +3,6 @@
 What is in a local folder or in the hub's cache is read; nothing is downloaded.
 """
 
-import contextlib
 import functools
 import json
 import math
@@ -45,8 +44,6 @@ _GATED_TYPES = ("modernbert", "gemma", "gemma2", "gemma3_text")  # whose activat
 _BLOCK = re.compile(r"(?:\w+\.)*?\d+\.")
 _TABLE = re.compile(r"emb|wte|wpe|shared")
 _MOST_LAYERS = 10_000
-_WRAPPERS = ("_orig_mod", "module")
-"""Parts of names that torch.compile and DistributedDataParallel add."""
 
 
 @dataclass(frozen=True)
@@ -101,25 +98,6 @@ def num_parameters(config: TrainConfig) -> int | None:
     """Return the number of weights of the models that a config names; None if it is unknown."""
     models = models_of(config)
     return None if models is None else sum(model.num_parameters for model in models)
-
-
-def weights_notes(config: TrainConfig) -> list[str]:
-    """Return what the files of the pretrained models that a config names show of their weights before they are loaded.
-
-    Whether they fit is known only then.
-    """
-    notes = []
-    for field in ("model_name", "judge_name"):
-        with contextlib.suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
-            if (name := getattr(config, field, None)) is None or (path := _config_path(name)) is None:
-                continue
-            (saved,) = json.loads(read_small(path))["architectures"]
-            begins = {name.partition(".")[0] for name, _ in _stored(path.parent)}
-            if len(begins) == 1 and (prefix := begins.pop()) in _WRAPPERS:
-                notes.append(f"{field}: the names of its weights begin with {prefix + '.'!r}, which is left out")
-            if saved.endswith("Model") and not saved.endswith("HeadModel"):
-                notes.append(f"{field}: holds a {saved} without a head; a new one starts at random, unless it is tied")
-    return notes
 
 
 def _config_path(name: str) -> Path | None:

@@ -25,6 +25,7 @@ class PredictSettings(Settings):
 
 
 SEED = setting(0, "Seed of the random numbers.", ge=0, lt=2**63, basic=True)
+PREDICT_BATCH_SIZE = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
 NUM_FRAMES = setting(0, "Intermediate states to record with a result, which a page can play.", "states", ge=0, le=200)
 
 
@@ -34,7 +35,7 @@ class MLMPretrainingPredict(PredictSettings):
     input_help = "A text in which [MASK] stands for each missing token."
     example = "The [MASK] of the house was open."
     top_k: int = setting(5, "Candidates for each mask.", "tokens", ge=1, le=100, basic=True)
-    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+    predict_batch_size: int = PREDICT_BATCH_SIZE
 
 
 class TextClassificationPredict(PredictSettings):
@@ -47,7 +48,7 @@ class TextClassificationPredict(PredictSettings):
         None, "Language of texts that name none, as in the training data; None if it is unknown.", basic=True
     )
     top_k: int = setting(5, "Codes that are listed with the probability that each has alone.", "codes", ge=0, le=100)
-    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+    predict_batch_size: int = PREDICT_BATCH_SIZE
 
 
 class MaskedDiffusionPredict(PredictSettings):
@@ -101,7 +102,7 @@ class LLMGANPredict(PredictSettings):
     temperature: float = setting(1.0, "Sampling temperature; below 1 the texts vary less.", gt=0, le=10, basic=True)
     num_texts: int = setting(1, "Texts for each prompt.", "texts", ge=1, le=1000, basic=True)
     seed: int = SEED
-    predict_batch_size: int = setting(64, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
+    predict_batch_size: int = PREDICT_BATCH_SIZE
 
 
 PREDICT_SETTINGS: Mapping[str, type[PredictSettings]] = {

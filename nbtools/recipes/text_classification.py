@@ -13,7 +13,7 @@ from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARATOR
 from nbtools.data.text_classification.samples import Samples, read_samples
 from nbtools.errors import plural, shown
-from nbtools.recipes import activations, lora, named_model
+from nbtools.recipes import activations, built_models, lora, named_model
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
@@ -80,7 +80,7 @@ class TextClassificationConfig(TrainConfig):
     lora_alpha: int = lora.ALPHA
     lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Deep encoder layers.", "layers", ge=1, le=128, basic=True, shapes=True)
-    num_heads: int = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+    num_heads: int = built_models.NUM_HEADS
     hidden_size: int = setting(
         64, "Width of the model; a multiple of 8.", "dimensions", ge=8, le=16_384, basic=True, shapes=True
     )

@@ -2,13 +2,13 @@
 
 import ast
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtools.errors import LaunchError, shown
+from nbtools.errors import LaunchError, ScriptError, shown
 from nbtools.parsing import syntax_tree
 from nbtools.project import located
+from nbtools.script.source import parse_source, read_source
 
 _SPAWNS = re.compile(
     r"(?:.*(?:mp|multiprocessing)\.)?(?:spawn|start_processes)|(?:.*\.)?(?:notebook_launcher|elastic_launch)"
@@ -30,7 +30,6 @@ _OWN_CLASS = re.compile(r"^\s*class +(\w+)", re.MULTILINE)
 _OLD_ARGUMENT = re.compile(r"[\"']--local[-_]rank\b")
 _STARTERS = re.compile(r"\b(?:torchrun|accelerate\s+launch|deepspeed|python[0-9.]*)\b[^\n]*?(\S+\.py\b|-m\s+[\w.]+)")
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|z|k)?sh\b")
-_LARGEST_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,19 @@ class Inspection:
 def python_file(script: str | Path) -> Path:
     """Return the absolute path of a file with Python code; LaunchError if there is no such file, or it is not Python,
     and the message has the next step."""
-    if "\0" in str(script):
-        raise LaunchError(f"script={str(script)[:80]!r}: contains a NUL byte; give the path of a Python file")
     try:
         path = located(script)
         if not path.is_file():
             raise LaunchError(f"script={str(script)[:300]!r}: {_not_a_file(path)}")
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise LaunchError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MB, so it is no program")
-        source = path.read_bytes()
-    except OSError as error:
-        raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error.strerror}") from None
-    if other := _other_language(path, source):
-        raise LaunchError(f"{path}: {other}")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise LaunchError(f"{path}:{error.lineno or 1}: not Python: {error.msg}; correct that line") from None
-    except (ValueError, RecursionError, MemoryError) as error:
+        source = read_source(path)
+        if other := _other_language(path, source):
+            raise LaunchError(f"{path}: {other}")
+        parse_source(path, source)
+    except ScriptError as error:
+        raise LaunchError(str(error)) from None
+    except (OSError, ValueError) as error:  # a path with a null character, or one that is too long
+        raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error}; give the path of a script") from None
+    except (RecursionError, MemoryError) as error:
         raise LaunchError(f"{path}: not Python: {error}") from None
     return path
 

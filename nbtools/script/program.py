@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -20,6 +19,7 @@ from nbtools.metrics.printed.pattern import Pattern
 from nbtools.project import Project, expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
+from nbtools.script.config_copy import cached_copy
 from nbtools.settings import Settings, may_be_path, setting
 
 _MOST_FOLDERS = 200
@@ -234,16 +234,11 @@ class Program(Settings):
         os.execvp(command[0], command)
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
-        args = list(self.args)
-        copies: dict[str, Path] = {}
-        for file, (path, values) in self.config_changes(Path.cwd()).items():
-            # A process of its own: `script/` cannot import `script/arguments/`, which imports it.
-            command = [sys.executable, "-P", "-m", "nbtools.script.arguments.config_file", str(path), *values]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False)
-            if done.returncode:
-                sys.exit(done.returncode)
-            copies[file] = Path(done.stdout.strip())
-        args = self.with_copies(args, copies)
+        try:
+            copies = {file: cached_copy(*change) for file, change in self.config_changes(Path.cwd()).items()}
+        except ConfigError as error:
+            sys.exit(f"nbtools: {error}")
+        args = self.with_copies(self.args, copies)
         words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
         *agent, script = torchrun.by_hand(sys.argv[0], launch)

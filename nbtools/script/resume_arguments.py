@@ -35,17 +35,6 @@ def with_checkpoint(args: Sequence[str], words: Sequence[str], checkpoint: Path)
     return [*kept, *(word.replace(CHECKPOINT, str(checkpoint)) for word in words), *args[end:]]
 
 
-def named_checkpoint_in(args: Sequence[str], words: Sequence[str]) -> str:
-    """Return the checkpoint path in a program's arguments, by its resume arguments `words`; empty without one."""
-    found = ""
-    for one, two in itertools.pairwise(("", *words)):
-        name = flag_name(two if "=" in two else one) if CHECKPOINT in two else None
-        for word, after in itertools.pairwise((*args, "")):
-            if (_is_flag(word) or _is_key(word)) and flag_name(word) == name:
-                found = word.partition("=")[2] if "=" in word else after
-    return found
-
-
 def flag_name(word: str) -> str:
     """Return the name of a flag or key: `resume_from` for `--resume-from=x`."""
     return word.partition("=")[0].lstrip("-+~").replace("-", "_").lower()

@@ -34,7 +34,6 @@ PLAIN = (
     'literal values (and cluster=Slurm(...), stop_on=StopOn(...)), and main(config) under if __name__ == "__main__"; a '
     "launcher script has program = Program(...) and program.run(launch) instead"
 )
-LARGEST_SCRIPT_BYTES = 2**20
 
 _S = TypeVar("_S", bound=Settings)
 _K = TypeVar("_K")
@@ -117,7 +116,7 @@ def read_script(path: str | Path) -> Script:
     """Read a plain script back into its config and launch settings, without running it; ScriptError if there is no such
     file, it does not parse, it is not plain, or a value is not allowed, and the message starts with file and line."""
     path = located(path)
-    data = _read_bytes(path)
+    data = read_source(path)
     script = parse_script(path, data)
     _seen[path] = data
     return script
@@ -126,7 +125,7 @@ def read_script(path: str | Path) -> Script:
 def parse_script(path: Path, data: bytes | None = None) -> Script:
     """Like `read_script`, but `write_script` still refuses to replace the script; `data` are its bytes, if known."""
     if data is None:
-        data = _read_bytes(path)
+        data = read_source(path)
     source = _Source(path, _parse(path, data))
     content, launch = source.content(), source.launch()
     edited = _is_edited(data, content, source.docstring.partition(":")[0], launch, source.lacks)
@@ -305,13 +304,6 @@ def _literal(value: object) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _read_bytes(path: Path) -> bytes:
-    data = read_source(path)
-    if len(data) > LARGEST_SCRIPT_BYTES:
-        raise NotPlainError(f"{path}:1: larger than {LARGEST_SCRIPT_BYTES} bytes; {PLAIN}")
-    return data
-
-
 def _parse(path: Path, data: bytes) -> ast.Module:
     try:
         return parse_source(path, data)
@@ -452,7 +444,7 @@ def _check_known(path: Path, content: TrainConfig | Program, launch: Launch) -> 
     if path.is_symlink():
         raise HandEditedError(f"{path}: is a link to {path.readlink()}; {step}, not its target")
     try:
-        data = _read_bytes(path)
+        data = read_source(path)
         script = parse_script(path, data)
     except ScriptError as error:
         raise HandEditedError(f"{error}\n{path} was not written by nbtools; {step}") from None

@@ -19,13 +19,13 @@ def read_source(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ScriptError(f"{path}: not a file; give the path of a script")
+                raise ScriptError(f"{path}: not a file; give the path of one")
             data = file.read(LARGEST_SOURCE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", error)
-        raise ScriptError(f"{path}: cannot be read: {reason}; give the path of a script") from None
+        raise ScriptError(f"{path}: cannot be read: {reason}; give the path of a file") from None
     if len(data) > LARGEST_SOURCE_BYTES:
-        raise ScriptError(f"{path}:1: larger than {LARGEST_SOURCE_BYTES} bytes; its arguments are not read")
+        raise ScriptError(f"{path}:1: larger than {LARGEST_SOURCE_BYTES} bytes, so it is no program")
     return data
 
 

@@ -157,7 +157,7 @@ def num_ranks() -> int:
 
 def tokenized(folder: str) -> Any:
     """The text of all three, tokenized once."""
-    from nbtools.training.text.tokenized import open_tokenized, tokenize
+    from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 
     config = demo(1)
     cache = Path(folder) / "runs" / ".cache"
@@ -205,7 +205,7 @@ def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False)
     from torch.utils.data import Dataset
     from transformers import ModernBertConfig, ModernBertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
-    from nbtools.recipes.modernbert import modernbert_settings
+    from nbtools.recipes.built_models import modernbert_settings
     from nbtools.training.engine.sampler import SampleOrder, load
     from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
     from nbtools.training.process.device import seed_everything
@@ -213,8 +213,8 @@ def trainer(folder: str, rounds: int, pipe: Connection, *, sparse: bool = False)
     config, text, turns = demo(rounds), tokenized(folder), Turns(pipe)
     masking = Masking.of(text, config.mask_probability, config.seed)
     rank = int(os.environ.get("RANK", "0"))
-    order = SampleOrder(len(text.train_NT), config.batch_size, seed=config.seed, rank=rank, world_size=num_ranks())
-    batches: Iterator[Any] = load(MaskedTraining(text.train_NT, masking), order)
+    order = SampleOrder(len(text.train), config.batch_size, seed=config.seed, rank=rank, world_size=num_ranks())
+    batches: Iterator[Any] = load(MaskedTraining(text.train, masking), order)
 
     class Batches(Dataset[Any]):
         def __len__(self) -> int:

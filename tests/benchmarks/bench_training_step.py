@@ -44,8 +44,8 @@ from nbtools.recipes import (
     TextClassificationConfig,
     recipe_named,
 )
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.recipes.llm_gan import model_settings, num_positions
-from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.recipes.text_classification import load_samples
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.algorithm_distillation.dataset import Windows, open_histories
@@ -54,9 +54,9 @@ from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.sampler import SampleOrder, load
 from nbtools.training.engine.worker import Worker, run
 from nbtools.training.llm_gan.gan_data import markov_data
-from nbtools.training.masked_diffusion.dataset import open_text
+from nbtools.training.masked_diffusion.dataset import open_sequences
+from nbtools.training.mlm_pretraining.dataset import open_tokenized
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
-from nbtools.training.text.tokenized import open_tokenized
 from nbtools.training.text_classification import train
 from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset, LengthOrder
 from nbtools.training.text_classification.model import build_classifier
@@ -194,9 +194,9 @@ def mlm_pretraining(config: MLMPretrainingConfig, worker: Worker, *, sparse: boo
     """transformers' own model and loss."""
     text = open_tokenized(cached(worker), config.sequence_length)
     settings = modernbert_settings(config, len(text.tokenizer))
-    order = SampleOrder(len(text.train_NT), config.batch_size, rank=worker.rank, world_size=worker.world_size)
+    order = SampleOrder(len(text.train), config.batch_size, rank=worker.rank, world_size=worker.world_size)
     masking = Masking.of(text, config.mask_probability, config.seed)
-    batches: Iterator[Batch] = load(MaskedTraining(text.train_NT, masking), order)
+    batches: Iterator[Batch] = load(MaskedTraining(text.train, masking), order)
 
     def batch_loss(model: nn.Module) -> torch.Tensor:
         inputs_BT, positions_BK, labels_BK = next(batches)
@@ -229,7 +229,7 @@ class Diffusion(nn.Module):
 
 def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: bool = True) -> Loop:
     """Masks drawn with torch.rand."""
-    text = open_text(cached(worker), config.sequence_length)
+    text = open_sequences(cached(worker), config.sequence_length)
     settings = modernbert_settings(config, len(text.tokenizer)) | {"pad_token_id": None}
     order = iter(SampleOrder(len(text.train), config.batch_size, rank=worker.rank, world_size=worker.world_size))
 

@@ -69,9 +69,7 @@ def append(files: RunDir, first: int, last: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def test_a_page_that_cannot_load_anywidget_has_a_picture_that_grows(
-    fresh_notebook: Any, run: RunDir, eventually: Any
-) -> None:
+def test_a_page_without_anywidget_has_a_picture_that_grows(fresh_notebook: Any, run: RunDir, eventually: Any) -> None:
     notebook, page, asked = fresh_notebook, fresh_notebook.page, []
     page.on("request", lambda request: asked.append("/extensions/anywidget/" in request.url))
     page.route("**/extensions/anywidget/**", lambda route: route.fulfill(status=404))

@@ -1,6 +1,5 @@
 """`nt.compare` in a real JupyterLab: hover, zoom and split of several runs, and the page without a kernel."""
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from pages import look_in_the_dark
+from run_folder import RunFolder
 
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -20,30 +20,22 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
     """Twelve ended runs with different learning rates, on one or two processes."""
     found = []
     for number in range(12):
+        nproc, changed = 1 + number % 2, 2 * (number == 3)
+        code = {"commit": "a" * 40, "lines": changed, "sha256": "b" * 64}
+        more = {"launch": {"nproc_per_node": nproc}, "versions": {"torch": "2.6"}, "code": code}
         run = RunDir(lab.project / "runs" / f"2026-02-01_0000{number:02}_lr_{number}")
-        run.ranks.mkdir(parents=True)
+        folder = RunFolder(run, 1.7e9, name=f"lr_{number}", **more)
         run.lock.touch()
-        nproc = 1 + number % 2
-        launch = {
-            "name": f"lr_{number}",
-            "recipe": "mlm_pretraining",
-            "launch": {"nproc_per_node": nproc},
-            "time": 1.7e9,
-        }
         values = {"learning_rate": round(10 ** (-2 - number / 6), 6), "batch_size": 16}
         write_json(run.config, {"config": values, "derived": {"total_steps": 400}})
-        rows = []
         for step in range(1, 401):
             loss = 2 + 5 * math.exp(-step * (3 + number) / 400) + 0.1 * math.sin(step * (number + 1))
             row = {"step": step, "time": 1.7e9 + step / nproc, "samples": 16 * step * nproc, "train/loss": loss}
             row |= {"eval/loss": loss + 0.2} if step % 20 == 0 else {}
             row |= {"train/learning_rate": values["learning_rate"] * (1 - step / 400), "train/grad_norm": 1.0}
-            rows.append(row)
+            folder.write([row])
         run.script.write_text(f"first = 1\nlast = {number // 11}\n")
-        code = {"commit": "a" * 40, "lines": 2 * (number == 3), "sha256": "b" * 64}
-        write_json(run.launch, launch | {"versions": {"torch": "2.6"}, "code": code})
         run.source.write_text("@@ -1 +1 @@\n-print(1)\n+print(2)\n" * (number == 3))
-        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         write_json(run.finished, {"why": "completed", "step": 400, "metrics": {}})
         found.append(run)
     yield found
@@ -52,9 +44,7 @@ def runs(lab: Any) -> Iterator[list[RunDir]]:
 
 
 @pytest.mark.promise("compare-runs")
-def test_compared_runs_are_hovered_zoomed_and_split(
-    notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]
-) -> None:
+def test_compared_runs_are_zoomed_and_split(notebook: Any, runs: list[RunDir], eventually: Callable[..., Any]) -> None:
     output = notebook.run("compare.ipynb", "import nbtools as nt\nshown = nt.compare('lr_*')\nshown")
     page = notebook.page
     output.locator(".nbt-chart canvas").first.wait_for()

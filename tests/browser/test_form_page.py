@@ -130,9 +130,7 @@ def _label(form: Any, name: str) -> str:
 
 
 @pytest.mark.parametrize("source", [FORM, PROGRAM], ids=["recipe", "program"])
-def test_columns_follow_the_width_and_launch_stays_in_view(
-    notebook: Any, source: str, eventually: Callable[..., Any]
-) -> None:
+def test_columns_follow_the_width_launch_is_in_view(notebook: Any, source: str, eventually: Callable[..., Any]) -> None:
     shutil.copy(ROOT / "notebooks" / "train_digits.py", notebook.lab.project / "train_digits.py")
     notebook.page.set_viewport_size({"width": 1600, "height": 700})
     form = notebook.run("wide.ipynb", source, "print('below')").locator(".nbtools-form").first
@@ -191,7 +189,7 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert notebook.mistakes == []
 
 
-def test_click_on_launch_is_kept_when_the_help_of_the_field_that_loses_focus_folds(notebook: Any) -> None:
+def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any) -> None:
     """At this height the whole form is in view, so its buttons stand below its rows and move with them."""
     source = 'import nbtools as nt\nform = nt.ConfigForm("text_classification", name="pressed")\nform'
     (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")

@@ -40,7 +40,6 @@ def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(note
     panel.get_by_role("button", name="Keep").click()
     see(panel, "written into")
     script = read_script(project / "scripts" / "my_turns.py")
-    assert script.program is not None
     assert script.program.curves == ("turn {step} of the wheel: {train/loss} in {_}",)
     panel.locator(".nbt-chart").first.wait_for()
     see(panel, "train/loss")

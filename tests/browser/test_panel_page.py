@@ -60,33 +60,8 @@ def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, re
     assert notebook.mistakes == []
 
 
-def test_changes_are_checked_in_place_before_a_fork(notebook: Any, record: Any) -> None:
-    parent, now = record("mlm_tiny"), time.time()
-    parent.train(5, 600, now - 2500)
-    parent.end()
-    origin = {"run": parent.files.id, "checkpoint": "step-000400", "step": 400}
-    run = record("mlm_tiny_2", resumed_from={**origin, "changes": {"learning_rate": [0.003, 0.0001]}})
-    run.train(405, 800, now - 1200)
-    run.end()
-    panel = show(notebook, "fork.ipynb", run.files)
-    see(panel, f"forked from {parent.files.id} at step 400: learning_rate 0.003 -> 0.0001")
-    panel.get_by_role("tab", name="Checkpoints").click()
-    typed, resume = panel.get_by_placeholder("learning_rate=1e-4"), panel.get_by_role("button", name="Start")
-    typed.fill("learning_rate=1e-4 num_heads=2")
-    see(panel, "are of a model with num_heads=4")
-    assert resume.is_disabled()
-    notebook.shoot("fork-refused", panel)
-    typed.fill("learning_rate=1e-4 batch_size=16")
-    see(panel, "Resume writes a new script: batch_size 32 -> 16, learning_rate 0.001 -> 0.0001")
-    resume.and_(panel.locator(":enabled")).wait_for()
-    notebook.shoot("fork", panel)
-    assert notebook.mistakes == []
-
-
 @pytest.mark.promise("safety-page")
-def test_without_its_kernel_a_panel_is_a_picture_and_one_sentence(
-    fresh_notebook: Any, record: Any, eventually: Any
-) -> None:
+def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any, record: Any, eventually: Any) -> None:
     notebook = fresh_notebook  # the next test would meet the late error of a view without its model
     run, now = record("goes_on"), time.time()
     run.train(5, 600, now - 2500)
@@ -250,9 +225,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
 
 
 @pytest.mark.promise("fault-32")
-def test_hostile_text_is_shown_literally_on_the_page_and_in_the_exported_one(
-    fresh_notebook: Any, browser: Any, tmp_path: Path
-) -> None:
+def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, browser: Any, tmp_path: Path) -> None:
     notebook = fresh_notebook
     in_a_name = HOSTILE.replace("/", "∕")
     run = RunDir.create(notebook.lab.project / "runs", in_a_name)

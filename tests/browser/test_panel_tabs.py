@@ -58,9 +58,7 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
     assert notebook.mistakes == []
 
 
-def test_the_log_stays_at_its_end_or_where_it_is_read_and_is_searched(
-    notebook: Any, record: Any, eventually: Any
-) -> None:
+def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any, eventually: Any) -> None:
     run = record("talks")
     run.train(5, 5, time.time() - 60)
     run.files.log.write_text("".join(f"line {number}\n" for number in range(200)))

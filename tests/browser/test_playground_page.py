@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -13,7 +14,7 @@ from trainings import TINY, train_here, write_inputs
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def trained(key: str, lab: Any, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def trained(key: str, lab: Any, monkeypatch: MonkeyPatch) -> RunDir:
     """Train for a second in this process, in the project of the page."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(lab.project)
@@ -25,9 +26,7 @@ def trained(key: str, lab: Any, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 
 
 @pytest.mark.promise("playground")
-def test_a_trained_model_answers_in_the_page_and_its_answer_stays_without_a_kernel(
-    lab: Any, notebook: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_answers_in_the_page_and_without_a_kernel(lab: Any, notebook: Any, monkeypatch: MonkeyPatch) -> None:
     run = trained("masked_diffusion", lab, monkeypatch)
     source = f"import nbtools as nt\nplayground = nt.Playground('{run.path.name}', 'w1 w')"
     output = notebook.run("playground.ipynb", f"{source}\nplayground", "'playground'")

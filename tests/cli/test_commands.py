@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch
 from waiting import eventually
 
 from nbtools import runs
@@ -27,7 +28,6 @@ from nbtools.script.program import Program
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 PRINTS_LOSSES = """\
 import os, sys, time
@@ -41,7 +41,7 @@ SLEEPS = "import time\nprint('\\x1b[31mready\\x1b[0m \\x1b]0;evil\\x07', flush=T
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Path]:
     """A project, left without a process of its runs whatever happens."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "runs").mkdir()
@@ -122,7 +122,7 @@ def test_new_with_epochs_lifts_the_cap_of_the_preset_and_says_so(root: Path, cli
 
 
 def test_new_makes_a_project_of_a_folder_that_belongs_to_none_and_says_so(
-    root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    root: Path, cli: Cli, monkeypatch: MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     empty = tmp_path_factory.mktemp("empty")
     monkeypatch.delenv("NBTOOLS_ROOT")
@@ -210,6 +210,10 @@ def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, 
         (["launch", "a.py", "--epochs", "5"], "--epochs 5; a script's own arguments go after --; did you mean --qos?"),
         (["stop", "a", "b", "--epochs"], "unrecognized arguments: --epochs; see nbtools stop --help"),
         (["show", "latest"], "no run in"),
+        (["clean", "nothing"], "no run in"),
+        (["clean", "--older-than", "30"], "give a number and a unit, such as 30d"),
+        (["clean", "--older-than", "-1d"], "expected one argument"),
+        (["clean", "--state", "RUNNING"], "invalid choice"),
         (["show", "nothing"], "nothing"),
         (["wait", "x", "--timeout", "soon"], "give a number of seconds"),
         (["log", "x", "-n", "0"], "give a number of at least 1"),
@@ -222,37 +226,6 @@ def test_a_wrong_call_says_why_on_stderr_and_exits_2(root: Path, arguments: list
     assert all(line.startswith("nbtools: ") for line in done.stderr.splitlines())
     assert done.stdout == ""
     assert list((root / "scripts").iterdir()) == list((root / "runs").iterdir()) == []
-
-
-HOSTILE = ["../../x", "$(touch p)", "`touch p`", "a'b", 'a"b', "a\nb", "-x", "x" * 10_000, "a\u202eb", "\x1b[2J", ";id"]
-
-
-@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_name_writes_nothing_and_shows_nothing_harmful(root: Path, value: str, cli: Cli) -> None:
-    for command in (["new", "mlm_pretraining", "--", value], ["show", "--", value], ["stop", "--", value]):
-        done = cli(*command, code=2)
-        assert len(done.stderr) < 1000
-        assert "\x1b" not in done.stderr
-        assert "\u202e" not in done.stderr
-    assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"]
-    assert list((root / "scripts").iterdir()) == list((root / "runs").iterdir()) == []
-
-
-@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_value_is_carried_literally(root: Path, value: str, cli: Cli) -> None:
-    cli("new", "mlm_pretraining", "tiny", "--set", f"dataset={value}", "--set", f"model_name={value}")
-    config = read_script(root / "scripts" / "tiny.py").config.model_dump()
-    assert (config["dataset"], config["model_name"]) == (value, value)
-    assert sorted(path.name for path in root.iterdir()) == ["runs", "scripts"]
-    assert [path.name for path in (root / "scripts").iterdir()] == ["tiny.py"]
-
-
-@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_number_is_refused_in_a_short_message(root: Path, value: str, cli: Cli) -> None:
-    done = cli("new", "mlm_pretraining", "tiny", "--set", f"batch_size={value}", code=2)
-    assert len(done.stderr) < 400
-    assert "\x1b" not in done.stderr
-    assert list((root / "scripts").iterdir()) == []
 
 
 # --- runs ---
@@ -304,7 +277,6 @@ def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> No
     eventually(lambda: "ready" in run.log())
     assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
     with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
-        assert watching.stdout is not None
         assert watching.stdout.readline().startswith(run_id.encode())
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=30)
@@ -333,15 +305,6 @@ def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> N
     assert lines[1].startswith(f"{first.id}: stopped at step 0") and len(lines) == 2
 
 
-def test_a_picture_is_written_into_an_existing_folder_only(root: Path, cli: Cli) -> None:
-    script = foreign(root, PRINTS_LOSSES)
-    for _ in range(2):
-        cli("wait", cli("launch", script, "--gpus", "none").stdout.strip())
-    for refs in (["latest"], ["train_1*"]):
-        assert "cannot be written" in cli("plot", *refs, "-o", "absent/x.png", code=2).stderr
-    assert not (root / "absent").exists()
-
-
 def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli) -> None:
     source = "import sys\nprint('epoch 1 | step 28/32 | loss 0.0679 | acc 0.969', flush=True)\nsys.exit(3)\n"
     cli("launch", foreign(root, source), "--gpus", "none")
@@ -352,7 +315,7 @@ def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli
     assert "step 28/32" not in shown.partition("exited with")[2]
 
 
-def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: MonkeyPatch) -> None:
     run = Run(cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip())
 
     def interrupt(_: float) -> None:
@@ -389,9 +352,7 @@ def test_following_a_long_log_reads_its_end_alone(root: Path, cli: Cli) -> None:
 def test_a_reader_that_has_seen_enough_is_no_error(root: Path) -> None:
     (root / "runs" / "2026-01-01_000000_x").mkdir()
     with subprocess.Popen([*NBTOOLS, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
-        assert printing.stdout is not None
         printing.stdout.close()
-        assert printing.stderr is not None
         assert printing.stderr.read() == b""
         assert printing.wait(timeout=30) == 0
 
@@ -415,7 +376,7 @@ def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
     assert not list(root.glob("**/.nbtools*"))
 
 
-def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setenv("NBTOOLS_ROOT", str(root / "none"))
     monkeypatch.setattr(doctor, "_probe_torch", lambda: None)  # the other test imports torch
     findings = json.loads(cli("doctor", "--json", code=1).stdout)
@@ -475,18 +436,8 @@ def test_closed_streams_are_no_error(root: Path, cli: Cli) -> None:
     cli("stop", "latest")
 
 
-def test_one_run_of_a_newer_nbtools_hides_no_other(root: Path, cli: Cli) -> None:
-    for name, content in {"2026-01-01_000000_old": "{}", "2026-01-01_000001_new": '{"format": 2}'}.items():
-        (root / "runs" / name).mkdir()
-        (root / "runs" / name / "launch.json").write_text(content)
-    done = cli("runs", "--json")
-    assert [run["id"] for run in json.loads(done.stdout)] == ["2026-01-01_000000_old"]
-    assert "2026-01-01_000001_new is left out: " in done.stderr
-    (root / "runs" / "2026-01-01_000001_new" / "launch.json").unlink()
-
-
-def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(
-    root: Path, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, cli: Cli
+def test_another_projects_script_is_launched(
+    root: Path, tmp_path_factory: Any, monkeypatch: MonkeyPatch, cli: Cli
 ) -> None:
     script = tmp_path_factory.mktemp("elsewhere") / "train_1.py"
     script.write_text("print('loss=1.5')\n")
@@ -499,12 +450,14 @@ def test_a_script_of_another_project_is_launched_and_its_run_told_by_path(
     assert "SUCCEEDED" in cli("show", "latest").stdout
 
 
-@pytest.mark.parametrize("path", ["x.jpg", "scripts", "absent/\0.png", "~no-such-user/x"])
+@pytest.mark.parametrize("path", ["x.jpg", "scripts", "absent/x.png", "absent/\0.png", "~no-such-user/x"])
 def test_an_impossible_picture_or_run_is_a_wrong_call(root: Path, path: str, cli: Cli) -> None:
-    (root / "runs" / "2026-01-01_000000_old").mkdir()
-    (root / "runs" / "2026-01-01_000000_old" / "lock").touch()
-    if "\0" not in path:
-        cli("plot", "latest", "-o", path, code=2)
+    for name in ("2026-01-01_000000_old", "2026-01-01_000001_old"):
+        (root / "runs" / name).mkdir()
+        (root / "runs" / name / "lock").touch()
+    for refs in (["latest"], ["2026*"]) if "\0" not in path else ():
+        cli("plot", *refs, "-o", path, code=2)
+    assert not (root / "absent").exists()
     cli("show", path.replace("\0", "x" * 5000) + "/", code=2)
     cli("launch", path.replace("\0", "x" * 5000), code=2)
 
@@ -531,7 +484,7 @@ def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path, cli: Cli) -
 
 
 @pytest.fixture
-def site(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(root: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(root))
     path = root / "nbtools" / "slurm.toml"
     path.parent.mkdir(exist_ok=True)
@@ -584,9 +537,7 @@ def test_new_asks_for_force_before_it_replaces_an_sbatch_file(root: Path, site: 
         (["--cluster", "pbs"], "invalid choice: 'pbs'"),
     ],
 )
-def test_a_wrong_place_is_refused_before_anything_is_submitted(
-    root: Path, site: Path, words: list[str], said: str, cli: Cli
-) -> None:
+def test_a_wrong_place_is_refused_at_once(root: Path, site: Path, words: list[str], said: str, cli: Cli) -> None:
     cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo")
     for verb in (["launch"], ["launch", "--dry-run"], ["preflight"]):
         assert said in cli(*verb, root / "scripts" / "tiny.py", *words, code=2).stderr

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.cli import doctor
 from nbtools.machine import devices, slurm
@@ -18,8 +19,8 @@ GPU = Device(0, "GPU-1", "NVIDIA H200", 10**11, 0, (), "0")
 
 @pytest.mark.promise("safety-wheel")
 @pytest.mark.parametrize(("name", "is_other"), [("nbtools", True), ("nbtools.fork", True), ("nbtools_ddp", False)])
-def test_another_distribution_with_a_package_of_this_name_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_other: bool
+def test_another_distribution_of_this_name_is_a_problem(
+    tmp_path: Path, monkeypatch: MonkeyPatch, name: str, is_other: bool
 ) -> None:
     """The package index has another project called nbtools; its wheel has these files, and no top_level.txt."""
     assert [finding.level for finding in doctor._versions() if finding.subject == "nbtools"] == ["ok"]
@@ -39,9 +40,7 @@ def test_another_distribution_with_a_package_of_this_name_is_a_problem(
 
 
 @pytest.mark.parametrize("has_extension", [True, False])
-def test_a_server_without_anywidget_is_a_warning_that_names_its_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_extension: bool
-) -> None:
+def test_a_server_without_anywidget_is_a_warning(tmp_path: Path, monkeypatch: MonkeyPatch, has_extension: bool) -> None:
     pytest.importorskip("anywidget")
     (program := tmp_path / "jupyter").write_text(f'#!/bin/sh\necho \'{{"data": ["{tmp_path}"]}}\'\n')
     program.chmod(0o755)
@@ -55,16 +54,14 @@ def test_a_server_without_anywidget_is_a_warning_that_names_its_folders(
     assert has_extension or finding.next_step == "pip install anywidget where JupyterLab runs"
 
 
-def test_a_kernel_without_anywidget_is_a_warning_with_the_command_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_without_anywidget_is_a_warning_with_the_command(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where distributions are looked for
     (finding,) = doctor._canvas()
     assert finding.level == "warn" and finding.text == "anywidget is not installed: no panel"
     assert finding.next_step == 'pip install -e ".[notebook]"'
 
 
-def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     (finding,) = doctor._hub()
     assert finding.level == "ok" and finding.text.startswith(f"{tmp_path / 'hub'}, ") and "GiB free" in finding.text
@@ -80,7 +77,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(
 
 
 @pytest.mark.promise("guide-L2", "guide-A14")
-def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "driver_version", lambda: "580.1")
     told = {finding.subject: finding.text for finding in doctor._torch([GPU], {**FACTS, "nccl_version": "2.27.3"})}
     assert told["nccl"] == "available 2.27.3 (GPU collectives)"
@@ -101,6 +98,6 @@ def test_slurm_is_told_with_its_version_or_why_it_does_not_answer(
     assert silent.level == "warn" and "SLURM_CONF=/nowhere/slurm.conf: cannot be read" in silent.text
 
 
-def test_nothing_is_told_of_slurm_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_told_of_slurm_where_it_is_not_installed(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert list(doctor._slurm()) == []

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
 
 from nbtools.cli import predictions
 from nbtools.cli.commands import main
@@ -25,7 +26,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def classifier(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def classifier(cpu_project: Project, monkeypatch: MonkeyPatch) -> RunDir:
     write_inputs("text_classification", cpu_project)
     config = TextClassificationConfig(**TINY["text_classification"])
     monkeypatch.chdir(cpu_project.root)
@@ -42,9 +43,7 @@ def classifier(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
         (None, "out.TSV", "\t"),
     ],
 )
-def test_results_have_the_delimiter_of_the_table_that_was_read(
-    tmp_path: Path, source: str | None, target: str | None, delimiter: str
-) -> None:
+def test_results_keep_the_delimiter(tmp_path: Path, source: str | None, target: str | None, delimiter: str) -> None:
     path = None if source is None else tmp_path / source
     if path is not None:
         path.write_text(f"{path.stem}\n1,2\n", encoding="utf-8")
@@ -52,9 +51,7 @@ def test_results_have_the_delimiter_of_the_table_that_was_read(
 
 
 @pytest.mark.promise("safety-predict")
-def test_a_table_keeps_its_columns_and_every_row_that_cannot_be_read_says_why(
-    classifier: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_path: Path, capsys: Printed) -> None:
     texts = [
         ("smed", "da"),
         ("farmer, retired", "en"),
@@ -105,9 +102,7 @@ def test_codes_that_hold_the_separator_stay_apart_in_a_cell(codes: list[str], ce
     assert result_line({name: codes if name == "codes" else "" for name in settings.columns}, settings).strip() == cell
 
 
-def test_lines_of_stdin_become_json_lines(
-    classifier: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_stdin_become_json_lines(classifier: RunDir, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     lines = io.TextIOWrapper(io.BytesIO("smed\n\nfarmør\n".encode() + b"\xff\n"))
     monkeypatch.setattr("sys.stdin", lines)
     assert main(["predict", str(classifier.path), "-", "--json", "--top-k", "2", "--lang", "da"]) == 0
@@ -121,14 +116,14 @@ def test_lines_of_stdin_become_json_lines(
 
 
 @pytest.fixture
-def masked_lm(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def masked_lm(cpu_project: Project, monkeypatch: MonkeyPatch) -> RunDir:
     write_inputs("mlm_pretraining", cpu_project)
     config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "strategy": "fsdp"})
     monkeypatch.chdir(cpu_project.root)
     return train_here(cpu_project, config, monkeypatch=monkeypatch)
 
 
-def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: Printed) -> None:
     assert [*(masked_lm.checkpoint(6) / "model").glob("shard-*")], "the model is in shards"
     assert main(["predict", str(masked_lm.path), "w1 [MASK] w3", "--top-k=2", "--checkpoint", "3"]) == 0
     printed = capsys.readouterr()
@@ -152,7 +147,7 @@ def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: 
     ],
 )
 def test_a_wrong_call_is_refused_before_a_model_is_loaded(
-    masked_lm: RunDir, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    masked_lm: RunDir, words: list[str], said: str, monkeypatch: MonkeyPatch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(predictions, "ModelProcess", None)
     assert main(["predict", str(masked_lm.path), *words]) == 2

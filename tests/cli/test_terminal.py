@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_types import MonkeyPatch, Printed
+from run_folder import RunFolder
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import small_curve, status_lines
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 HOSTILE = "\x1b[2J\x1b]0;evil\x07\u202eok"
@@ -26,7 +27,7 @@ Terminal = Callable[..., str]
 
 
 @pytest.fixture
-def terminal(project: Project, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal(project: Project, monkeypatch: MonkeyPatch) -> Terminal:
     """Run `nbtools WORDS` on a pseudo terminal of 80 columns and return what it wrote, control sequences included.
 
     `seen` and `then`: call `then` when `seen` has been written.
@@ -75,46 +76,32 @@ def plain(text: str) -> list[str]:
 def add_run(
     project: Project, name: str, number: int, *, loss: float = 1.0, returncode: int = 0, **labels: object
 ) -> RunDir:
-    run = RunDir(project.runs / f"2026-01-31_1422{number:02d}_{name}")
-    run.ranks.mkdir(parents=True)
-    run.lock.touch()
-    launch = {"name": name, "recipe": "mlm_pretraining", "time": time.time() - 100 + number, "args": []}
-    write_json(run.launch, launch)
-    write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-    write_json(run.finished, {"why": "completed", "step": 100 * number, "metrics": {"train/loss": loss}})
+    files = RunDir(project.runs / f"2026-01-31_1422{number:02d}_{name}")
+    RunFolder(files, time.time() - 100 + number, total_steps=400, name=name)
+    files.lock.touch()
+    write_json(files.finished, {"why": "completed", "step": 100 * number, "metrics": {"train/loss": loss}})
     failure = {"rank": 1, "message": f"ValueError: {HOSTILE} " + "the text is long " * 8, "traceback": "x = 1"}
     record = {"returncode": returncode, "time": time.time() - 50 + number, "duration_s": 10.0 - number}
-    write_json(run.exit, {**record, **({"failure": failure} if returncode else {})})
+    write_json(files.exit, {**record, **({"failure": failure} if returncode else {})})
     if labels:
-        write_json(run.labels, labels)
-    return run
+        write_json(files.labels, labels)
+    return files
 
 
 def start_run(project: Project) -> tuple[RunDir, Callable[[], None]]:
     """Return a live run, and what ends it."""
-    run = RunDir(project.runs / "2026-01-31_150000_live")
-    run.ranks.mkdir(parents=True)
-    lock = acquire_lock(run.lock)
-    assert lock is not None
-    write_json(run.launch, {"name": "live", "recipe": "mlm_pretraining", "time": time.time() - 60, "args": []})
-    write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-    run.log.write_text("started\n")
     now = time.time()
-    rows = (
-        {"step": step, "time": now - 200 + step, "train/loss": 5 / step, "eval/loss": 2.0} for step in range(1, 201)
-    )
-    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-    def end() -> None:
-        write_json(run.exit, {"returncode": 0, "stopped": False, "time": time.time()})
-        os.close(lock)
-
-    return run, end
+    run = RunFolder(RunDir(project.runs / "2026-01-31_150000_live"), now - 60, total_steps=400, name="live")
+    run.start()
+    run.say("started\n")
+    rows = {step: {"train/loss": 5 / step, "eval/loss": 2.0} for step in range(1, 201)}
+    run.write([{"step": step, "time": now - 200 + step, **values} for step, values in rows.items()])
+    return run.files, run.end
 
 
 @pytest.mark.promise("terminal")
 def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
-    project: Project, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Project, terminal: Terminal, monkeypatch: MonkeyPatch, capsys: Printed
 ) -> None:
     add_run(project, "good", 1)
     add_run(project, "bad", 2, returncode=1)
@@ -132,7 +119,7 @@ def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
 
 
 @pytest.mark.promise("terminal")
-def test_every_line_fits_into_80_columns(project: Project, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_fits_into_80_columns(project: Project, terminal: Terminal, monkeypatch: MonkeyPatch) -> None:
     add_run(project, "x" * 64, 1, returncode=1, tags=["a tag of some length"] * 3)
     add_run(project, "mlm_pretraining", 2)
     for words in (["runs"], ["recipes"], ["recipes", "--presets"], [], ["show", "x" * 64], ["lanch"], ["clean"]):
@@ -165,7 +152,7 @@ def test_a_terminal_never_gets_the_control_characters_of_a_run(project: Project,
 
 
 @pytest.mark.promise("source")
-def test_show_diff_prints_a_patch_that_a_terminal_gets_without_control_characters(
+def test_show_diff_prints_a_patch_and_no_control_characters(
     project: Project, terminal: Terminal, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     run = add_run(project, "good", 1)
@@ -200,9 +187,7 @@ def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Pr
     assert not any("nbtools watch" in line for line in plain(terminal()))
 
 
-def test_the_overview_outside_a_project_says_how_to_make_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_overview_says_how_to_make_a_project(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     monkeypatch.delenv("NBTOOLS_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main([]) == 0
@@ -224,7 +209,7 @@ def test_watch_redraws_two_lines_with_eta_rate_and_curve(project: Project, termi
     assert "SUCCEEDED" in plain(text)[-2] and "\x1b[?25h" in text, "the cursor is shown again"
 
 
-def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, capsys: Printed) -> None:
     run, end = start_run(project)
     assert "ETA 0:03:20" in status_lines(Run(run))[0]
     end()
@@ -241,7 +226,7 @@ def test_a_small_curve_takes_any_values() -> None:
     assert small_curve(np.array([np.nan, 1.0]), 5) == ""
 
 
-def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, capsys: Printed) -> None:
     for number, (name, loss) in enumerate([("c", 2.0), ("a", float("nan")), ("b", 1.0)], start=1):
         add_run(project, name, number, loss=loss if loss == loss else "NaN")  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from nbtools.errors import DataError
 from nbtools.recipes import LLMGANConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.llm_gan import load_stories
 from nbtools.recipes.text_classification import load_samples
-from nbtools.training.text.tokenized import tokenize
+from nbtools.training.mlm_pretraining.dataset import tokenize
 
 TEXTS = [f'line one, "{number}"\r\n  line two\t; |{"so it goes " * (number % 5)} 字' for number in range(40)]
 

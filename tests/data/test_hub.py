@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import validate_repo_id
 from transformers import BertConfig, BertForMaskedLM
 
-from nbtools.data import corpus, hub, tables
+from nbtools.data import corpus, tables
 from nbtools.data.hub import HubDataset, named
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.checks.step_count import schedule
@@ -30,7 +29,7 @@ from nbtools.recipes import RECIPES, LLMGANConfig, MaskedDiffusionConfig, MLMPre
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.masked_diffusion.dataset import cached_data, prepare
-from nbtools.training.text.tokenized import tokenize
+from nbtools.training.mlm_pretraining.dataset import tokenize
 from nbtools.training.text.tokenizers import word_tokenizer
 
 from forked_rank import launched_ranks, start_ranks
@@ -152,14 +151,6 @@ def test_options_behind_a_name_choose_split_column_and_revision() -> None:
         MLMPretrainingConfig(dataset="data.csv,split=test")
 
 
-def test_split_column_and_revision_reach_the_library(hub_has: Callable[..., list[Any]]) -> None:
-    calls = hub_has([{"title": "x", "body": text} for text in TEXTS])
-    found = named("hf/owner/name,column=body,split=test[:7],revision=v1")
-    assert found is not None
-    assert list(read(found)) == TEXTS[:7]
-    assert calls == [(("owner/name", None), {"split": "test", "streaming": True, "revision": "v1"})]
-
-
 # --- texts ---
 
 
@@ -170,7 +161,11 @@ def test_the_library_is_asked_for_name_config_and_streaming(hub_has: Callable[..
     dataset = named("hf/owner/name:part")
     assert dataset is not None
     assert list(read(dataset, streaming=streaming)) == TEXTS
-    assert calls == [(("owner/name", "part"), {"split": "train", "streaming": streaming})]
+    assert calls.pop() == (("owner/name", "part"), {"split": "train", "streaming": streaming})
+    dataset = named("hf/owner/name,column=text,split=test[:7],revision=v1")
+    assert dataset is not None
+    assert list(read(dataset)) == TEXTS[:7]
+    assert calls == [(("owner/name", None), {"split": "test", "streaming": True, "revision": "v1"})]
 
 
 def shards(folder: Path, **splits: list[str]) -> Path:
@@ -445,7 +440,7 @@ def test_no_more_documents_are_taken_than_were_asked_for(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows())
     folder = tokenized(tmp_path, max_samples=10)
-    separators = sum(int((np.load(folder / f"{name}.npy") == 2).sum()) for name in ("train", "eval", "test"))
+    separators = sum(int((np.load(folder / f"{name}_data.npy") == 2).sum()) for name in ("train", "val", "test"))
     assert separators == 10
     assert len(taken) == 11, "the one that is too short does not count"
 
@@ -456,15 +451,10 @@ def test_max_samples_takes_the_beginning_of_a_file_too(tmp_path: Path) -> None:
         (tmp_path / "texts" / f"{number:03}.txt").write_text(text)
     path = str(tmp_path / "texts")
     folder = tokenized(tmp_path, dataset=path, max_samples=10)
-    tokens = {name: np.load(folder / f"{name}.npy") for name in ("train", "eval", "test")}
+    tokens = {name: np.load(folder / f"{name}_data.npy") for name in ("train", "val", "test")}
     config = MLMPretrainingConfig(dataset=path, max_samples=10, batch_size=1, sequence_length=8)
     counted = schedule(config, 1)
     assert counted is not None
     assert counted.num_train_samples == len(tokens["train"]) // 8
-    assert counted.num_eval_samples == len(tokens["eval"]) // 8
+    assert counted.num_eval_samples == len(tokens["val"]) // 8
     assert sum(map(len, tokens.values())) == sum(corpus.num_words(text) + 1 for text in TEXTS[:10])
-
-
-def test_importing_the_training_does_not_load_the_library() -> None:
-    assert isinstance(hub, ModuleType)
-    assert "datasets" not in vars(hub)

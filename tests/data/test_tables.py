@@ -25,7 +25,7 @@ from nbtools.recipes.llm_gan import load_stories
 from nbtools.recipes.text_classification import load_samples
 from nbtools.script.script import write_script
 from nbtools.training.masked_diffusion.dataset import cached_data, open_cached
-from nbtools.training.text.tokenized import tokenize
+from nbtools.training.mlm_pretraining.dataset import tokenize
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `data` is not installed")
 pyarrow = pytest.importorskip("pyarrow")
@@ -83,7 +83,7 @@ def test_form_and_training_count_the_same_rows_of_a_table(project: Project, suff
     counted = schedule(mlm, 1, root=project.root)
     folder = tokenize(project.runs, mlm, project.root).folder
     assert counted is not None
-    sizes = [len(np.load(folder / f"{part}.npy")) // 8 for part in ("train", "eval", "test")]
+    sizes = [len(np.load(folder / f"{part}_data.npy")) // 8 for part in ("train", "val", "test")]
     assert sizes == [counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples]
     diffusion = MaskedDiffusionConfig(dataset=f"{name},column=body", sequence_length=8, batch_size=1)
     counted = schedule(diffusion, 1, root=project.root)

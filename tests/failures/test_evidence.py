@@ -76,7 +76,8 @@ def test_of_nbtools_a_real_traceback_shows_recipes_but_not_their_plumbing(run: R
     from nbtools.training.text_classification import metrics
 
     found = []
-    for call in (lambda: metrics.prefixes(None), lambda: launchers.name({}, [None])):  # type: ignore[arg-type, list-item]
+    plumbing = {"ACCELERATE_MIXED_PRECISION": None}
+    for call in (lambda: metrics.prefixes(None), lambda: launchers.precision(plumbing)):  # type: ignore[arg-type]
         try:
             call()
         except AttributeError:

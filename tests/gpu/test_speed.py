@@ -15,11 +15,11 @@ from nbtools.config import TrainConfig
 from nbtools.launcher.checks.sizes import memory_of, num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.training.engine import optimizer as optimizer_module
 from nbtools.training.engine.optimizer import Optimizer, autocast, compile_forward
-from nbtools.training.engine.precision import matmul_rate
 from nbtools.training.masked_diffusion.model import Denoiser
+from nbtools.training.process.precision import matmul_rate
 
 from trainings import TINY, rows, train_here, write_inputs
 

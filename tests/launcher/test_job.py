@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import waiting
+from fixture_types import MonkeyPatch
 
 from nbtools import runs
 from nbtools.config import Launch, Slurm
@@ -42,18 +43,31 @@ Submit = Callable[..., Run]
 
 
 @pytest.fixture
-def submit(slurm_cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def submit(slurm_cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     """Submit the torch-free trainer as a run of a recipe, from files as the launcher lays them out."""
     yield from submitting(slurm_cluster, project, monkeypatch)
 
 
 @pytest.fixture
-def submit_to_hosts(slurm_hosts: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def submit_to_hosts(slurm_hosts: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     """The same on two hosts, each with a name of its own."""
     yield from submitting(slurm_hosts, project, monkeypatch)
 
 
-def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
+def laid_out(project: Project, args: Sequence[str] = (), **settings: Any) -> RunDir:
+    """Lay out a run of the torch-free trainer, as the launcher does."""
+    run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
+    reserve(run.exit)
+    run.lock.touch()
+    shutil.copyfile(TRAINER, run.script)
+    root = str(project.root)
+    content = {"name": "fake", "recipe": "mlm_pretraining", "args": list(args), "argv": [], "cwd": root, "root": root}
+    content |= {"script": str(TRAINER), "env": {"NBTOOLS_RUN_DIR": str(run.path)}, "time": time.time()}
+    write_json(run.launch, {**content, "launch": {"nproc_per_node": 1, **settings}})
+    return run
+
+
+def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch) -> Iterator[Submit]:
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)
     made: list[RunDir] = []
 
@@ -66,23 +80,10 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.Monk
         ended: Sequence[dict[str, Any]] = (),
         **more: Any,
     ) -> Run:
-        run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
-        made.append(run)
-        reserve(run.exit)
-        run.lock.touch()
-        shutil.copyfile(TRAINER, run.script)
-        run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         asked = {"gpus_per_node": 0, "requeue": requeue}
-        settings = {"nproc_per_node": 1, "nnodes": nnodes, "cluster": asked, "shutdown_timeout_s": 5}
-        content = {
-            "name": "fake",
-            "recipe": "mlm_pretraining",
-            "args": list(args),
-            "argv": [],
-            "cwd": str(project.root),
-        }
-        content |= {"root": str(project.root), "script": str(TRAINER), "env": {"NBTOOLS_RUN_DIR": str(run.path)}}
-        write_json(run.launch, {**content, "time": time.time(), "launch": {**settings, **more}})
+        run = laid_out(project, args, **{"nnodes": nnodes, "cluster": asked, "shutdown_timeout_s": 5, **more})
+        made.append(run)
+        run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         lines = ["#!/bin/bash", f"#SBATCH --job-name={run.id}", f"#SBATCH --output={run.job_log}"]
         lines += ["#SBATCH --open-mode=append", *(f"#SBATCH {option}" for option in options)]
         lines.append(f"exec {sys.executable} -P -m nbtools.launcher.job {run.path}")
@@ -99,12 +100,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: pytest.Monk
 
 def job_without_slurm(project: Project, tmp_path: Path) -> tuple[RunDir, list[str], dict[str, str]]:
     """Lay out a run; return it with command and environment of its batch step, in which Slurm does not answer."""
-    run = RunDir(RunDir.create(project.runs, "fake").path.resolve())
-    reserve(run.exit)
-    shutil.copyfile(TRAINER, run.script)
-    settings = {"nproc_per_node": 1, "cluster": {"gpus_per_node": 0}}
-    content = {"recipe": "mlm_pretraining", "args": [], "cwd": str(project.root), "script": str(TRAINER)}
-    write_json(run.launch, {**content, "root": str(project.root), "env": {}, "launch": settings})
+    run = laid_out(project, cluster={"gpus_per_node": 0})
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_CONF": str(tmp_path / "no Slurm")}
     return run, [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)], environment
 
@@ -180,9 +176,7 @@ def test_a_run_in_a_job_is_queued_then_runs_and_succeeds(submit: Submit, slurm_c
 @pytest.mark.promise("slurm-requeue")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_a_preempted_run_of_two_nodes_has_a_next_attempt_and_every_row_once(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_preempted_run_of_two_nodes_has_every_row_once(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit("--steps", "150", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2"))
     at_step(run, 3)
     eventually(lambda: {beat.rank for beat in read_heartbeats(run.files)} == {0, 1}, run)
@@ -207,9 +201,7 @@ def test_a_preempted_run_of_two_nodes_has_a_next_attempt_and_every_row_once(
 @pytest.mark.promise("slurm-stop")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_scancel_signals_every_process_and_is_a_stop_with_a_checkpoint(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_scancel_is_a_stop_of_every_process_with_a_checkpoint(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit("--step-s", "4")  # longer than torchrun and the supervisor would leave to ranks without an agent
     at_step(run, 1)
     slurm_cluster.call("scancel", str(job_id(run)))
@@ -240,7 +232,6 @@ def test_a_launch_that_never_reached_slurm_says_so(slurm_cluster: SlurmCluster, 
     write_json(run.launch, {"name": "fake", "time": time.time() - 3600, "launch": settings})
     lost = Run(run.path)
     eventually(lambda: Run(run.path).state is RunState.LOST, lost)  # as soon as squeue has answered
-    assert lost.failure is not None
     assert "before sbatch accepted the job" in lost.failure.message
 
 
@@ -287,9 +278,7 @@ def test_at_the_time_limit_a_run_goes_on_or_stops_as_it_was_asked_to(submit: Sub
 @pytest.mark.promise("slurm-killed")
 @pytest.mark.needs("slurm")
 @pytest.mark.slow
-def test_an_attempt_that_was_killed_with_its_record_is_followed_by_the_next(
-    submit: Submit, slurm_cluster: SlurmCluster
-) -> None:
+def test_an_attempt_killed_with_its_record_has_a_next_one(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit(
         "--steps", "150", "--step-s", "0.1", "--checkpoint-every", "5"
     )  # it trains until Slurm starts it again
@@ -313,14 +302,13 @@ def test_a_job_whose_attempts_save_nothing_fails_after_the_third(submit: Submit,
     slurm_cluster.call("scontrol", "requeue", str(job_id(run)))
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
     assert [ended.why for ended in read_restarts(run.files)] == ["requeued"] * 2
-    assert run.failure is not None
     assert run.failure.message.startswith("3 attempts in a row ended without a new checkpoint (requeued, requeued, ")
     assert "each began at the start" in run.failure.message and run.failure.advice
     eventually(lambda: slurm_cluster.state(job_id(run)) == "CANCELLED", run)
     eventually(lambda: not members(run.files), run)
 
 
-def test_attempts_without_progress_are_those_in_a_row_that_began_at_one_checkpoint() -> None:
+def test_attempts_from_one_checkpoint_in_a_row_have_no_progress() -> None:
     def ended(*starts: str | None) -> list[Restart]:
         return [Restart(n, 0.0, None, start, "time limit", 5, start) for n, start in enumerate(starts, 1)]
 
@@ -338,7 +326,7 @@ def test_attempts_without_progress_are_those_in_a_row_that_began_at_one_checkpoi
 @pytest.mark.promise("slurm-rank")
 @pytest.mark.slow
 @pytest.mark.needs("slurm", "network namespaces")
-def test_a_straggler_and_a_failing_rank_on_another_node_are_named_by_node_and_rank(submit_to_hosts: Submit) -> None:
+def test_a_straggler_and_a_failing_rank_are_named_by_node_and_rank(submit_to_hosts: Submit) -> None:
     run = submit_to_hosts("--steps", "9999", nnodes=2, options=("--nodes=2", "--ntasks-per-node=1"))
     at_step(run, 3)
     eventually(lambda: {beat.host for beat in read_heartbeats(run.files)} == {"n1", "n2"}, run)
@@ -348,7 +336,6 @@ def test_a_straggler_and_a_failing_rank_on_another_node_are_named_by_node_and_ra
     assert [str(one).partition(":")[0] for one in run.stragglers] == ["rank 1 on n2 is behind"]
     os.kill(late.pid, signal.SIGKILL)
     assert run.wait(timeout_s=90, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, "n2", "SIGKILL")
     assert run.failure.headline.startswith("rank 1 on n2: killed by SIGKILL")
     eventually(lambda: not members(run.files), run)
@@ -358,13 +345,12 @@ def test_a_straggler_and_a_failing_rank_on_another_node_are_named_by_node_and_ra
 def test_a_job_that_cannot_run_fails_in_words(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit(cluster={"gpus_per_node": 1})
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert "has 0 GPUs on this node" in run.failure.message
 
 
 @pytest.mark.needs("slurm")
-def test_a_script_submitted_by_hand_makes_its_run_directory_and_finds_it_again(
-    slurm_cluster: SlurmCluster, project: Project, monkeypatch: pytest.MonkeyPatch
+def test_a_script_submitted_by_hand_finds_its_run_again(
+    slurm_cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
 ) -> None:
     launch = Launch(cluster=Slurm(gpus_per_node=0))
     script = write_script(RECIPES["mlm_pretraining"].config_class(), "by_hand", launch, project=project)

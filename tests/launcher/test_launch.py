@@ -1,6 +1,5 @@
 """Launching: the command, the checks before it, and real torchrun on torch-free scripts."""
 
-import errno
 import importlib
 import inspect
 import json
@@ -9,15 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import Cli, Inject, MonkeyPatch
 from gpu_machine import find_gpus, stand_in
 from waiting import eventually
 
@@ -27,13 +25,11 @@ from nbtools.errors import LaunchError
 from nbtools.launcher import placement
 from nbtools.launcher.launch import child_environment, launch, launch_once
 from nbtools.launcher.preflight import preflight
-from nbtools.launcher.resume import resume
 from nbtools.machine import interpreter
 from nbtools.machine.devices import Holder
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run.removal.clean import Item, plan_removal, remove
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -56,7 +52,7 @@ def script(project: Project) -> Path:
 # --- the command -------------------------------------------------------------------------------------
 
 
-def test_every_argument_of_launch_reaches_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_argument_of_launch_reaches_its_request(monkeypatch: MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr("nbtools.launcher.launch.launch_request", lambda *given: asked.extend(given))
     parameters = inspect.signature(launch).parameters
@@ -104,7 +100,7 @@ def test_no_word_of_a_program_is_read_by_torchrun_or_accelerate(project: Project
                     assert read.training_script in (program.module, str(project.root / "a.py"))
 
 
-def test_one_process_redirects_nothing_and_an_old_torchrun_gets_no_shutdown_timeout() -> None:
+def test_an_old_torchrun_gets_no_shutdown_timeout() -> None:
     command = torchrun_command("/p/a.py", Launch(), run=Path("/r"), has_shutdown_timeout=False)
     assert not [part for part in command if part.startswith(("--redirects", "--shutdown-timeout"))]
 
@@ -153,9 +149,7 @@ def test_scripts_that_cannot_run_are_refused_and_nothing_is_left(project: Projec
         ({"shutdown_timeout_s": 0}, "shutdown_timeout_s=0"),
     ],
 )
-def test_wrong_options_are_refused_and_nothing_is_left(
-    script: Path, project: Project, options: dict[str, Any], said: str
-) -> None:
+def test_wrong_options_leave_nothing(script: Path, project: Project, options: dict[str, Any], said: str) -> None:
     assert said in refused(script, **options)
     assert list(project.runs.iterdir()) == []
 
@@ -171,7 +165,7 @@ def test_a_wrong_value_in_a_script_of_ours_is_refused_by_file_and_line(project: 
     assert said.startswith(f"{path}:{number}: batch_size=-1")
 
 
-def test_a_script_of_ours_that_computes_is_launched_as_it_is_with_a_word_on_what_is_not_read(project: Project) -> None:
+def test_a_script_of_ours_that_computes_warns_of_what_is_not_read(project: Project) -> None:
     path = project.scripts / "computed.py"
     path.write_text("from nbtools.recipes import MLMPretrainingConfig\nfor size in (1, 2):\n    pass\n")
     checked = preflight(path, gpus=())
@@ -180,13 +174,13 @@ def test_a_script_of_ours_that_computes_is_launched_as_it_is_with_a_word_on_what
     assert "launch settings are not read" in checked.warnings[0]
 
 
-def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project) -> None:
     project.runs.rmdir()
     project.runs.write_text("a file where the folder should be")
     assert "cannot be written" in refused(script)
 
 
-def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.importlib.util, "find_spec", lambda name: None)
     assert "torch is not installed" in refused(script)
 
@@ -195,7 +189,7 @@ def test_torch_that_is_not_installed_is_refused(script: Path, monkeypatch: pytes
 
 
 @pytest.fixture
-def four_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def four_gpus(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     """A machine with four GPUs, the last of them in use, and a CUDA build of torch."""
     used = stand_in(3, Holder(7, "python", "alice", 2**30))
     find_gpus(monkeypatch, tmp_path, [stand_in(0), stand_in(1), stand_in(2), used])
@@ -224,7 +218,7 @@ def test_processes_are_placed_on_the_first_or_the_named_gpus(
     assert [warning for warning in checked.warnings if "GPU" in warning] == held
 
 
-def test_runs_on_several_gpus_record_their_collectives_in_their_run_directory(script: Path, four_gpus: None) -> None:
+def test_runs_on_several_gpus_record_their_collectives(script: Path, four_gpus: None) -> None:
     run = RunDir("/runs/r")
     names = preflight(script, nproc_per_node=2).placement.variables(run)
     assert names["TORCH_FR_DUMP_TEMP_FILE"] == f"{run.ranks}/nccl_trace_rank_"
@@ -237,18 +231,14 @@ def test_gpus_that_are_not_there_are_refused_with_those_that_are(script: Path, f
     assert "usable GPUs are 0, 1, 2, 3; lower nproc_per_node" in refused(script, nproc_per_node=5)
 
 
-def test_a_machine_without_gpus_refuses_named_ones_and_uses_the_cpu_otherwise(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_gpus_refuses_named_ones(script: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "devices", list)
     assert "usable GPUs: none" in refused(script, gpus=(0,))
     assert "CUDA_VISIBLE_DEVICES" not in preflight(script, nproc_per_node=4).placement.environment
     assert preflight(script, nproc_per_node="gpu").launch.nproc_per_node == 1
 
 
-def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_torch_cannot_use_are_a_refusal(script: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     find_gpus(monkeypatch, tmp_path, [stand_in(0)], cuda="None")
     said = refused(script)
     assert "CPU build" in said
@@ -257,17 +247,13 @@ def test_gpus_that_torch_cannot_use_are_never_replaced_by_the_cpu_in_silence(
 
 
 @pytest.mark.parametrize(("nproc", "threads"), [(1, "8"), (3, "2"), (16, "1")])
-def test_cores_are_shared_out_among_the_processes(
-    script: Path, monkeypatch: pytest.MonkeyPatch, nproc: int, threads: str
-) -> None:
+def test_cores_are_shared_by_the_processes(script: Path, monkeypatch: MonkeyPatch, nproc: int, threads: str) -> None:
     monkeypatch.setattr(placement, "num_cores", lambda: 8)
     assert preflight(script, nproc_per_node=nproc, gpus=()).placement.environment["OMP_NUM_THREADS"] == threads
     assert preflight(script, gpus=(), omp_num_threads=5).placement.environment["OMP_NUM_THREADS"] == "5"
 
 
-def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_interface(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_on_one_machine_use_the_loopback_or_the_users_interface(script: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert preflight(script, nproc_per_node=2, gpus=()).placement.environment["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
     assert "GLOO_SOCKET_IFNAME" not in preflight(script, gpus=()).placement.environment
@@ -279,9 +265,7 @@ def test_ranks_on_one_machine_talk_over_the_loopback_unless_the_user_chose_an_in
 
 
 @pytest.mark.promise("guide-A20")
-def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_script_runs_where_it_is_launched(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     path = tmp_path / "lonely" / "träin $(x).py"
     path.parent.mkdir()
     path.write_text("pass\n")
@@ -292,9 +276,7 @@ def test_a_foreign_script_runs_where_it_is_launched_and_leaves_its_runs_there(
     assert not checked.project.runs.exists()
 
 
-def test_a_plain_script_of_ours_runs_from_its_copy_and_others_from_their_own_path(
-    project: Project, script: Path
-) -> None:
+def test_a_plain_script_of_ours_runs_from_its_copy(project: Project, script: Path) -> None:
     config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
     ours = preflight(write_script(config, "ours", wanted.replace(gpus=()), project=project))
     assert (ours.recipe, ours.name) == ("mlm_pretraining", "ours")
@@ -328,56 +310,10 @@ def test_launching_imports_no_torch_and_leaves_no_secret_on_disk(script: Path, p
     assert "hf_secret" not in (project.runs / said[0] / "launch.json").read_text()
 
 
-def test_a_launch_whose_supervisor_cannot_start_leaves_nothing_behind(
-    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisor_that_cannot_start_leaves_none(script: Path, project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert "/no/such/python" in refused(script)
     assert list(project.runs.iterdir()) == []
-
-
-def test_where_the_file_system_has_no_locks_that_is_said_and_the_run_works(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unsupported(path: Path) -> int:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("nbtools.launcher.launch.create_lock", unsupported)
-    with pytest.warns(UserWarning, match="no locks"):
-        run = launch(script, gpus=())
-    eventually(lambda: run.state is RunState.RUNNING)
-    run.stop()
-    assert run.state is RunState.STOPPED
-
-
-def test_launches_at_once_become_runs_of_their_own_beside_a_clean(script: Path, project: Project) -> None:
-    launched = threading.Event()
-    removed: list[Item] = []
-
-    def clean() -> None:
-        while not launched.is_set():
-            removed.extend(remove(plan_removal(project.runs, states=[RunState.LOST]))[0])
-
-    with ThreadPoolExecutor(5) as pool:
-        cleaning = pool.submit(clean)
-        try:
-            started = list(pool.map(lambda _: launch(script, gpus=(), args=["--steps", "1"]), range(4)))
-        finally:
-            launched.set()
-        cleaning.result()
-    assert removed == []
-    assert len({run.id for run in started}) == 4
-    for run in started:
-        run.stop()
-
-
-def test_only_ended_runs_whose_words_are_known_can_be_resumed(supervised: Callable[..., Run]) -> None:
-    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
-    with pytest.raises(LaunchError, match="stop it first"):
-        resume(run)
-    run.stop()
-    with pytest.raises(LaunchError, match="is known to resume it; name one"):
-        resume(run)
 
 
 # --- real torchrun -----------------------------------------------------------------------------------
@@ -391,10 +327,6 @@ def in_step(script: Path, step: int = 3, **options: Any) -> Run:
 
 def rank_of(run: Run, rank: int) -> psutil.Process:
     return next(process for process in members(run.files) if process.environ().get("RANK") == str(rank))
-
-
-def agent_of(run: Run) -> psutil.Process:
-    return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
 
 
 @pytest.mark.promise("guide-A9", "guide-M8")
@@ -421,38 +353,16 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> N
     run = in_step(script)
     rank_of(run, 1).kill()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, socket.gethostname(), "SIGKILL")
     assert f"killed by SIGKILL at step {run.failure.step}: " in run.failure.headline
     assert [other["rank"] for other in run.failure.others] == [0]
     eventually(lambda: not members(run.files))
 
 
-@pytest.mark.slow
-def test_torchrun_an_exit_code_is_the_true_one_and_not_torchruns(project: Project) -> None:
-    path = Path(shutil.copy(PROGRAMS / "fails.py", project.scripts / "leaves.py"))
-    run = launch(path, gpus=(), args=["exit"])
-    run.wait(timeout_s=120, check=False)
-    assert run.failure is not None
-    assert (run.returncode, run.failure.exitcode) == (1, 7)
-
-
-@pytest.mark.slow
-def test_torchrun_killed_itself_leaves_no_rank_and_a_failed_run(script: Path) -> None:
-    run = in_step(script)
-    agent_of(run).kill()
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.records.process is not None
-    assert {process.pid for process in members(run.files)} <= {run.records.process.pid}, "the supervisor exits last"
-    assert run.failure is not None
-    assert run.failure.headline.startswith("the torchrun agent was killed by SIGKILL: ")
-
-
 @pytest.mark.promise("fault-4")
 @pytest.mark.slow
 def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
     run = in_step(script)
-    assert run.records.process is not None
     os.kill(run.records.process.pid, 9)
     seen = run.step
     eventually(lambda: run.step > seen + 5)
@@ -461,14 +371,6 @@ def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Pa
     assert run.state is RunState.STOPPED
     assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
     assert not members(run.files)
-
-
-@pytest.mark.slow
-def test_torchrun_stopped_by_another_than_its_supervisor_saves_and_is_stopped(script: Path) -> None:
-    run = in_step(script)
-    agent_of(run).terminate()
-    assert run.wait(timeout_s=60) is RunState.STOPPED
-    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
 
 
 @pytest.mark.promise("fault-20", "guide-L10")
@@ -491,9 +393,7 @@ def test_torchrun_starts_although_its_usual_port_and_others_are_taken(script: Pa
             listener.close()
 
 
-def test_a_script_is_found_from_the_project_and_through_links(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_is_found_from_the_project_and_through_links(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("NBTOOLS_ROOT")
     elsewhere = project.root / "notebooks"
     elsewhere.mkdir()
@@ -522,20 +422,16 @@ def test_a_copy_of_a_script_gives_runs_of_its_own_name(project: Project) -> None
 
 
 @pytest.mark.promise("safety-supervisor")
-def test_a_supervisor_that_ends_at_once_is_an_error_of_the_launch(
-    script: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "psutil.py").write_text("raise ImportError('psutil was built for another Python')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
+def test_a_supervisor_that_ends_at_once_is_an_error(script: Path, project: Project, injected: Inject) -> None:
+    injected("raise ImportError('psutil was built for another Python')\n", "psutil.py")
     assert "psutil was built for another Python" in refused(script, gpus=())
     assert list(project.runs.iterdir()) == []
 
 
 @pytest.mark.promise("safety-interrupt")
 @pytest.mark.parametrize("when", ["as it starts", "as it is awaited"])
-def test_an_interrupt_while_the_supervisor_starts_leaves_no_process_and_no_directory(
-    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, when: str
+def test_an_interrupt_as_the_supervisor_starts_leaves_nothing(
+    script: Path, project: Project, monkeypatch: MonkeyPatch, when: str
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
@@ -561,7 +457,7 @@ def test_an_interrupt_while_the_supervisor_starts_leaves_no_process_and_no_direc
     assert not [found for found in psutil.process_iter(["cmdline"]) if str(project.runs) in str(found.info["cmdline"])]
 
 
-def test_help_is_printed_and_starts_nothing(project: Project, cli: Callable[..., Any]) -> None:
+def test_help_is_printed_and_starts_nothing(project: Project, cli: Cli) -> None:
     config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
     path = write_script(config, "first", Launch(gpus=()), project=project)
     said = cli("launch", path, "--", "--help").stdout
@@ -574,7 +470,7 @@ def test_help_is_printed_and_starts_nothing(project: Project, cli: Callable[...,
     assert list(project.runs.iterdir()) == []
 
 
-def test_a_run_without_locks_is_queued_until_its_supervisor_has_recorded_itself(project: Project) -> None:
+def test_a_run_without_locks_is_queued_until_its_supervisor_is_known(project: Project) -> None:
     run = RunDir.create(project.runs, "toy")
     write_json(run.launch, {"name": "toy", "flock": False, "time": time.time()})
     assert Run(run.path).state is RunState.QUEUED

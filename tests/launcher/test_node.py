@@ -1,16 +1,16 @@
 """Several machines in one run: here all of them are this one, which needs no other port or folder."""
 
-import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Configs, MonkeyPatch, Printed
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -37,7 +37,7 @@ from nbtools.script.torchrun import Meeting, torchrun_command
 MEETING = Meeting("10.0.0.1", 4711)
 
 
-def test_each_machine_has_its_number_and_its_logs_and_all_have_the_meeting_point() -> None:
+def test_each_machine_has_its_number_and_all_one_meeting_point() -> None:
     two = Launch(nproc_per_node=2, nnodes=2)
     first, second = (torchrun_command("a.py", two, run=Path("/r"), meeting=MEETING, node=node) for node in (0, 1))
     common = {"--nnodes=2", "--nproc-per-node=2", "--master-addr=10.0.0.1", "--master-port=4711", "--max-restarts=0"}
@@ -62,9 +62,7 @@ def test_a_restart_that_would_reach_one_machine_only_is_refused() -> None:
     assert Launch(nproc_per_node=4, nnodes=3).world_size == 12
 
 
-def test_a_script_keeps_the_number_of_machines_and_says_how_to_start_them_by_hand(
-    project: Project, tiny_config: Callable[..., Any]
-) -> None:
+def test_a_script_says_how_to_start_machines_by_hand(project: Project, tiny_config: Configs) -> None:
     path = write_script(tiny_config(), "two", Launch(nproc_per_node=4, nnodes=2), project=project)
     assert read_script(path).launch.nnodes == 2
     assert "2 machines x 4 processes" in path.read_text()
@@ -78,9 +76,7 @@ def test_a_script_keeps_the_number_of_machines_and_says_how_to_start_them_by_han
 # --- where machines meet ----------------------------------------------------------------------------
 
 
-def test_the_meeting_point_is_what_the_environment_says_else_an_address_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_meeting_point_is_of_the_environment_or_this_machine(monkeypatch: MonkeyPatch) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(network, "_addresses", lambda: [("lo", "127.0.0.1"), ("ib0", "10.1.0.7")])
@@ -103,13 +99,13 @@ def test_the_meeting_point_is_what_the_environment_says_else_an_address_of_this_
 
 
 @pytest.mark.parametrize("port", ["0", "x", "70000", "-1", ""])
-def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+def test_a_port_that_is_none_is_refused(monkeypatch: MonkeyPatch, port: str) -> None:
     monkeypatch.setenv("MASTER_PORT", port)
     with pytest.raises(LaunchError, match=r"MASTER_PORT=.*must be a number from 1 to 65535"):
         network.meeting_point()
 
 
-def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_uses_the_interface_that_leads_to_the_first(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(network, "interface_towards", lambda _: "ib0")
     placed = place(Launch(nproc_per_node=2, nnodes=2, gpus=()), MEETING)
@@ -149,7 +145,7 @@ def two(project: Project) -> RunDir:
         ),
     ],
 )
-def test_a_machine_that_cannot_join_is_told_why(
+def test_a_machine_that_cannot_join_says_so(
     two: RunDir, change: Callable[[RunDir], None], node: int, said: str
 ) -> None:
     change(two)
@@ -176,7 +172,7 @@ def joined(run: Run) -> "subprocess.Popen[str]":
 
 @pytest.mark.promise("guide-L12", "guide-O10")
 @pytest.mark.slow
-def test_two_machines_train_as_one(texts: Project, tiny_config: Callable[..., Any]) -> None:
+def test_two_machines_train_as_one(texts: Project, tiny_config: Configs) -> None:
     script = write_script(tiny_config(max_steps=3), "tiny", Launch(nnodes=2, gpus=()), project=texts)
     run = launch(script)
     machine = joined(run)
@@ -188,23 +184,6 @@ def test_two_machines_train_as_one(texts: Project, tiny_config: Callable[..., An
     record = read_json(run.files.node_record(1)) or {}
     assert (record["host"], record["returncode"], record["stopping"]) == (socket.gethostname(), 0, False)
     assert waiting_for(run.records) == ""
-
-
-@pytest.fixture
-def hosts() -> Iterator[list[list[str]]]:
-    """Two network namespaces with one cable and no other route: the beginnings of commands that run in them."""
-    ends = [f"nbt{os.getpid()}{letter}" for letter in "ab"]
-    commands = [f"ip link add {ends[0]} type veth peer name {ends[1]}", *(f"ip netns add {end}" for end in ends)]
-    for number, end in enumerate(ends, start=1):
-        commands += [f"ip link set {end} netns {end}", f"ip -n {end} addr add 10.77.0.{number}/24 dev {end}"]
-        commands += [f"ip -n {end} link set {end} up", f"ip -n {end} link set lo up"]
-    try:
-        for command in commands:
-            subprocess.run(command.split(), check=True)
-        yield [["ip", "netns", "exec", end] for end in ends]
-    finally:
-        for end in ends:
-            subprocess.run(["ip", "netns", "del", end], check=False)
 
 
 MEETS = """
@@ -226,18 +205,6 @@ def meets(project: Project) -> Path:
     path = project.scripts / "meets.py"
     path.write_text(MEETS)
     return path
-
-
-@pytest.mark.needs("network namespaces")
-@pytest.mark.slow
-def test_two_hosts_meet_over_the_cable_between_them(project: Project, meets: Path, hosts: list[list[str]]) -> None:
-    words = ["--nnodes", "2", "--gpus", "none"]
-    command = [*hosts[0], sys.executable, "-P", "-m", "nbtools", "launch", str(meets), *words]
-    run = Run(project.runs / subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
-    assert run.info["meeting"][0] == "10.77.0.1"
-    said = subprocess.run([*hosts[1], *shlex.split(run.info["join"][0])], check=False, capture_output=True, text=True)
-    assert run.wait(60) is RunState.SUCCEEDED and said.returncode == 0
-    assert "met 2" in run.log()
 
 
 NAMELESS = """
@@ -271,7 +238,7 @@ def test_ranks_on_one_machine_meet_although_its_name_has_no_address(project: Pro
     ],
 )
 def test_a_machine_whose_name_has_no_address_is_a_finding_of_the_launch(
-    settings: dict[str, Any], level: str | None, step: str, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], level: str | None, step: str, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda: "nameless.invalid")
     found = list(check_host_name(Launch(**settings)))
@@ -306,9 +273,7 @@ if os.environ["RANK"] == "1":
     [(FAILS, 5, ": ValueError: a shard of machine 1 is damaged"), (ENDS_EARLY, 60, "late")],
     ids=["both run", "the first has ended"],
 )
-def test_a_failure_on_another_machine_ends_the_run_and_is_its_failure(
-    project: Project, program: str, timeout_s: int, message: str
-) -> None:
+def test_a_failure_on_a_machine_ends_the_run(project: Project, program: str, timeout_s: int, message: str) -> None:
     script = project.scripts / "fails.py"
     script.write_text(program)
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=timeout_s)
@@ -399,7 +364,7 @@ def test_a_time_out_on_one_machine_says_nothing_of_others(two: RunDir) -> None:
     assert explained(failure, two).message.startswith("waited ")
 
 
-def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: Printed) -> None:
     from nbtools.cli.commands import main
 
     assert main(["launch", "runs/x", "--node", "1", "--dry-run"]) == 2

@@ -1,42 +1,35 @@
 """Resume and fork: a run goes on in another one, from the newest checkpoint that is whole, or is refused in words."""
 
-import json
-import os
-import pickle
 import re
 import shutil
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_mlm import tiny_mlm
+from fixture_types import Cli, MonkeyPatch, Printed
+from tiny_mlm import tiny_mlm, write_texts
 
 from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
 from nbtools.launcher.checks.step_count import moved_rate, rate_settings
-from nbtools.launcher.resume import _new_script, config_of, read_changes, resume
+from nbtools.launcher.resume import _new_script, config_of, resume
 from nbtools.launcher.sbatch import SlurmFlags
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint
-from nbtools.run.facts import origin
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
-from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import read_script, render, write_script
 from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.sampler import epoch_order
 from nbtools.training.engine.worker import run as train_here
 from nbtools.training.mlm_pretraining.train import train
 
@@ -48,19 +41,15 @@ CONFIG = tiny_mlm(
 STEPS_PER_EPOCH = 11
 """That is what the texts come to in batches of six."""
 Refused = Callable[..., AbstractContextManager[None]]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run that succeeded: really trained, on one process, with checkpoints at 2, 4 and 6."""
     root = tmp_path_factory.mktemp("lab")
-    for name in ("scripts", "runs", "texts"):
+    for name in ("scripts", "runs"):
         (root / name).mkdir()
-    words = [f"w{number}" for number in range(40)]
-    for number in range(30):
-        text = " ".join(words[(number + step * step) % 40] for step in range(40))
-        (root / "texts" / f"{number:02}.txt").write_text(text)
+    write_texts(root / "texts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NBTOOLS_ROOT", str(root))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -80,7 +69,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def parent(lab: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+def parent(lab: Path, project: Project, monkeypatch: MonkeyPatch) -> Run:
     """The run, in a copy of its project."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -105,7 +94,7 @@ def refused(parent: Run, project: Project) -> Refused:
 
 
 @pytest.fixture
-def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+def unstarted(monkeypatch: MonkeyPatch) -> None:
     """A resumed run is laid out in full, and no process starts: these tests are about what would run."""
     monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
 
@@ -147,9 +136,7 @@ def unfinished(run: Run, checkpoint: int = 4) -> Run:
         ({"max_steps": 4}, "nothing is left to do"),
     ],
 )
-def test_changes_that_cannot_be_are_refused_and_nothing_is_left(
-    parent: Run, refused: Refused, changes: dict[str, object], said: str
-) -> None:
+def test_impossible_changes_leave_nothing(parent: Run, refused: Refused, changes: dict[str, object], said: str) -> None:
     unfinished(parent)
     with refused(said):
         resume(Run(parent.dir), changes=changes)
@@ -165,9 +152,7 @@ def test_flags_and_processes_that_cannot_be_are_refused_and_no_fork_is_left(pare
         resume(Run(parent.dir), 4, changes={"learning_rate": 1e-4}, nproc_per_node=70)
 
 
-def test_a_finished_run_has_nothing_left_to_do_and_the_way_to_train_longer_is_told(
-    parent: Run, refused: Refused
-) -> None:
+def test_a_finished_run_says_how_to_train_longer(parent: Run, refused: Refused) -> None:
     said = r"nothing is left to do, step-000006 is the end of max_steps=6; .* resume with --set max_steps=12 "
     with refused(said, LaunchError):
         resume(parent)
@@ -175,7 +160,6 @@ def test_a_finished_run_has_nothing_left_to_do_and_the_way_to_train_longer_is_to
 
 def test_where_the_epochs_ended_a_run_more_of_them_are_named(parent: Run, refused: Refused) -> None:
     content = read_json(parent.files.config)
-    assert content is not None
     change(parent.files.config, config={**content["config"], "max_steps": None})
     parent.files.script.write_text(parent.files.script.read_text().replace("max_steps=6", "max_steps=None"))
     last = parent.files.checkpoint(2 * STEPS_PER_EPOCH)
@@ -269,7 +253,6 @@ def test_a_fork_has_a_script_of_its_own_and_tells_what_changed(parent: Run, proj
 def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(parent: Run, project: Project) -> None:
     later = {"clean": "light", "test_fraction": 0.0, "eval_samples": None, "special_tokens": "tokens"}
     content = read_json(parent.files.config)
-    assert content is not None
     change(parent.files.config, config={name: value for name, value in content["config"].items() if name not in later})
     for path in (parent.files.script, project.scripts / "tiny.py"):
         lines = path.read_text().splitlines(keepends=True)
@@ -281,9 +264,7 @@ def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(paren
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
-    parent: Run, project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(parent: Run, project: Project, capsys: Printed) -> None:
     own = resume(parent, 4, changes={"learning_rate": 1e-3})
     assert (own.name, Path(own.info["script"]).name) == (parent.name, "tiny_2.py")
     Path(own.info["script"]).unlink()
@@ -304,7 +285,7 @@ def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(
 @pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("changes", [{}, {"seed": 7}], ids=["resume", "fork"])
 def test_code_of_a_model_is_allowed_by_the_caller_not_by_a_foreign_run(
-    parent: Run, refused: Refused, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    parent: Run, refused: Refused, monkeypatch: MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     values = CONFIG.model_dump(include={"dataset", "batch_size", "sequence_length", "test_fraction"})
     config = MaskedDiffusionConfig(**values, max_steps=6, epochs=2, trust_remote_code=True)
@@ -346,24 +327,27 @@ def test_a_run_that_was_given_flags_is_forked_with_them(parent: Run) -> None:
     assert child.info["resumed_from"]["changes"] == {"batch_size": [6, 3], "effective_batch": [6, 3]}
 
 
-@pytest.mark.usefixtures("unstarted")
-def test_more_steps_than_the_epochs_hold_bring_more_epochs_and_that_is_told(parent: Run) -> None:
-    with pytest.warns(UserWarning, match="epochs 2 -> 5: max_steps=50 needs as many"):
-        child = resume(parent, changes={"max_steps": 50})
-    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=50, epochs=5)
-    assert child.info["resumed_from"]["changes"] == {"epochs": [2, 5], "max_steps": [6, 50]}
-
-
 @pytest.mark.promise("safety-epochs")
 @pytest.mark.usefixtures("unstarted")
-def test_epochs_of_a_fork_lift_the_cap_of_its_parent(parent: Run) -> None:
-    with pytest.warns(UserWarning, match="max_steps=6 is lifted, as epochs=4 is given without it"):
-        child = resume(parent, changes={"epochs": 4})
-    assert read_script(child.info["script"]).config == CONFIG.replace(max_steps=None, epochs=4)
+@pytest.mark.parametrize(
+    ("changes", "said", "config"),
+    [
+        ({"max_steps": 50}, "epochs 2 -> 5: max_steps=50 needs as many", {"max_steps": 50, "epochs": 5}),
+        ({"epochs": 4}, "max_steps=6 is lifted, as epochs=4 is given", {"max_steps": None, "epochs": 4}),
+    ],
+)
+def test_steps_of_a_fork_bring_epochs_and_epochs_lift_the_cap(
+    parent: Run, changes: dict[str, Any], said: str, config: dict[str, Any]
+) -> None:
+    with pytest.warns(UserWarning, match=said):
+        child = resume(parent, changes=changes)
+    assert read_script(child.info["script"]).config == CONFIG.replace(**config)
+    told = {name: [CONFIG.model_dump()[name], value] for name, value in config.items()}
+    assert child.info["resumed_from"]["changes"] == told
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_another_number_of_processes_is_told_where_it_changes_the_samples_per_step(parent: Run) -> None:
+def test_another_number_of_processes_warns_of_the_samples_per_step(parent: Run) -> None:
     with pytest.warns(UserWarning, match=r"12 samples per step from here on, 6 until now .*; batch_size=3 keeps 6\)"):
         child = resume(parent, 4, nproc_per_node=2)
     told = "nproc_per_node 1 -> 2, effective_batch 6 -> 12"
@@ -391,12 +375,6 @@ def test_forks_at_once_never_share_a_script(project: Project) -> None:
 )
 def test_the_name_of_a_fork_is_one_that_a_script_may_have(project: Project, name: str, expected: str) -> None:
     assert _new_script(project, name, CONFIG, Launch()) == project.scripts / f"{expected}.py"
-
-
-@pytest.mark.parametrize("found", [None, 7, "x", {"changes": 3}, {"changes": {"x": 1, "y": [1]}}, {"run": "<b>"}])
-def test_an_origin_of_another_shape_is_told_as_far_as_it_goes(found: object) -> None:
-    told = origin({"resumed_from": found})
-    assert told == "" or told.startswith(("resumed from ", "forked from "))
 
 
 # --- broken checkpoints ---------------------------------------------------------------------------
@@ -472,127 +450,18 @@ def test_the_command_line_says_what_it_passed_over(parent: Run, cli: Cli) -> Non
     assert "model.safetensors: its SHA-256 differs" in done.stderr
 
 
-class _Malice:
-    def __init__(self, victim: Path) -> None:
-        self.victim = victim
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.victim,)
-
-
-def trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def trained(run: Run, monkeypatch: MonkeyPatch) -> None:
     """Train in this process what a resumed run would in its own."""
     run.files.lock.touch()
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(run.dir))
     train_here(train, Flags(read_script(run.files.script).config, resume_from=Path(run.info["args"][-1])))
 
 
-@pytest.mark.promise("fault-18")
-@pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize("name", ["state.pt", "rank-0.pt"])
-def test_a_malicious_pickle_runs_neither_on_resume_nor_on_looking(
-    parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    victim = tmp_path / "victim"
-    data = pickle.dumps(_Malice(victim))
-    path = unfinished(parent).files.checkpoint(4)
-    manifest = read_json(path / "manifest.json")
-    assert manifest is not None
-    if name == "state.pt":  # here as torch itself writes it
-        torch.save({"optimizer": _Malice(victim)}, path / name)
-        data = (path / name).read_bytes()
-    (path / name).write_bytes(data)
-    claim = {"bytes": len(data), "sha256": sha256(data).hexdigest()}  # every hash is right
-    change(path / "manifest.json", files={**manifest["files"], name: claim})
-    assert Run(parent.dir).summary()["checkpoints"][-1]["name"] == "step-000004"
-    with pytest.raises(SystemExit, match=r"^CheckpointError: "):
-        trained(resume(Run(parent.dir)), monkeypatch)
-    assert not victim.exists()
-    pickle.loads(pickle.dumps(_Malice(victim)))
-    assert victim.exists()  # it would have
-
-
-# --- end to end -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_finished_run_trains_longer_and_its_fork_longer_still(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = resume(parent, changes=read_changes(parent, ["max_steps=8", "lr-schedule=constant"]))
-    assert child.wait(timeout_s=180) is RunState.SUCCEEDED
-    assert (child.step, child.total_steps) == (8, 8)
-    assert child.history["train/loss"].steps.tolist() == list(range(1, 9))
-    assert child.own_history["train/loss"].steps.tolist() == [7, 8]
-    assert child.own_history.last("train/learning_rate") == 1e-2
-    changed = "max_steps 6 -> 8, lr_schedule 'linear' -> 'constant'"
-    assert child.summary()["origin"] == f"forked from {parent.id} at step 6: {changed}"
-    monkeypatch.setattr(launching, "_start_supervisor", lambda *_: None)
-    again = resume(child, changes={"max_steps": 9})  # a fork of a fork
-    trained(again, monkeypatch)
-    assert Path(again.info["script"]).name == "tiny_3.py"
-    assert again.history["train/loss"].steps.tolist() == list(range(1, 10))
-
-
-RECORDS_SAMPLES = """
-import os
-if "RANK" in os.environ:
-    import json
-    from nbtools.training.mlm_pretraining import masking
-
-    real = masking.MaskedTraining.__getitem__
-
-    def recorded(self, key):
-        path = os.path.join(os.environ["NBTOOLS_RUN_DIR"], f"samples-{os.environ['RANK']}.jsonl")
-        with open(path, "a") as file:
-            file.write(json.dumps([key[0], [int(sample) for sample in key[1]]]) + "\\n")
-        return real(self, key)
-
-    masking.MaskedTraining.__getitem__ = recorded
-"""
-
-
-def samples_of(run: Run) -> list[list[int]]:
-    """The samples of each of the run's own steps, over all of its ranks (one forward pass per step)."""
-    ranks = [
-        [json.loads(line)[1] for line in path.read_text().splitlines()]
-        for path in sorted(run.dir.glob("samples-*.jsonl"))
-    ]
-    assert len(ranks) == run.info["launch"]["nproc_per_node"]
-    return [[sample for part in parts for sample in part] for parts in zip(*ranks, strict=True)]
-
-
-@pytest.mark.promise("fault-26")
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_other_world_sizes_go_on_with_the_same_samples(
-    parent: Run, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(RECORDS_SAMPLES)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    order = epoch_order(CONFIG.seed, 0, (parent.config or {})["derived"]["num_train_samples"]).tolist()
-    straight = [sorted(order[6 * step : 6 * step + 6]) for step in range(6)]
-    origin = parent
-    for before, nproc_per_node, batch_size, step in ((1, 3, 2, 2), (3, 2, 3, 4)):
-        child = resume(origin, step, changes={"batch_size": batch_size}, nproc_per_node=nproc_per_node)
-        assert child.wait(timeout_s=300) is RunState.SUCCEEDED
-        assert [sorted(samples) for samples in samples_of(child)] == straight[step:]
-        said = f"note: {before} processes until now, {nproc_per_node} from here on; the same samples per step"
-        assert said in child.log()
-        joined, earlier = (run.history["train/loss"] for run in (child, origin))
-        assert joined.steps.tolist() == [1, 2, 3, 4, 5, 6]
-        assert joined.values.tolist()[:step] == earlier.values.tolist()[:step]
-        assert joined.values.tolist()[step:] == child.own_history["train/loss"].values.tolist()
-        told = f"batch_size {6 // before} -> {batch_size}, nproc_per_node {before} -> {nproc_per_node}"
-        assert child.summary()["origin"] == f"forked from {origin.id} at step {step}: {told}"
-        origin = child
-
-
 # --- on Slurm ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def unsubmitted(unstarted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def unsubmitted(unstarted: None, monkeypatch: MonkeyPatch) -> None:
     """As `unstarted`, and no job is submitted."""
     monkeypatch.setattr(launching, "with_site", lambda checked: checked)
     monkeypatch.setattr("nbtools.machine.slurm.submit", lambda *_: (71, None))
@@ -648,9 +517,7 @@ RATES = MLMPretrainingConfig(learning_rate=1e-3, warmup_ratio=0.1)
         (1, {}, 610, ""),
     ],
 )
-def test_a_resume_that_moves_the_learning_rate_by_a_fifth_says_both(
-    step: int, changes: dict[str, Any], total: int, said: str
-) -> None:
+def test_a_moved_learning_rate_is_told_with_both(step: int, changes: dict[str, Any], total: int, said: str) -> None:
     after = rate_settings(RATES.replace(**changes), total)
     note = moved_rate(rate_settings(RATES, 600), after, step)
     assert said in note and bool(note) is bool(said)
@@ -658,9 +525,7 @@ def test_a_resume_that_moves_the_learning_rate_by_a_fifth_says_both(
 
 @pytest.mark.promise("moved-rate")
 @pytest.mark.usefixtures("unstarted")
-def test_a_longer_training_says_both_rates_before_its_launch_and_in_its_log(
-    parent: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_longer_training_says_both_rates_and_logs_them(parent: Run, monkeypatch: MonkeyPatch, capfd: Printed) -> None:
     note = "the learning rate was 1.7e-03 at step 6 and is 7.4e-03 at step 7 (total_steps 6 -> 20)"
     with pytest.warns(UserWarning, match=re.escape(note)):
         child = resume(parent, changes={"max_steps": 20})

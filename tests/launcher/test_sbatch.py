@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Configs, MonkeyPatch, Start
 from packaging.requirements import Requirement
 
 import nbtools
@@ -161,9 +162,7 @@ def test_a_path_that_sbatch_cannot_read_is_refused(tmp_path: Path) -> None:
         job_script(RunDir(tmp_path / "a\nb"), Launch(cluster=Slurm()), tmp_path)
 
 
-def test_without_sbatch_a_launch_is_refused_and_leaves_nothing(
-    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_without_sbatch_leaves_nothing(script: Path, project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match=r"sbatch and squeue are not on the path of .*--cluster none") as refused:
         start(checked(script))
@@ -173,8 +172,8 @@ def test_without_sbatch_a_launch_is_refused_and_leaves_nothing(
 
 @pytest.mark.needs("slurm")
 @pytest.mark.parametrize("conf", [None, "/nowhere/slurm.conf"])
-def test_without_a_cluster_slurm_s_commands_are_no_reason_to_change_the_settings(
-    script: Path, project: Project, monkeypatch: pytest.MonkeyPatch, conf: str | None
+def test_a_machine_without_a_cluster_is_told(
+    script: Path, project: Project, monkeypatch: MonkeyPatch, conf: str | None
 ) -> None:
     if conf is not None:
         monkeypatch.setenv("SLURM_CONF", conf)
@@ -198,24 +197,32 @@ def test_a_launch_is_a_job_with_the_name_of_its_run(script: Path, slurm_cluster:
 
 @pytest.mark.promise("slurm-refusal")
 @pytest.mark.needs("slurm")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # such as drained nodes, where sbatch itself refuses the job
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("partition", "nowhere"), ("constraint", "no_such"), ("gpus_per_node", "h100:1"), ("mem", "900G")],
+    ("settings", "said"),
+    [
+        ({"partition": "nowhere"}, "partition=nowhere: .*; change (partition|one of them) in the form"),
+        ({"constraint": "no_such"}, "constraint=no_such: .*; change (constraint|one of them) in the form"),
+        ({"gpus_per_node": "h100:1"}, "gpus_per_node=h100:1: .*; change (gpus_per_node|one of them) in the form"),
+        ({"mem": "900G"}, "mem=900G: .*; change (mem|one of them) in the form"),
+        ({"cpus_per_task": 5}, "cpus_per_task=5"),
+        ({"gpus_per_node": 3}, "gpus_per_node=3"),
+        ({"partition": "high"}, "nnodes=3"),
+        ({"gpus_per_node": 1}, "nnodes=3"),
+    ],
 )
-def test_a_refusal_names_the_setting_and_leaves_nothing(
-    script: Path, project: Project, slurm_cluster: SlurmCluster, name: str, value: object
+def test_a_refusal_names_the_setting_also_while_nodes_are_drained(
+    script: Path, project: Project, slurm_cluster: SlurmCluster, settings: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(
-        LaunchError, match=f"{name}={value}: Slurm refuses the job: .*; change ({name}|one of them) in the form"
-    ):
-        start(checked(script, **{name: value}))
+    slurm_cluster.call("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    with pytest.raises(LaunchError, match=said) as refused:
+        launch(script, cluster=Slurm(**{"gpus_per_node": 0, **settings}), nnodes=3 if "nnodes" in said else 1)
+    assert "Slurm refuses the job" in str(refused.value)
     assert not list(project.runs.iterdir())
 
 
 @pytest.mark.needs("slurm")
-def test_several_clusters_are_refused_in_words(
-    script: Path, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_clusters_are_refused(script: Path, slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch) -> None:
     with monkeypatch.context() as changed:
         changed.setenv("SLURM_CLUSTERS", "one,two")
         (problem,) = preflight(script, cluster=Slurm(gpus_per_node=0)).problems
@@ -224,8 +231,8 @@ def test_several_clusters_are_refused_in_words(
 
 @pytest.mark.promise("slurm-submission")
 @pytest.mark.needs("slurm")
-def test_an_interrupted_submission_leaves_no_job(
-    script: Path, project: Project, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_leaves_no_job(
+    script: Path, project: Project, slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch
 ) -> None:
     real = slurm.submit
 
@@ -249,9 +256,7 @@ def test_an_interrupted_submission_leaves_no_job(
         ("cat <<END\nnever ended", "with exit code 1"),
     ],
 )
-def test_a_preamble_that_fails_is_the_cause_of_the_failure(
-    script: Path, slurm_cluster: SlurmCluster, preamble: str, said: str
-) -> None:
+def test_a_failing_preamble_is_the_cause(script: Path, slurm_cluster: SlurmCluster, preamble: str, said: str) -> None:
     run = start(checked(script, preamble=preamble))
     slurm_cluster.wait_until((read_json(run.files.slurm) or {})["job_id"], "COMPLETED", "FAILED")
     ended = json.loads(run.files.exit.read_text())
@@ -263,9 +268,7 @@ def test_a_preamble_that_fails_is_the_cause_of_the_failure(
 
 
 @pytest.mark.needs("slurm")
-def test_a_path_of_odd_characters_reaches_the_job(
-    tmp_path: Path, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_path_reaches_the_job(tmp_path: Path, slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch) -> None:
     root = tmp_path / "a b'c\"d%j#e$HOME`"
     (root / "scripts").mkdir(parents=True)
     (root / "runs").mkdir()
@@ -279,7 +282,7 @@ def test_a_path_of_odd_characters_reaches_the_job(
     assert (read_json(run.files.exit) or {})["returncode"] == 3
 
 
-def test_a_job_by_hand_gets_the_same_run_directory(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_by_hand_gets_the_same_run_directory(script: Path) -> None:
     run = create_run(checked(script, args=["--hf-token", "hf_0123456789abcdefghij"]))
     content = read_json(run.launch) or {}
     assert content["env"]["NBTOOLS_RUN_DIR"] == str(run.path) and content["launch"]["cluster"]["requeue"] is True
@@ -291,7 +294,7 @@ def test_a_job_by_hand_gets_the_same_run_directory(script: Path, monkeypatch: py
 
 
 @pytest.fixture(autouse=True)
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """The user's file with the site's defaults, which does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     path = site_file()
@@ -345,9 +348,7 @@ def test_preflight_tells_the_expected_start_and_the_settings(script: Path, slurm
 
 
 @pytest.mark.parametrize(("num_gpus", "cpus", "warns"), [(2, None, True), (2, 16, False), (0, None, False)])
-def test_gpus_without_a_number_of_cores_are_a_warning(
-    num_gpus: int, cpus: int | None, warns: bool, script: Path
-) -> None:
+def test_gpus_without_cores_are_a_warning(num_gpus: int, cpus: int | None, warns: bool, script: Path) -> None:
     cluster = Slurm(gpus_per_node=num_gpus, cpus_per_task=cpus)
     found = place_job(Launch(nproc_per_node=2, cluster=cluster)).findings
     assert [one.level for one in found if one.subject == "cores"] == ["warn"] * warns
@@ -355,9 +356,7 @@ def test_gpus_without_a_number_of_cores_are_a_warning(
 
 @pytest.mark.promise("slurm-drained")
 @pytest.mark.needs("slurm")
-def test_a_launch_on_drained_nodes_is_queued_and_runs_once_they_take_jobs(
-    script: Path, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_launch_on_drained_nodes_runs_once_they_take_jobs(script: Path, slurm_cluster: SlurmCluster) -> None:
     for node in ("n1", "n2"):
         slurm_cluster.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     cluster = Slurm(gpus_per_node=0, constraint="new", cpus_per_task=4)
@@ -372,26 +371,6 @@ def test_a_launch_on_drained_nodes_is_queued_and_runs_once_they_take_jobs(
     slurm_cluster.call("scontrol", "update", "nodename=n2", "state=resume")
     slurm_cluster.wait_until(number, "COMPLETED")
     assert run.state == "SUCCEEDED" and "ran in" in run.log()
-
-
-@pytest.mark.needs("slurm")
-@pytest.mark.filterwarnings("ignore::UserWarning")  # such as drained nodes, where sbatch itself refuses the job
-@pytest.mark.parametrize(
-    ("cluster", "said"),
-    [
-        (Slurm(gpus_per_node=0, cpus_per_task=5), "cpus_per_task=5"),
-        (Slurm(gpus_per_node=3), "gpus_per_node=3"),
-        (Slurm(gpus_per_node=0, partition="high"), "nnodes=3"),
-        (Slurm(gpus_per_node=1), "nnodes=3"),
-    ],
-)
-def test_what_no_node_offers_is_refused_while_nodes_are_drained(
-    script: Path, project: Project, slurm_cluster: SlurmCluster, cluster: Slurm, said: str
-) -> None:
-    slurm_cluster.call("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-    with pytest.raises(LaunchError, match=f"{said}.*Slurm refuses the job"):
-        launch(script, cluster=cluster, nnodes=3 if "nnodes" in said else 1)
-    assert not list(project.runs.iterdir())
 
 
 @pytest.mark.needs("slurm")
@@ -415,14 +394,11 @@ def test_a_run_waits_for_the_job_of_another(script: Path, project: Project, slur
 
 
 @pytest.mark.needs("slurm")
-def test_a_second_press_finds_the_pending_job(project: Project, tiny_config: Any, slurm_cluster: SlurmCluster) -> None:
-    folder = project.root / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("some words " * 500)
+def test_a_second_press_finds_the_job(texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster) -> None:
     slurm_cluster.call("scontrol", "update", "partitionname=high", "state=down")
     try:
         cluster = Slurm(gpus_per_node=0, partition="high")
-        path = write_script(tiny_config(), "tiny", Launch(cluster=cluster), project=project)
+        path = write_script(tiny_config(), "tiny", Launch(cluster=cluster), project=texts)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the job cannot start now
             (first, is_new), (second, is_another) = launch_once(path), launch_once(path)
@@ -431,7 +407,7 @@ def test_a_second_press_finds_the_pending_job(project: Project, tiny_config: Any
         slurm_cluster.call("scontrol", "update", "partitionname=high", "state=up")
 
 
-def test_a_job_cannot_wait_for_a_run_on_this_machine(script: Path, supervised: Any, project: Project) -> None:
+def test_a_job_cannot_wait_for_a_run_on_this_machine(script: Path, supervised: Start, project: Project) -> None:
     first = supervised("sleep", "600")
     with pytest.raises(LaunchError, match=f"after={first.id}: is no Slurm job|sbatch and squeue are not on the path"):
         launch(script, cluster=Slurm(gpus_per_node=0), after=first)
@@ -468,7 +444,7 @@ def test_a_local_disk_is_known_by_its_file_system(folder: str, disk: str | None)
 
 @pytest.mark.needs("slurm")
 def test_a_folder_that_the_nodes_do_not_see_is_refused(
-    script: Path, project: Project, site: Path, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+    script: Path, project: Project, site: Path, slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch
 ) -> None:
     if local_disk(project.root) is None:
         pytest.fail("the temporary folder of the tests has to be on a local disk")
@@ -497,17 +473,13 @@ def link_the_core(folder: Path) -> None:
 @pytest.mark.promise("slurm-login")
 @pytest.mark.needs("slurm")
 def test_a_login_node_without_torch_checks_launches_lists_and_stops(
-    project: Project, tiny_config: Any, slurm_cluster: SlurmCluster, tmp_path: Path
+    texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     """The core alone is on its path; the job finds the other packages."""
     core = tmp_path / "core"
     core.mkdir()
     link_the_core(core)
-    folder = project.root / "texts"
-    folder.mkdir()
-    for number in range(30):
-        (folder / f"{number}.txt").write_text(" ".join(f"w{(number + step * step) % 40}" for step in range(40)))
-    path = write_script(tiny_config(), "tiny", Launch(nproc_per_node=2), project=project)
+    path = write_script(tiny_config(), "tiny", Launch(nproc_per_node=2), project=texts)
 
     def python(*words: str, code: int = 0) -> str:
         command = [sys.executable, "-S", "-P", *words]

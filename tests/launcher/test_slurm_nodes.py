@@ -2,11 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixture_types import Configs, MonkeyPatch
 from waiting import eventually
 
 from nbtools import runs
@@ -30,7 +29,7 @@ ON_CPU = Slurm(gpus_per_node=0, cpus_per_task=2)
 
 
 @pytest.fixture(autouse=True)
-def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def site(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     """A site whose nodes see all folders of this machine, and a squeue that is asked often."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     site_file().parent.mkdir(parents=True)
@@ -51,8 +50,8 @@ def own_launchers(script: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.promise("slurm-nodes", "guide-A15", "slurm-launchers")
 @pytest.mark.needs("slurm", "network namespaces")
-def test_each_way_to_start_two_ranks_in_a_job_is_one_run_with_the_same_losses(
-    texts: Project, tiny_config: Callable[..., Any], slurm_hosts: SlurmCluster
+def test_each_way_to_start_two_ranks_has_the_same_losses(
+    texts: Project, tiny_config: Configs, slurm_hosts: SlurmCluster
 ) -> None:
     script = write_script(tiny_config(max_steps=2), "tiny", Launch(cluster=ON_CPU), project=texts)
     launch(script, nnodes=2)
@@ -74,8 +73,8 @@ def test_each_way_to_start_two_ranks_in_a_job_is_one_run_with_the_same_losses(
 
 @pytest.mark.promise("slurm-by-hand")
 @pytest.mark.needs("slurm")
-def test_a_script_for_sbatch_is_found_and_its_preemption_is_told(
-    texts: Project, tiny_config: Callable[..., Any], slurm_cluster: SlurmCluster
+def test_a_script_for_sbatch_tells_of_preemption(
+    texts: Project, tiny_config: Configs, slurm_cluster: SlurmCluster
 ) -> None:
     asked = Launch(cluster=ON_CPU)
     write_script(tiny_config(max_steps=10**6, epochs=10**6), "by_hand", asked, project=texts)

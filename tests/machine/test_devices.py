@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.machine import devices as module
 from nbtools.machine.devices import Holder, cuda_version, devices, driver_version, gpu_use, num_cores
@@ -69,7 +70,7 @@ class NVML:
 
 
 @pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def two_gpus(monkeypatch: MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "_nvml", NVML)
     module._handles.cache_clear()
@@ -87,7 +88,7 @@ def test_gpus_are_listed_with_memory_and_holders(two_gpus: None) -> None:
     assert driver_version() == "580.1"
 
 
-def test_the_newest_cuda_version_is_the_drivers(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_cuda_version_is_the_drivers(two_gpus: None, monkeypatch: MonkeyPatch) -> None:
     assert cuda_version() == (12, 8)
 
     def unknown(self: NVML) -> int:
@@ -97,11 +98,10 @@ def test_the_newest_cuda_version_is_the_drivers(two_gpus: None, monkeypatch: pyt
     assert cuda_version() is None
 
 
-def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, monkeypatch: MonkeyPatch) -> None:
     environment = {**os.environ, "NBTOOLS_RUN_ID": "2026-01-31_142233_tiny"}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
-        assert other.stdout is not None
         other.stdout.readline()  # Popen returns inside exec, before /proc/PID/environ is set
 
         def running(self: NVML, handle: int) -> list[Any]:
@@ -125,13 +125,13 @@ def test_a_holder_is_named_by_its_run_and_the_caller_as_itself(two_gpus: None, m
     [("1", [1]), ("1,0", [1, 0]), ("GPU-bbbb", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-unknown", [])],
 )
 def test_cuda_visible_devices_filters_and_orders_as_it_does_for_cuda(
-    two_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str, indices: list[int]
+    two_gpus: None, monkeypatch: MonkeyPatch, visible: str, indices: list[int]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [device.index for device in devices()] == indices
 
 
-def test_a_device_named_by_uuid_is_selected_by_it(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_named_by_uuid_is_selected_by_it(two_gpus: None, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb")
     assert devices()[0].selector == "GPU-bbbb"
 
@@ -144,7 +144,7 @@ def test_use_has_what_the_device_tells_and_no_more(two_gpus: None) -> None:
     ]
 
 
-def test_without_a_driver_there_are_no_gpus_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_there_are_no_gpus_and_no_error(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_nvml", lambda: None)
     assert (devices(), driver_version(), cuda_version(), gpu_use()) == ([], None, None, [])
 

@@ -1,7 +1,6 @@
 """The GPU queue: first come, first served, without a server; a dead run blocks no other."""
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -9,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from fixture_types import MonkeyPatch, Start
+from launched import TRAINER, agent, supervisor_of
 from waiting import eventually
 
 from nbtools.machine import gpu_queue
@@ -20,10 +20,7 @@ from nbtools.run.state import RunState, waiting_for
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-TRAINER = PROGRAMS / "fake_trainer.py"
-AGENT = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1"]
-Start = Callable[..., Run]
+Take = Callable[..., tuple[Path, int]]
 
 
 def training(run: Run) -> bool:
@@ -31,13 +28,13 @@ def training(run: Run) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.setenv("NBTOOLS_QUEUE_DIR", str(tmp_path / "queue"))
     return tmp_path / "queue"
 
 
 @pytest.fixture
-def take(folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
+def take(folder: Path) -> Iterator[Take]:
     held: list[int] = []
 
     def take(name: str, *gpus: int) -> tuple[Path, int]:
@@ -61,25 +58,14 @@ def names(found: list[gpu_queue.Ticket]) -> list[str]:
 # --- tickets --------------------------------------------------------------------------------------
 
 
-def test_whoever_came_first_and_shares_a_device_is_ahead(take: Callable[..., tuple[Path, int]]) -> None:
-    first, _ = take("a", 0)
-    second, _ = take("b", 1)
-    third, _ = take("c", 0, 1)
-    fourth, _ = take("d", 2)
-    assert names(gpu_queue.ahead(first)) == []
-    assert names(gpu_queue.ahead(second)) == []
-    assert names(gpu_queue.ahead(third)) == ["a", "b"]
-    assert names(gpu_queue.ahead(fourth)) == []
+def test_whoever_came_first_and_shares_a_device_is_ahead(take: Take) -> None:
+    asked = {"a": (0,), "b": (1,), "c": (0, 1), "d": (2,), "e": (1,)}
+    taken = {name: take(name, *gpus)[0] for name, gpus in asked.items()}
+    ahead = {name: names(gpu_queue.ahead(path)) for name, path in taken.items()}
+    assert ahead == {"a": [], "b": [], "c": ["a", "b"], "d": [], "e": ["b", "c"]}, "none overtakes one that waits"
 
 
-def test_a_later_run_does_not_overtake_one_that_waits_for_its_device(take: Callable[..., tuple[Path, int]]) -> None:
-    take("a", 0)
-    take("b", 0, 1)
-    late, _ = take("c", 1)
-    assert names(gpu_queue.ahead(late)) == ["b"]
-
-
-def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: Callable[..., tuple[Path, int]]) -> None:
+def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: Take) -> None:
     dead, descriptor = take("a", 0)
     waiting, _ = take("b", 0)
     os.close(descriptor)
@@ -89,7 +75,7 @@ def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: C
     assert waiting.exists()
 
 
-def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Callable[..., tuple[Path, int]]) -> None:
+def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Take) -> None:
     _, descriptor = take("a", 0)
     waiting, _ = take("b", 0)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(descriptor,))
@@ -99,9 +85,7 @@ def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Callable[.
     assert gpu_queue.ahead(waiting) == []
 
 
-def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(
-    folder: Path, take: Callable[..., tuple[Path, int]]
-) -> None:
+def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(folder: Path, take: Take) -> None:
     take("a", 0)
     for name in ("999999999.json", "x.json", "1.txt", "-1.json", "٣.json"):
         (folder / name).write_text("{}")
@@ -149,12 +133,12 @@ def test_forty_at_once_get_forty_numbers(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(supervised: Start) -> None:
-    runs = [supervised(*AGENT, TRAINER, "--steps", "3", name=f"n{index}", gpus=(0, 1)) for index in range(10)]
+    runs = [supervised(*agent(TRAINER, "--steps", "3", nproc=1), name=f"n{index}", gpus=(0, 1)) for index in range(10)]
     dead = runs[5]
     assert waiting_for(runs[9].records) == "behind n8 on GPU 0,1 and 8 more" or runs[0].state is not RunState.RUNNING
     eventually(lambda: dead.files.process.exists())
     if dead.state is RunState.QUEUED:
-        os.kill(dead.records.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        supervisor_of(dead).kill()
     others = [run for run in runs if run is not dead]
     for run in others:
         assert run.wait(timeout_s=120) is RunState.SUCCEEDED
@@ -164,17 +148,11 @@ def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(super
     assert all(start >= end for start, end in zip(began[1:], ended[:-1], strict=True)), "two had the GPUs at once"
 
 
-def test_a_run_on_another_gpu_does_not_wait(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
-    other = supervised(*AGENT, TRAINER, "--steps", "2", name="other", gpus=(1,))
-    assert other.wait(timeout_s=60) is RunState.SUCCEEDED
-    eventually(lambda: training(first))
-    first.stop()
-
-
 def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="mlm_tiny", gpus=(0, 1))
-    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", gpus=(1,))
+    first = supervised(*agent(TRAINER, nproc=1), name="mlm_tiny", gpus=(0, 1))
+    second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", gpus=(1,))
+    other = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="other", gpus=(2,))
+    assert other.wait(timeout_s=60) is RunState.SUCCEEDED, "a run on another GPU does not wait"
     eventually(lambda: training(first))
     time.sleep(1.2)  # two looks of a supervisor: it must not have started
     assert second.state is RunState.QUEUED
@@ -187,26 +165,25 @@ def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervise
 
 
 def test_a_waiting_run_can_be_cancelled_and_the_next_moves_up(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
-    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
-    third = supervised(*AGENT, TRAINER, "--steps", "2", name="third", gpus=(0,))
+    first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
+    second = supervised(*agent(TRAINER, nproc=1), name="second", gpus=(0,))
+    third = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="third", gpus=(0,))
     eventually(lambda: training(first) and waiting_for(third.records))
     second.stop()
     assert second.state is RunState.STOPPED
     assert not second.files.log.exists(), "it had never started"
-    ended = read_json(second.files.exit)
-    assert ended is not None
+    ended = read_json(second.files.exit) or {}
     assert (ended["returncode"], ended["stopped"], ended["failure"]) == (None, True, None)
     assert waiting_for(third.records) == "behind first on GPU 0"
     first.stop()
     assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
 
-def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
-    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", gpus=(0,))
+def test_gpus_stay_taken_until_an_orphaned_training_has_gone(supervised: Start) -> None:
+    first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
+    second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", gpus=(0,))
     eventually(lambda: first.step >= 2)
-    os.kill(first.records.process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    supervisor_of(first).kill()
     time.sleep(1.5)  # several looks of the one that waits
     assert second.state is RunState.QUEUED
     assert first.state is RunState.RUNNING
@@ -216,8 +193,8 @@ def test_the_gpus_stay_taken_until_the_training_of_a_killed_supervisor_has_gone(
 
 
 def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, "--fail-at", "100", name="first")
-    second = supervised(*AGENT, TRAINER, "--steps", "2", name="second", after=str(first.dir))
+    first = supervised(*agent(TRAINER, "--fail-at", "100", nproc=1), name="first")
+    second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", after=str(first.dir))
     eventually(lambda: first.step >= 2)
     assert second.state is RunState.QUEUED
     assert waiting_for(second.records) == "after first"
@@ -228,12 +205,15 @@ def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) 
 
 
 def test_a_run_behind_a_cancelled_one_waits_for_what_that_one_waited_for(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first")
-    second = supervised(*AGENT, TRAINER, name="second", after=str(first.dir))
-    third = supervised(*AGENT, TRAINER, "--steps", "2", name="third", after=str(second.dir))
+    first = supervised(*agent(TRAINER, nproc=1), name="first")
+    second = supervised(*agent(TRAINER, nproc=1), name="second", after=str(first.dir))
+    third = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="third", after=str(second.dir))
     eventually(lambda: training(first) and second.files.process.exists() and third.files.process.exists())
     assert waiting_for(third.records) == "after second"
     assert second.stop() == "cancelled while queued; it had not started"
+    assert (second.state, members(second.files)) == (RunState.STOPPED, [])
+    ended = second.records.exit or {}
+    assert ended["duration_s"] < ended["waited_s"], "the wait in the queue is no part of the duration"
     assert waiting_for(third.records) == "after first"
     time.sleep(1.5)  # several looks of the one that waits
     assert third.state is RunState.QUEUED
@@ -241,26 +221,18 @@ def test_a_run_behind_a_cancelled_one_waits_for_what_that_one_waited_for(supervi
     assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
 
-def test_tickets_of_living_runs_stay_fresh_for_those_who_clear_tmp_away(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
-    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
+def test_a_waiting_run_costs_little_and_keeps_tickets_fresh(supervised: Start) -> None:
+    """Programs that clear /tmp away would remove files of an old time."""
+    first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
+    second = supervised(*agent(TRAINER, nproc=1), name="second", gpus=(0,))
     held = [Path(run.info["ticket"]) for run in (first, second)]
     eventually(lambda: training(first) and second.files.process.exists())
     for path in held:
         os.utime(path, (0, 0))
-    eventually(lambda: all(path.stat().st_mtime > 0 for path in held))
-    second.stop()
-    first.stop()
-
-
-def test_waiting_costs_next_to_nothing(supervised: Start) -> None:
-    first = supervised(*AGENT, TRAINER, name="first", gpus=(0,))
-    second = supervised(*AGENT, TRAINER, name="second", gpus=(0,))
-    eventually(lambda: training(first) and second.files.process.exists())
-    assert second.records.process is not None
-    waiting = psutil.Process(second.records.process.pid)
+    waiting = supervisor_of(second)
     before = sum(waiting.cpu_times()[:2])
     time.sleep(1.5)
     assert sum(waiting.cpu_times()[:2]) - before < 0.15
+    eventually(lambda: all(path.stat().st_mtime > 0 for path in held))
     second.stop()
     first.stop()

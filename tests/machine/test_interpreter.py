@@ -6,11 +6,10 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch
 
 import nbtools as nt
 from nbtools.errors import LaunchError
@@ -41,7 +40,7 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)
-def _no_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_active_environment(monkeypatch: MonkeyPatch) -> None:
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"):
         monkeypatch.delenv(name, raising=False)
 
@@ -91,9 +90,7 @@ def program(folder: Path, text: str = "print('step 1 loss 2.0')\n", name: str = 
 
 
 @pytest.mark.slow
-def test_a_program_trains_in_the_environment_beside_it_that_has_no_nbtools(
-    cpu_project: Project, without_nbtools: Path
-) -> None:
+def test_a_program_trains_in_the_environment_beside_it(cpu_project: Project, without_nbtools: Path) -> None:
     script = program(cpu_project.root / "repo", TRAIN)
     (script.parent / ".venv").symlink_to(without_nbtools)
     run = nt.launch(script, nproc_per_node=2)
@@ -126,11 +123,7 @@ def test_a_restart_and_a_resume_run_in_the_named_environment(cpu_project: Projec
 @pytest.mark.slow
 @pytest.mark.needs("slurm")
 def test_a_module_trains_in_its_own_environment_as_a_job_of_slurm(
-    slurm_cluster: SlurmCluster,
-    cpu_project: Project,
-    without_nbtools: Path,
-    cli: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    slurm_cluster: SlurmCluster, cpu_project: Project, without_nbtools: Path, cli: Cli, monkeypatch: MonkeyPatch
 ) -> None:
     repository = cpu_project.root / "repo"
     program(repository / "pkg", TRAIN)
@@ -178,7 +171,7 @@ def test_a_named_python_that_is_none_is_refused(project: Project, named: str, co
     assert not list(project.runs.iterdir())
 
 
-def test_a_python_that_does_not_answer_is_given_up(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_does_not_answer_is_given_up(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("nbtools.machine.interpreter._ASK_WITHIN_S", 0.5)
     silent = program(project.root, "#!/bin/sh\nexec sleep 60\n", "silent")
     silent.chmod(0o755)
@@ -196,7 +189,7 @@ def test_a_named_environment_without_torch_says_where_it_is_missing(project: Pro
     assert preflight(script, python="theirs", gpus=(), torchrun=False).launch.torchrun is False
 
 
-def test_the_torch_of_an_environment_is_shown_and_decides_the_options_of_torchrun(project: Project) -> None:
+def test_the_torch_of_an_environment_decides_torchruns_options(project: Project) -> None:
     fake_torch(bare(project.root / "theirs"), "2.4.1+cu121")
     checked = preflight(program(project.root), python="theirs", nproc_per_node=2, gpus=())
     assert "torch 2.4.1+cu121" in repr(checked)
@@ -231,9 +224,7 @@ def test_the_nearest_environment_up_to_the_repository_is_taken(project: Project,
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
-def test_an_active_environment_comes_first(
-    project: Project, beside: Path, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_active_one_comes_first(project: Project, beside: Path, variable: str, monkeypatch: MonkeyPatch) -> None:
     fake_torch(bare(project.root / "active"), "2.7.0")
     monkeypatch.setenv(variable, str(project.root / "active"))
     found = interpreter_for(beside, None, project.root)
@@ -267,9 +258,7 @@ def test_an_environment_of_another_user_is_not_run_unless_it_is_named(project: P
 
 @pytest.mark.needs("another user")
 @pytest.mark.parametrize("what", ["bin", "bin/python"])
-def test_an_environment_in_which_another_user_may_replace_python_is_not_run(
-    project: Project, beside: Path, what: str
-) -> None:
+def test_an_environment_that_another_user_may_change_is_not_run(project: Project, beside: Path, what: str) -> None:
     os.chown(project.root / "repo" / ".venv" / what, ANOTHER_UID, ANOTHER_UID, follow_symlinks=False)
     assert interpreter_for(beside, None, project.root).is_own
 
@@ -282,7 +271,7 @@ def test_an_environment_that_is_made_again_is_asked_again(project: Project, besi
     assert interpreter_for(beside, None, project.root).torch_version == "2.8.0"
 
 
-def test_a_torch_that_is_installed_later_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_installed_later_is_found(project: Project, monkeypatch: MonkeyPatch) -> None:
     script = program(project.root / "repo")
     environment = bare(script.parent / ".venv")
     assert interpreter_for(script, None, project.root).is_own
@@ -296,9 +285,7 @@ def test_a_recipe_runs_in_the_environment_of_nbtools(project: Project, beside: P
     assert interpreter_for(None, None, project.root) == own_interpreter()
 
 
-def test_looking_at_an_environment_does_not_run_the_working_directory(
-    project: Project, beside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_runs_nothing_of_the_working_folder(project: Project, beside: Path, monkeypatch: MonkeyPatch) -> None:
     trap = textwrap.dedent(f"open({str(project.root / 'ran')!r}, 'w')\n")
     for name in ("json.py", "importlib.py", "sitecustomize.py"):
         program(project.root, trap, name)

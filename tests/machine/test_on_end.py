@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import sys
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Start
+from launched import TRAINER, agent
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -28,18 +28,12 @@ from nbtools.rundir.lock import is_locked
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import render
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-TRAINER = PROGRAMS / "fake_trainer.py"
-Start = Callable[..., Run]
 
-
-def said_at_end(run: Run, within_s: float = 30) -> str:
+def said_at_end(run: Run) -> str:
     """What the command printed; the run has ended before it is started."""
-    deadline = time.monotonic() + within_s
-    while not (run.files.on_end_log.exists() and run.files.on_end_log.read_text().endswith("\n")):
-        assert time.monotonic() < deadline, "the command was not started"
-        time.sleep(0.05)
-    return run.files.on_end_log.read_text()
+    log = run.files.on_end_log
+    eventually(lambda: log.exists() and log.read_text().endswith("\n"))
+    return log.read_text()
 
 
 @pytest.mark.promise("fault-35")
@@ -51,24 +45,10 @@ def said_at_end(run: Run, within_s: float = 30) -> str:
         (["--nan-from", "2"], "STOPPED", ": train/loss is NaN at step 2; no checkpoint is older"),
     ],
 )
-def test_any_end_starts_the_command_with_one_plain_sentence(
-    supervised: Start, options: list[str], state: str, why: str
-) -> None:
-    words = [
-        sys.executable,
-        "-c",
-        "import json, sys; print(json.dumps(sys.argv[1:]))",
-        "{sentence}",
-        "$(id); {run}",
-        "{run}",
-        "{state}",
-    ]
-    run = supervised(
-        *(sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", "--shutdown-timeout=5", TRAINER),
-        *options,
-        launch={"stop_on": {"nan": True}},
-        on_end=words,
-    )
+def test_any_end_starts_the_command_once(supervised: Start, options: list[str], state: str, why: str) -> None:
+    program = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    words = [sys.executable, "-c", program, "{sentence}", "$(id); {run}", "{run}", "{state}"]
+    run = supervised(*agent(TRAINER, *options, nproc=1), launch={"stop_on": {"nan": True}}, on_end=words)
     assert run.wait(timeout_s=60, check=False) is RunState(state)
     sentence, *others = json.loads(said_at_end(run))
     assert sentence.startswith(f"Run fake {state.lower()} after ")
@@ -87,9 +67,7 @@ def test_a_command_that_fails_changes_no_result(supervised: Start) -> None:
     assert not is_locked(run.files.lock)
 
 
-def test_a_command_that_hangs_is_killed_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(on_end, "_WITHIN_S", 0.5)
     run = RunDir(tmp_path)
     run.ranks.mkdir()
@@ -100,10 +78,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(
     assert "was killed after" in last
     child = next(int(word) for word in printed if word != "None")
     assert "None" in printed, "it is no process of the run"
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: not Path(f"/proc/{child}").exists() or ") Z " in Path(f"/proc/{child}/stat").read_text())
 
 
 # --- whose words ------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from nbtools.launcher.checks.sizes import activation_bytes, check_size
 from nbtools.machine.devices import Device
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig, MLMPretrainingConfig, activations
-from nbtools.recipes.gpt2 import gpt2_settings
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import gpt2_settings, modernbert_settings
 from nbtools.training.engine.optimizer import enable_gradient_checkpointing
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
 

@@ -17,7 +17,7 @@ from nbtools.launcher.checks.sizes import checkpoint_bytes, num_checkpoints_kept
 from nbtools.launcher.checks.step_count import LARGEST_COUNTED_BYTES, Schedule, evaluation_in_words, schedule
 from nbtools.notebook.form.form import ConfigForm
 from nbtools.project import Project
-from nbtools.recipes.modernbert import SPECIAL_TOKENS, modernbert_settings
+from nbtools.recipes.built_models import SPECIAL_TOKENS, modernbert_settings
 from nbtools.script.compat import aliases
 
 MLM = recipes.RECIPES["mlm_pretraining"]

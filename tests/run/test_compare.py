@@ -69,17 +69,48 @@ def test_only_fields_that_differ_are_listed_and_nested_ones_are_flat(make: MakeR
         found.values("lrs")
 
 
-def test_versions_code_and_arguments_of_any_script_are_compared(make: MakeRun) -> None:
-    a = make("a", args=["--lr", "0.1", "--fast", "data"], script="x = 1\ny = 2\n", versions={"torch": "2.5"})
-    b = make("b", args=["--lr=0.2", "data", "seed=3"], script="x = 1\ny = 3\nz = 4\n", versions={"torch": "2.6"})
-    assert table_of(compare_runs(a, b)) == {
-        "arguments.lr": ("0.1", "0.2"),
-        "arguments.fast": ("data", "not given"),
-        "arguments.1": ("not given", "data"),
-        "arguments.seed": ("not given", "3"),
-        "code.script": ("2 lines", "+2 −1 lines"),
-        "versions.torch": ("2.5", "2.6"),
-    }
+JOB = Launch(cluster=Slurm(partition="low", gpus_per_node=0))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differences"),
+    [
+        (
+            {"args": ["--lr", "0.1", "--fast", "data"], "script": "x = 1\ny = 2\n", "versions": {"torch": "2.5"}},
+            {"args": ["--lr=0.2", "data", "seed=3"], "script": "x = 1\ny = 3\nz = 4\n", "versions": {"torch": "2.6"}},
+            {
+                "arguments.lr": ("0.1", "0.2"),
+                "arguments.fast": ("data", "not given"),
+                "arguments.1": ("not given", "data"),
+                "arguments.seed": ("not given", "3"),
+                "code.script": ("2 lines", "+2 −1 lines"),
+                "versions.torch": ("2.5", "2.6"),
+            },
+        ),
+        (
+            {"config": {"lr": 0.1, "mask": 0.15}, "recipe": "mlm_pretraining"},
+            {"config": {"lr": 0.2, "reward": 1}, "recipe": "llm_gan"},
+            {"lr": ("0.1", "0.2"), "code.recipe": ("mlm_pretraining", "llm_gan")},
+        ),
+        (
+            {},
+            {"launch": JOB},
+            {
+                "launch.on": ("this machine", "Slurm"),
+                "launch.slurm.partition": ("–", "low"),
+                "launch.slurm.gpus_per_node": ("–", "0"),
+                "launch.slurm.requeue": ("–", "True"),
+            },
+        ),
+        ({"args": ["--token", "***"]}, {"args": ["--token", "***"]}, {}),
+        ({"args": ["--token", "***"]}, {}, {}),
+    ],
+    ids=["any script", "two recipes", "a job", "hidden arguments", "one hidden argument"],
+)
+def test_runs_differ_in_arguments_code_versions_common_fields_and_place(
+    make: MakeRun, one: dict[str, Any], other: dict[str, Any], differences: dict[str, tuple[str, str]]
+) -> None:
+    assert table_of(compare_runs(make("a", **one), make("b", **other))) == differences
 
 
 def test_values_of_a_recipes_script_are_fields_and_no_code(project: Project, make: MakeRun) -> None:
@@ -102,28 +133,6 @@ def test_commits_and_uncommitted_changes_are_compared(make: MakeRun) -> None:
     found = table_of(compare_runs(make("a", code=clean), make("b", code=dirty), make("c", code=other)))
     assert found == {"code.uncommitted": ("none", "3 lines (12345678)", "3 lines (abcdef12)")}
     assert compare_runs(make("d"), make("e", code=clean)).differences == []
-
-
-def test_runs_of_two_recipes_differ_in_the_fields_that_both_have(make: MakeRun) -> None:
-    a = make("a", {"lr": 0.1, "mask": 0.15}, recipe="mlm_pretraining")
-    b = make("b", {"lr": 0.2, "reward": 1}, recipe="llm_gan")
-    assert table_of(compare_runs(a, b)) == {"lr": ("0.1", "0.2"), "code.recipe": ("mlm_pretraining", "llm_gan")}
-
-
-def test_a_job_differs_from_a_run_on_this_machine_by_what_it_asks(make: MakeRun) -> None:
-    job = Launch(cluster=Slurm(partition="low", gpus_per_node=0))
-    assert table_of(compare_runs(make("a"), make("b", launch=job))) == {
-        "launch.on": ("this machine", "Slurm"),
-        "launch.slurm.partition": ("–", "low"),
-        "launch.slurm.gpus_per_node": ("–", "0"),
-        "launch.slurm.requeue": ("–", "True"),
-    }
-
-
-def test_hidden_arguments_are_neither_shown_nor_a_difference(make: MakeRun) -> None:
-    a, b = make("a", args=["--token", "***"]), make("b", args=["--token", "***"])
-    assert compare_runs(a, b).differences == []
-    assert compare_runs(a, make("c")).differences == []
 
 
 def test_a_label_prefers_a_value_to_a_path_and_has_the_end_of_a_path(make: MakeRun) -> None:
@@ -210,7 +219,7 @@ def test_a_run_without_records_is_compared_all_the_same(project: Project, make: 
     assert found.labels == ["a", "bare"] and found.nproc == [1, None]
 
 
-def test_runs_of_launcher_scripts_differ_in_arguments_and_values_of_the_config(project: Project) -> None:
+def test_runs_of_launcher_scripts_differ_in_arguments_and_config(project: Project) -> None:
     (project.root / "train.py").write_text("print('step 1 loss 2.0')\n")
     (project.root / "base.yaml").write_text("lr: 0.1\nsteps: 3\n")
     runs = []

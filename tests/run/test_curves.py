@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.metrics.history import History
 from nbtools.project import Project
@@ -31,7 +32,7 @@ def rows(count: int, first: int = 1) -> bytes:
 
 
 @pytest.fixture
-def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(project: Project, tmp_path: Path, monkeypatch: MonkeyPatch) -> Run:
     """A run of 30,000 rows, and a cache folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = RunDir.create(project.runs, "long")
@@ -48,7 +49,7 @@ def test_no_extreme_of_a_column_is_lost_and_the_mean_is_of_all_rows(run: Run) ->
     assert (np.diff(sketch.steps) > 0).all()
 
 
-def test_a_part_has_each_of_its_rows_and_no_others_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_has_each_of_its_rows_and_no_others_are_read(run: Run, monkeypatch: MonkeyPatch) -> None:
     series, sketch = run.history["train/loss"], curves_of(run.history)["train/loss"]
     with monkeypatch.context() as patch:
         patch.setattr(Run, "history", property(lambda _: pytest.fail("all rows are read")))
@@ -109,9 +110,7 @@ def test_a_damaged_cache_is_read_again(run: Run) -> None:
     assert len(read_curves(run)["train/loss"].steps) == NUM_COLUMNS
 
 
-def test_the_cache_has_a_size_and_the_file_written_last_stays(
-    project: Project, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_has_a_size_and_keeps_the_newest_file(project: Project, run: Run, monkeypatch: MonkeyPatch) -> None:
     read_curves(run)
     path = curves._cache_file(run)
     size = path.stat().st_size

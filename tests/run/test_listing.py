@@ -5,13 +5,14 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
+from launched import python
+from run_folder import RunFolder
 
 from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_lines
@@ -24,7 +25,6 @@ from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
 from nbtools.run.run import Run
 from nbtools.run.state import waiting_for
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.names import label
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
@@ -52,7 +52,7 @@ print(json.dumps({"first": first, "again": again, "touched": touched}))
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -64,55 +64,31 @@ def files(project: Project) -> RunDir:
 @pytest.fixture
 def hundred(project: Project) -> Iterator[list[RunDir]]:
     """A hundred runs, the last ten of them live, the others ended in one of four ways."""
-    made, locks = [], []
+    made = []
     for index in range(NUM_RUNS):
-        run = RunDir(project.runs / f"2026-01-31_14{index // 60:02d}{index % 60:02d}_run{index}")
-        run.ranks.mkdir(parents=True)
-        run.checkpoints.mkdir()
-        lock = acquire_lock(run.lock)
-        assert lock is not None
-        write_json(run.launch, {"name": f"run{index}", "recipe": "mlm_pretraining", "time": time.time()})
-        write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-        write_json(
-            run.heartbeat(0),
-            {"rank": 0, "pid": 1, "host": "h", "step": 100 + index, "phase": "forward", "time": time.time()},
-        )
-        run.log.touch()
-        rows = ({"step": step, "time": 1e9 + step, "train/loss": 1 / step} for step in range(1, 101 + index))
-        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        if index >= NUM_RUNS - NUM_LIVE:
-            locks.append(lock)
-        else:
-            os.close(lock)
+        files = RunDir(project.runs / f"2026-01-31_14{index // 60:02d}{index % 60:02d}_run{index}")
+        run = RunFolder(files, time.time(), total_steps=400, name=f"run{index}")
+        run.start()
+        run.beat(0, 100 + index)
+        run.write([{"step": step, "time": 1e9 + step, "train/loss": 1 / step} for step in range(1, 101 + index)])
+        if index < NUM_RUNS - NUM_LIVE:
             end(run, index)
         made.append(run)
-    yield made
-    for lock in locks:
-        os.close(lock)
+    yield [run.files for run in made]
+    for run in made:
+        run.release()
 
 
-def end(run: RunDir, index: int) -> None:
+def end(run: RunFolder, index: int) -> None:
     why = (None, "completed", "stopped", "failed")[index % 4]  # None: killed, so that no rank left a word
     if why is not None:
-        write_json(run.finished, {"why": why, "step": 100 + index, "metrics": {}, "time": time.time()})
-    code, stopped = 0 if why == "completed" else 1, why == "stopped"
-    write_json(run.exit, {"returncode": code, "stopped": stopped, "failure": None, "time": time.time()})
+        write_json(run.files.finished, {"why": why, "step": 100 + index, "metrics": {}, "time": time.time()})
+    run.end(0 if why == "completed" else 1, stopped=why == "stopped")
 
 
 @pytest.mark.promise("fault-30")
-def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
-    project: Project, hundred: list[RunDir]
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK],
-        env={**os.environ, "NBTOOLS_ROOT": str(project.root)},
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+def test_a_second_look_at_a_hundred_runs_opens_no_ended_one(project: Project, hundred: list[RunDir]) -> None:
+    seen = json.loads(python("-c", LOOK, cwd=project.root))
     assert seen["again"] == seen["first"]
     assert f">and {NUM_RUNS - NUM_STORED} earlier runs<" in seen["first"]
     for index, run in [*enumerate(hundred)][-NUM_STORED:]:
@@ -125,9 +101,7 @@ def test_a_second_look_at_a_hundred_runs_opens_no_file_of_those_that_have_ended(
     assert [path for path in touched if any(str(parent) in idle for parent in path.parents)] == []
 
 
-def test_a_run_that_is_removed_while_runs_are_listed_is_passed_over(
-    project: Project, files: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_removed_meanwhile_is_passed_over(project: Project, files: RunDir, monkeypatch: MonkeyPatch) -> None:
     write_json(files.launch, {"name": "tiny", "time": time.time()})
     (script := project.script("tiny")).write_text("")
     gone = project.runs / "2026-01-01_000000_gone"
@@ -179,23 +153,18 @@ def spread(project: Project) -> list[RunDir]:
     made = []
     for index in range(NUM_RUNS):
         started = datetime.datetime(2025, 1, 1, 12) + datetime.timedelta(days=4 * index)
-        run = RunDir(project.runs / f"{started:%Y-%m-%d_%H%M%S}_run{index}")
-        run.ranks.mkdir(parents=True)
-        run.lock.touch()
-        write_json(run.launch, {"name": f"run{index}", "recipe": "mlm_pretraining", "time": started.timestamp()})
-        write_json(run.config, {"config": {}, "derived": {"total_steps": 400}})
-        run.metrics.write_text('{"step": 3, "train/loss": 0.5}\n')
+        files = RunDir(project.runs / f"{started:%Y-%m-%d_%H%M%S}_run{index}")
+        run = RunFolder(files, started.timestamp(), total_steps=400, name=f"run{index}")
+        files.lock.touch()
+        run.row(3, 1e9, train_loss=0.5)
         end(run, index)
-        made.append(run)
+        made.append(files)
     return made
 
 
 @pytest.mark.promise("safety-many-runs")
 def test_a_list_opens_files_in_proportion_to_the_runs_that_it_shows(project: Project, spread: list[RunDir]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT], cwd=project.root, capture_output=True, text=True, timeout=60, check=True
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python("-c", COUNT, cwd=project.root))
     assert found["all"][1] == NUM_RUNS
     assert found["again"] == [0, 0], "an ended run is read once"
     assert found["all"][0] <= 2 * 6 * NUM_RUNS  # six files of a run; `open` with an opener is two events
@@ -206,8 +175,8 @@ def test_a_list_opens_files_in_proportion_to_the_runs_that_it_shows(project: Pro
     assert found["active"] == [0, 0]
 
 
-def test_the_list_takes_a_number_a_state_or_all(
-    project: Project, hundred: list[RunDir], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_list_takes_a_state(
+    project: Project, hundred: list[RunDir], monkeypatch: MonkeyPatch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(project.root)
 
@@ -226,7 +195,7 @@ def test_the_list_takes_a_number_a_state_or_all(
     assert (first["step"], first["metrics"]) == (199, {"train/loss": 1 / 199})
 
 
-def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkeypatch: MonkeyPatch) -> None:
     write_json(files.launch, {"name": "tiny", "time": time.time()})
     files.lock.touch()
 
@@ -252,9 +221,7 @@ def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir
 
 
 @pytest.mark.needs("slurm")
-def test_a_job_shows_its_nodes_its_reason_and_an_end_before_the_training(
-    files: RunDir, slurm_cluster: SlurmCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_shows_its_nodes_reason_and_end(files: RunDir, slurm_cluster: SlurmCluster, capsys: Printed) -> None:
     number = slurm_cluster.submit("sleep 300", f"--job-name={files.id}", "--time=5", "--hold")
     write_json(files.launch, {"name": "tiny", "recipe": "mlm_pretraining", "time": 1.0, "launch": {"cluster": {}}})
     write_json(files.slurm, {"job_id": number, "time": time.time()})
@@ -332,9 +299,7 @@ def test_a_damaged_or_forged_cache_of_rows_counts_as_none(files: RunDir, how: st
     assert (row.name, row.state) == ("tiny", "SUCCEEDED")
 
 
-def test_runs_are_a_sequence_that_keeps_its_table_when_it_is_cut_or_selected(
-    project: Project, hundred: list[RunDir]
-) -> None:
+def test_runs_are_a_sequence_that_keeps_its_table_when_cut(project: Project, hundred: list[RunDir]) -> None:
     found = runs(project)
     assert (len(found), found[0].id, found[-1].id) == (NUM_RUNS, hundred[-1].id, hundred[0].id)
     assert found[0] is found[0]

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Printed, Start
+from launched import PROGRAMS, TRAINER, agent, at_step, ranks_of
+from run_folder import held
 from waiting import eventually
 
 from nbtools import runs
@@ -33,13 +35,11 @@ from nbtools.run.lineage import resumed_step
 from nbtools.run.records import Records, local_time
 from nbtools.run.run import Run
 from nbtools.run.state import RunState, awaited, waiting_for
-from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.heartbeat import RankHeartbeat
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
 FAILED = {
     "rank": 1,
     "host": "h",
@@ -62,20 +62,13 @@ def files(project: Project) -> RunDir:
 @pytest.fixture
 def locked(files: RunDir) -> Iterator[RunDir]:
     """The same with its lock held."""
-    lock = acquire_lock(files.lock)
-    assert lock is not None
-    yield files
-    os.close(lock)
+    with held(files):
+        yield files
 
 
 def exit_json(run: RunDir, returncode: int = 0, stopped: bool = False, failure: object = None) -> None:
     ended = {"returncode": returncode, "signal": None, "stopped": stopped, "failure": failure, "time": 1010.0}
     write_json(run.exit, {**ended, "duration_s": 10.0, "swept": 0})
-
-
-def finished_json(run: RunDir, why: str) -> None:
-    failure = FAILED if why == "failed" else None
-    write_json(run.finished, {"why": why, "step": 7, "metrics": {}, "failure": failure, "time": 1009.0})
 
 
 def rows(run: RunDir, *steps: int, loss: float = 1.0) -> None:
@@ -88,7 +81,7 @@ def rows(run: RunDir, *steps: int, loss: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("file", ["rank0.log", "metrics.jsonl", "system.jsonl", "ranks/1.heartbeat.json"])
-def test_a_held_lock_is_queued_until_a_file_of_the_training_exists_and_then_running(locked: RunDir, file: str) -> None:
+def test_a_held_lock_is_queued_until_the_training_has_a_file(locked: RunDir, file: str) -> None:
     run = Run(locked.path)
     assert run.state is RunState.QUEUED
     locked.ranks.mkdir(exist_ok=True)
@@ -122,70 +115,34 @@ def test_a_run_without_a_rank_for_minutes_says_what_torchrun_printed(
 
 
 @pytest.mark.parametrize(
-    ("returncode", "stopped", "why", "state"),
+    ("ended", "why", "while_held", "free"),
     [
-        (0, False, None, RunState.SUCCEEDED),
-        (0, False, "completed", RunState.SUCCEEDED),
-        (0, False, "stopped", RunState.STOPPED),
-        (1, True, None, RunState.STOPPED),
-        (1, False, "completed", RunState.FAILED),
-        (-9, False, "stopped", RunState.FAILED),
+        ((0, False), None, "SUCCEEDED", "SUCCEEDED"),
+        ((0, False), "completed", "SUCCEEDED", "SUCCEEDED"),
+        ((0, False), "stopped", "STOPPED", "STOPPED"),
+        ((1, True), None, "STOPPED", "STOPPED"),
+        ((1, False), "completed", "FAILED", "FAILED"),
+        ((-9, False), "stopped", "FAILED", "FAILED"),
+        (None, "completed", "RUNNING", "SUCCEEDED"),
+        (None, "stopped", "RUNNING", "STOPPED"),
+        (None, "failed", "RUNNING", "FAILED"),
+        (None, None, "RUNNING", "LOST"),
     ],
 )
-def test_the_supervisors_record_decides_even_while_the_lock_is_still_held(
-    locked: RunDir, returncode: int, stopped: bool, why: str | None, state: RunState
+def test_the_supervisors_record_decides_then_rank_0s_once_the_lock_is_free(
+    files: RunDir, ended: tuple[int, bool] | None, why: str | None, while_held: str, free: str
 ) -> None:
-    if why:
-        finished_json(locked, why)
-    exit_json(locked, returncode, stopped)
-    assert Run(locked.path).state is state
-
-
-@pytest.mark.parametrize(
-    ("why", "state"), [("completed", RunState.SUCCEEDED), ("stopped", RunState.STOPPED), ("failed", RunState.FAILED)]
-)
-def test_rank_0_decides_where_no_supervisor_did_once_the_lock_is_free(files: RunDir, why: str, state: RunState) -> None:
     files.log.touch()
-    lock = acquire_lock(files.lock)
-    assert lock is not None
-    finished_json(files, why)
+    if why:
+        failure = FAILED if why == "failed" else None
+        write_json(files.finished, {"why": why, "step": 7, "metrics": {}, "failure": failure, "time": 1009.0})
+    if ended:
+        exit_json(files, *ended)
     run = Run(files.path)
-    assert run.state is RunState.RUNNING
-    os.close(lock)
-    assert run.state is state
-    assert run.returncode is None
-
-
-def test_a_free_lock_and_no_record_is_lost(files: RunDir) -> None:
-    run = Run(files.path)
-    assert run.state is RunState.LOST
-    assert run.failure is not None
-    assert "without recording an end" in run.failure.headline
-
-
-def test_a_run_that_ends_between_two_looks_is_never_shown_as_lost(project: Project) -> None:
-    """The record is written before the lock is freed, so a reader has to look for it again after the lock."""
-    for _ in range(20):
-        run = RunDir.create(project.runs, "brief")
-        lock = acquire_lock(run.lock)
-        assert lock is not None
-        write_json(run.launch, {"name": "brief"})
-        seen: set[RunState] = set()
-        ended = threading.Event()
-
-        def watch(path: Path = run.path, seen: set[RunState] = seen, ended: threading.Event = ended) -> None:
-            while not ended.is_set():
-                seen.add(Run(path).state)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        time.sleep(0.005)
-        exit_json(run)
-        os.close(lock)
-        time.sleep(0.005)
-        ended.set()
-        watcher.join()
-        assert RunState.LOST not in seen
+    with held(files):
+        assert run.state == while_held
+    assert (run.state, run.returncode) == (free, ended and ended[0])
+    assert free != "LOST" or "without recording an end" in getattr(run.failure, "headline", "")
 
 
 def test_where_there_are_no_locks_the_supervisors_process_decides(files: RunDir) -> None:
@@ -228,43 +185,21 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
     summary = Run(files.path).summary()
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     beat.pop("format", None)
+    launch = {"id": files.id, "name": "toy", "script": "/p/scripts/toy.py", "started_at": 1000.0}
+    ended = {"state": "FAILED", "returncode": 1, "ended_at": 1010.0, "restarts": 0}
+    curves = {"step": 4, "total_steps": 40, "metrics": {"train/loss": "NaN"}, "units": {"train/loss": "step"}}
+    failure = {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED}
     assert summary == {
-        "id": files.id,
-        "name": "toy",
-        "script": "/p/scripts/toy.py",
-        "arguments": [],
-        "cwd": None,
-        "python": None,
-        "state": "FAILED",
-        "tags": [],
-        "note": "",
-        "returncode": 1,
-        "step": 4,
-        "total_steps": 40,
-        "metrics": {"train/loss": "NaN"},
-        "checkpoints": [],
-        "shared": [],
+        **launch,
+        **ended,
+        **curves,
+        **dict.fromkeys(("cwd", "python", "silent_s", "eta_s", "job", "parent")),
+        **dict.fromkeys(("note", "stopped_on", "why_stopped", "unsaved", "outputs"), ""),
+        **dict.fromkeys(("waiting_for", "origin", "code"), ""),
+        **{name: [] for name in ("arguments", "tags", "checkpoints", "shared", "stragglers", "curves")},
+        **{name: {} for name in ("weights", "join")},
         "ranks": [beat],
-        "stragglers": [],
-        "stopped_on": "",
-        "unsaved": "",
-        "outputs": "",
-        "weights": {},
-        "why_stopped": "",
-        "units": {"train/loss": "step"},
-        "curves": [],
-        "silent_s": None,
-        "failure": {**dict.fromkeys(("where", "advice", "step", "loss", "log")), "others": [], **FAILED},
-        "waiting_for": "",
-        "eta_s": None,
-        "job": None,
-        "join": {},
-        "restarts": 0,
-        "started_at": 1000.0,
-        "ended_at": 1010.0,
-        "parent": None,
-        "origin": "",
-        "code": "",
+        "failure": failure,
     }
 
 
@@ -277,9 +212,7 @@ def test_the_table_and_the_repr_escape_what_others_wrote(project: Project) -> No
     assert "&lt;img" in shown
 
 
-def test_a_run_tells_its_step_while_another_thread_reads_all_rows(
-    files: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_tells_its_step_while_another_thread_reads_all_rows(files: RunDir, monkeypatch: MonkeyPatch) -> None:
     files.metrics.write_text("".join(f'{{"step": {step}, "train/loss": {step}}}\n' for step in range(1, 9)))
     run, held, opened = Run(files.path), threading.Event(), threading.Event()
     follow = run.rows._written.follow
@@ -310,7 +243,7 @@ def test_a_script_that_only_prints_still_has_a_history(files: RunDir) -> None:
 @pytest.mark.parametrize(
     ("num_epochs", "resumed_from", "total"), [(4, None, 128), (None, None, None), (4, {"run": "a", "step": 32}, None)]
 )
-def test_the_length_of_a_printed_epoch_is_not_that_of_the_run(
+def test_a_printed_epoch_is_not_the_run(
     files: RunDir, num_epochs: int | None, resumed_from: object, total: int | None
 ) -> None:
     write_json(files.launch, {"recipe": None, "num_epochs": num_epochs, "resumed_from": resumed_from})
@@ -330,9 +263,7 @@ def resumed(project: Project, parent: RunDir, step: int) -> RunDir:
     return run
 
 
-def test_the_curve_of_a_resumed_run_continues_its_parents_from_the_checkpoint_on(
-    project: Project, files: RunDir
-) -> None:
+def test_the_curve_of_a_resumed_run_continues_its_parents(project: Project, files: RunDir) -> None:
     rows(files, 1, 2, 3, 4, 5, loss=5.0)
     child = resumed(project, files, step=3)
     rows(child, 4, loss=1.0)
@@ -343,7 +274,6 @@ def test_the_curve_of_a_resumed_run_continues_its_parents_from_the_checkpoint_on
     rows(grandchild, 5, 6, loss=0.5)
     assert run.history["train/loss"].values.tolist() == [5.0, 5.0, 5.0, 1.0, 0.5, 0.5]
     assert run.own_history["train/loss"].steps.tolist() == [5, 6]
-    assert run.parent is not None
     assert run.parent.id == child.id
 
 
@@ -359,75 +289,28 @@ def test_parents_that_are_gone_or_go_in_circles_are_left_out(project: Project, f
 # --- checkpoints -------------------------------------------------------------------------------------
 
 
-def checkpoint(folder: Path, step: int) -> Path:
-    path = folder / f"step-{step:06d}"
-    (path / "model").mkdir(parents=True)
-    claims = {}
-    for name in ("model/weights", "state.pt"):
-        data = f"{name} of {step}".encode() * 100
-        (path / name).write_bytes(data)
-        claims[name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-    write_json(path / "manifest.json", {"step": step, "time": 1.0, "metrics": {"eval/loss": "NaN"}, "files": claims})
-    return path
-
-
 def test_checkpoints_are_listed_by_step_and_only_whole_ones(tmp_path: Path) -> None:
+    for name in ("step-999999", "step-1000000", "step-000020", ".step-000030.tmp", "step-000040", "notes"):
+        (tmp_path / name).mkdir()
     for step in (999_999, 1_000_000, 20):
-        checkpoint(tmp_path, step)
-    (tmp_path / ".step-000030.tmp").mkdir()
-    (tmp_path / "step-000040").mkdir()
-    (tmp_path / "notes").mkdir()
+        content = {"step": step, "time": 1.0, "files": {"state.pt": {"bytes": 1, "sha256": "0"}}}
+        write_json(tmp_path / f"step-{step:06d}" / "manifest.json", content)
     assert [found.step for found in checkpoints_in(tmp_path)] == [20, 999_999, 1_000_000]
     assert checkpoints_in(tmp_path / "none") == []
 
 
-def damage(path: Path, how: str) -> None:
-    data = path.read_bytes()
-    match how:
-        case "missing":
-            path.unlink()
-        case "empty":
-            path.write_bytes(b"")
-        case "truncated":
-            path.write_bytes(data[: len(data) // 2])
-        case "flipped":
-            path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
-
-
-@pytest.mark.parametrize("how", ["missing", "empty", "truncated", "flipped"])
-@pytest.mark.parametrize("name", ["model/weights", "state.pt", "manifest.json"])
-def test_a_damaged_newest_checkpoint_is_passed_over_by_name_and_reason(tmp_path: Path, name: str, how: str) -> None:
-    checkpoint(tmp_path, 10)
-    newest = checkpoint(tmp_path, 20)
-    if (name, how) == ("manifest.json", "flipped"):
-        text = (newest / name).read_text()
-        (newest / name).write_text(text.replace('"step": 20', '"step": 21'))
-    else:
-        damage(newest / name, how)
-    found, reasons = newest_verified(tmp_path)
-    assert found is not None
-    assert found.step == 10
-    assert len(reasons) == 1
-    assert reasons[0].startswith("step-000020: ")
-
-
-def test_without_a_whole_checkpoint_every_one_has_its_reason(tmp_path: Path) -> None:
-    for step in (1, 2):
-        damage(checkpoint(tmp_path, step) / "state.pt", "missing")
-    found, reasons = newest_verified(tmp_path)
-    assert found is None
-    assert [reason[:11] for reason in reasons] == ["step-000002", "step-000001"]
-
-
 @pytest.mark.parametrize(
     "manifest",
-    [{}, {"step": "x"}, {"step": 1, "time": 1, "files": {}}, {"step": 1, "time": 1, "files": []}, {"format": 9}],
+    [
+        *({}, {"step": "x"}, {"format": 9}, {"step": 1, "time": 1, "files": {}}, {"step": 1, "time": 1, "files": []}),
+        {"step": 2, "time": 1, "files": {"state.pt": {"bytes": 1, "sha256": "0"}}},
+    ],
 )
 def test_a_manifest_that_is_none_is_not_a_checkpoint(tmp_path: Path, manifest: dict[str, Any]) -> None:
     path = tmp_path / "step-000001"
     path.mkdir()
     (path / "manifest.json").write_text(json.dumps(manifest))
-    assert checkpoints_in(tmp_path) == []
+    assert len(checkpoints_in(tmp_path)) == (manifest.get("step") == 2), "the step of another is noticed later"
     found, reasons = newest_verified(tmp_path)
     assert (found, len(reasons)) == (None, 1)
 
@@ -453,6 +336,7 @@ def test_a_run_on_another_host_is_not_signalled_from_here(locked: RunDir, strang
         ({"boot_id": "another boot"}, False, False),  # the same machine, started again
         ({"boot_id": "another boot", "host": "node-17"}, False, True),
         ({"pid_namespace": 1, "host": "a-container"}, False, True),
+        ({"start_time": 1.0}, False, False),  # another process with its pid
         ({"boot_id": "", "host": "node-17"}, False, True),
     ],
 )
@@ -461,57 +345,36 @@ def test_a_machine_is_known_by_its_boot_before_its_name(
 ) -> None:
     content = {**ProcessIdentity.of(stranger.pid).to_json(), **change}
     identity = ProcessIdentity.from_json(content)
-    assert identity is not None
     assert (identity.is_alive(), identity.is_elsewhere) == (is_alive, is_elsewhere)
     beat = RankHeartbeat.from_json({"rank": 0, "step": 1, "phase": "data", "time": 1.0, **content})
     assert beat is not None and beat.is_elsewhere == is_elsewhere
 
 
-@pytest.mark.promise("safety-renamed-machine")
-def test_a_run_is_stopped_after_its_machine_was_renamed(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
-    record = read_json(run.files.process)
-    assert record is not None
-    write_json(run.files.process, {**record, "host": "its-name-before"})
-    assert run.stop(60).startswith("stopped at step")
-    assert run.state is RunState.STOPPED
-
-
 def test_stopping_a_run_that_has_ended_says_so(files: RunDir) -> None:
     exit_json(files)
-    finished_json(files, "completed")
+    write_json(files.finished, {"why": "completed", "step": 7, "metrics": {}})
     assert Run(files.path).stop() == f"{files.id} had already ended: SUCCEEDED at step 7"
 
 
-def trainer(*args: str) -> list[str | Path]:
-    fake = PROGRAMS / "fake_agent.py"
-    return [sys.executable, fake, "--nproc-per-node=2", PROGRAMS / "fake_trainer.py", *args]
-
-
-def test_stop_saves_a_checkpoint_and_says_what_it_saw(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
-    said = run.stop()
-    assert said == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 2 ranks ended"
-    assert run.state is RunState.STOPPED
-    assert members(run.files) == []
-
-
-def test_stop_tells_ranks_loader_workers_and_others_apart(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer("--loader-workers", "2"))
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+@pytest.mark.promise("safety-renamed-machine")
+@pytest.mark.parametrize(("workers", "host"), [("0", "this one"), ("2", "its-name-before")])
+def test_stop_saves_a_checkpoint_and_tells_processes_apart(supervised: Start, workers: str, host: str) -> None:
+    run = supervised(*agent(TRAINER, "--loader-workers", workers))
+    at_step(run, 2)
     started = members(run.files)
-    assert run.stop().endswith("saved; 2 ranks and 4 loader workers ended")
-    assert len(started) == 8  # the supervisor and the agent, too
-    assert living(started) == []
+    assert len(started) == 4 + 2 * int(workers), "the supervisor and the agent, too"
+    if host != "this one":
+        write_json(run.files.process, {**(read_json(run.files.process) or {}), "host": host})
+    loaders = " and 4 loader workers" if workers == "2" else ""
+    said = run.stop()
+    assert said == f"stopped at step {run.step}; checkpoint step-{run.step:06d} saved; 2 ranks{loaders} ended"
+    assert run.state is RunState.STOPPED
+    assert members(run.files) == living(started) == []
 
 
-def test_two_callers_of_a_stop_report_the_same_processes(
-    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+def test_two_callers_of_a_stop_report_the_same_processes(supervised: Start, monkeypatch: MonkeyPatch) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2)
     reports: list[str] = []
     ask = stop._ask
 
@@ -534,9 +397,9 @@ def test_two_callers_of_a_stop_report_the_same_processes(
     assert [report.rpartition("; ")[2] for report in reports] == ["2 ranks ended", "2 ranks ended"]
 
 
-def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = supervised(*trainer())
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
+def test_stop_says_what_it_could_not_end(supervised: Start, monkeypatch: MonkeyPatch) -> None:
+    run = supervised(*agent(TRAINER))
+    at_step(run, 2)
     family = members(run.files)
     ranks = ranks_among(family)
     stubborn = ranks[1]
@@ -555,24 +418,11 @@ def test_stop_says_what_it_could_not_end(supervised: Callable[..., Run], monkeyp
     assert not living([stubborn])
 
 
-def test_a_queued_run_that_is_cancelled_never_started(supervised: Callable[..., Run]) -> None:
-    first = supervised(*trainer())
-    queued = supervised(*trainer(), after=str(first.dir))
-    eventually(lambda: queued.records.process is not None)
-    assert queued.state is RunState.QUEUED
-    assert queued.stop() == "cancelled while queued; it had not started"
-    ended = queued.records.exit or {}
-    assert ended["duration_s"] < ended["waited_s"], "the wait in the queue is no part of the duration"
-    assert queued.state is RunState.STOPPED
-    assert members(queued.files) == []
-    assert first.state is not RunState.STOPPED
-
-
 def gpu(index: int, memory_used_bytes: int, *holders: Holder) -> Device:
     return Device(index, f"GPU-{index}", "NVIDIA H200", 10**11, memory_used_bytes, holders, str(index))
 
 
-def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: MonkeyPatch) -> None:
     ours, other = Holder(1, "python", "me", 10**10), Holder(7, "python", "ada", 3 * 2**30)
     before = [gpu(0, 10**10, ours), gpu(1, 14 * 10**9, ours, other)]
     after = [gpu(0, 4 * 10**8), gpu(1, 4 * 10**9, other)]
@@ -587,9 +437,7 @@ def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatc
 
 
 @pytest.mark.promise("safety-removed-run")
-def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
-    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_run_is_stopped_while_it_lives(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     after = supervised(sys.executable, "-c", "pass", after=str(run.dir))
     eventually(lambda: run.files.log.exists() and after.records.process is not None)
@@ -612,42 +460,37 @@ def test_a_removed_run_is_told_awaited_and_stopped_while_its_processes_live(
         ({"stopped_on": {"sentence": "loss is NaN"}}, "STOPPED by stop_on"),
     ],
 )
-def test_a_stopped_run_says_by_what_and_no_exit_code(
-    files: RunDir, more: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_says_what_stopped_it(files: RunDir, more: dict[str, Any], said: str, capsys: Printed) -> None:
     write_json(files.exit, {"returncode": -15, "stopped": True, "time": 1010.0, **more})
     print_run(Run(files.path).summary())
     assert f"  {said}\n" in capsys.readouterr().out
 
 
-def test_stop_finds_a_supervisor_whose_environment_is_still_empty(
-    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_finds_a_supervisor_whose_environment_is_still_empty(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     """The kernel shows an empty /proc/PID/environ until exec is complete: 52 of 600 reads right after Popen."""
-    run = supervised(*trainer())
+    run = supervised(*agent(TRAINER))
     find, reads = processes.members, iter(range(2))
     monkeypatch.setattr(processes, "members", lambda files: find(files) if next(reads, None) is None else [])
     run.stop()
     assert run.state is RunState.STOPPED
 
 
-def test_stop_with_little_patience_kills_and_says_so(supervised: Callable[..., Run]) -> None:
+def test_stop_with_little_patience_kills_and_says_so(supervised: Start) -> None:
     run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=600)
     eventually(lambda: "ready" in run.log())
     assert run.stop(timeout_s=0.3) == "killed after 0 s at step 0; no checkpoint was saved; 1 process ended"
     assert run.state is RunState.STOPPED
 
 
-def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Callable[..., Run]) -> None:
-    run = supervised(*trainer("--leave-no-word"))
-    eventually(lambda: [beat.step >= 2 for beat in read_heartbeats(run.files)] == [True, True])
-    ranks = [process for process in members(run.files) if "RANK" in process.environ()]
-    for process in members(run.files):
-        if process not in ranks:
-            process.kill()
+def test_ranks_that_lost_supervisor_and_agent_are_swept_by_stop(supervised: Start) -> None:
+    run = supervised(*agent(TRAINER, "--leave-no-word"))
+    at_step(run, 2)
+    ranks = ranks_of(run)
+    for process in {*members(run.files)} - {*ranks}:
+        process.kill()
     eventually(lambda: run.state is RunState.LOST)
     assert run.stop().endswith("2 ranks ended")
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in ranks)
+    assert living(ranks) == []
 
 
 def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: Project) -> None:
@@ -655,7 +498,7 @@ def test_a_run_started_by_hand_is_stopped_through_the_process_it_names(project: 
     program = (
         "import os, sys\n"
         "from nbtools.rundir.process_identity import ProcessIdentity\nfrom nbtools.rundir.rundir import RunDir\n"
-        "from nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import write_json\n"
+        "from nbtools.rundir.lock import acquire_lock\nfrom nbtools.rundir.json_files import read_json, write_json\n"
         "run = RunDir(sys.argv[1])\n"
         "lock = acquire_lock(run.lock)\n"
         "write_json(run.launch, {'name': 'byhand', 'by_hand': True, 'recipe': None})\n"
@@ -693,10 +536,9 @@ def test_waiting_ends_in_time_and_leaves_the_run_alone(locked: RunDir) -> None:
         Run(locked.path).wait(timeout_s=0.2)
 
 
-def test_a_run_whose_lock_was_deleted_is_still_stopped(supervised: Callable[..., Run]) -> None:
-    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
-    while not run.files.log.exists():
-        time.sleep(0.02)
+def test_a_run_whose_lock_was_deleted_is_still_stopped(supervised: Start) -> None:
+    run = supervised("sleep", "600")
+    eventually(run.files.log.exists)
     run.files.lock.unlink()
     assert run.state is RunState.LOST
     run.stop(timeout_s=30)
@@ -704,7 +546,7 @@ def test_a_run_whose_lock_was_deleted_is_still_stopped(supervised: Callable[...,
     assert run.state is RunState.STOPPED
 
 
-def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]) -> None:
+def test_stops_from_two_terminals_are_one_request(supervised: Start) -> None:
     counts = (
         "import signal, sys, time\n"
         "asked = []\n"
@@ -714,10 +556,8 @@ def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]
         "for _ in range(40): time.sleep(0.1)\n"
     )
     run = supervised(sys.executable, "-c", counts)
-    while "ready" not in run.log():
-        time.sleep(0.02)
+    eventually(lambda: "ready" in run.log())
     supervisor = run.records.process
-    assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)  # with it, the supervisor alone would count
     command = [sys.executable, "-m", "nbtools", "stop", str(run.dir)]
     stops = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
@@ -725,12 +565,9 @@ def test_stops_from_two_terminals_are_one_request(supervised: Callable[..., Run]
     assert run.log().count("asked") == 1
 
 
-def test_a_run_of_somebody_else_is_refused_at_once_and_named(
-    supervised: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
-    while not run.files.process.exists():
-        time.sleep(0.02)
+def test_a_run_of_somebody_else_is_refused_at_once_and_named(supervised: Start, monkeypatch: MonkeyPatch) -> None:
+    run = supervised("sleep", "600")
+    eventually(run.files.process.exists)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: 65_534)  # root, too, signals only its own processes
         with pytest.raises(NbtoolsError, match="only they can stop it"):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.rundir import atomic
 from nbtools.rundir.atomic import hidden_name, new_folder, put_folder, write_file
@@ -65,9 +66,7 @@ def test_a_second_write_replaces_the_first_and_leaves_nothing_else(tmp_path: Pat
 
 
 @ALL
-def test_a_link_planted_at_the_hidden_name_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer
-) -> None:
+def test_a_link_at_the_hidden_name_is_not_followed(tmp_path: Path, monkeypatch: MonkeyPatch, write: Writer) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
     target = tmp_path / "precious"
     (tmp_path / "folder").mkdir()
@@ -144,9 +143,7 @@ def test_a_function_is_given_a_path_of_the_same_name(tmp_path: Path) -> None:
 
 
 @ALL
-def test_an_error_while_writing_is_passed_on_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer
-) -> None:
+def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: MonkeyPatch, write: Writer) -> None:
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -158,9 +155,7 @@ def test_an_error_while_writing_is_passed_on_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_content_and_names_reach_the_disk_before_the_rename_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
-) -> None:
+def test_content_reaches_the_disk_before_the_rename(tmp_path: Path, monkeypatch: MonkeyPatch, sync: bool) -> None:
     synced: list[str] = []
     monkeypatch.setattr(atomic, "sync_to_disk", lambda path: synced.append(path.name.partition(".new")[0]))
     write_file(tmp_path / "it", b"data", sync=sync)
@@ -198,7 +193,7 @@ def test_an_empty_folder_is_filled_and_a_file_is_an_error(tmp_path: Path) -> Non
     assert content(tmp_path / "file") == b"theirs"
 
 
-def test_a_stale_folder_comes_back_when_the_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_folder_comes_back_when_the_rename_fails(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     final, ours = built(tmp_path, "theirs"), built(tmp_path, "ours")
     really = os.rename
 
@@ -214,9 +209,7 @@ def test_a_stale_folder_comes_back_when_the_rename_fails(tmp_path: Path, monkeyp
     assert names(tmp_path) == ["ours", "theirs"]
 
 
-def test_a_folder_that_another_process_puts_there_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_another_process_puts_there_meanwhile_stays(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     final, ours = built(tmp_path, "final"), built(tmp_path, "ours")
     really = os.rename
 

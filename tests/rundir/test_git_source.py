@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.run import facts
 from nbtools.rundir import git_source
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -42,9 +43,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.mark.promise("source")
-def test_a_run_keeps_the_commit_and_the_changes_of_tracked_files_for_the_user_alone(
-    repository: Path, run: RunDir
-) -> None:
+def test_a_run_keeps_commit_and_tracked_changes_for_its_user(repository: Path, run: RunDir) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     clean = record_source(run, repository)
     assert clean == {"commit": commit, "lines": 0, "sha256": None, "cut": False}
@@ -101,9 +100,7 @@ def test_git_downloads_nothing_for_a_partial_clone(repository: Path, run: RunDir
     assert sorted(clone.glob(".git/objects/**/*")) == packs
 
 
-def test_a_large_diff_is_cut_and_a_folder_without_a_commit_has_none(
-    repository: Path, run: RunDir, tmp_path: Path
-) -> None:
+def test_a_large_diff_is_cut_and_no_commit_has_none(repository: Path, run: RunDir, tmp_path: Path) -> None:
     (repository / "train.py").write_text("".join(f"line {number}\n" for number in range(200_000)))
     found = record_source(run, repository)
     assert found is not None and found["cut"]
@@ -114,9 +111,7 @@ def test_a_large_diff_is_cut_and_a_folder_without_a_commit_has_none(
     assert record_source(run, tmp_path / "empty") is None
 
 
-def test_a_git_that_does_not_answer_or_is_missing_gives_nothing(
-    repository: Path, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_git_gives_none(repository: Path, run: RunDir, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (slow := tmp_path / "bin" / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
 
 from nbtools.cli.commands import main
 from nbtools.errors import ConfigError, FormatError, NbtoolsError, RunNotFoundError
@@ -42,7 +43,7 @@ def test_a_name_is_its_newest_run_and_tilde_counts_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("names")
-def test_a_renamed_or_moved_run_is_found_by_its_name_and_an_id_goes_before_a_name(tmp_path: Path) -> None:
+def test_a_renamed_or_moved_run_is_found_by_its_name(tmp_path: Path) -> None:
     renamed, kept = launched(tmp_path, 1, "base"), launched(tmp_path, 2, "base")
     moved = launched(tmp_path, 3, "base", folder="archived")
     label(renamed, name="good")
@@ -69,7 +70,7 @@ def test_labels_that_are_not_allowed_are_refused_and_keep_the_others(tmp_path: P
     assert read_json(run.labels) == {"format": 1, "name": "good", "tags": ["a", "b"], "note": "first line\nsecond"}
 
 
-def test_labels_of_another_kind_count_as_none_and_those_of_a_newer_nbtools_are_kept(tmp_path: Path) -> None:
+def test_labels_of_another_kind_are_none_and_newer_ones_stay(tmp_path: Path) -> None:
     run = launched(tmp_path, 1, "base")
     run.labels.write_text(json.dumps({"name": "../x", "tags": ["ok", 3, "a,b", "x" * 50], "note": ["x"]}))
     assert Run(run).records.labels == read_labels(run) == Labels(tags=("ok",))
@@ -86,7 +87,7 @@ def test_labels_of_another_kind_count_as_none_and_those_of_a_newer_nbtools_are_k
 
 
 @pytest.mark.promise("safety-foreign-run")
-def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cache" / "nbtools").mkdir(mode=0o755, parents=True)
     run = launched(tmp_path / "runs", 1, "base")
@@ -127,9 +128,7 @@ def test_a_link_at_labels_json_is_replaced_and_not_followed(tmp_path: Path) -> N
 
 
 @pytest.mark.promise("names")
-def test_every_verb_takes_a_name_and_show_changes_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_takes_a_name_show_changes(project: Project, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
     monkeypatch.chdir(project.root)
     old, new = (launched(project.runs, day, "base") for day in (1, 2))
     for run in (old, new):

@@ -8,7 +8,7 @@ import pytest
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.program_flags import default_folders, guessed_resume, num_epochs
 from nbtools.script.field import Field
-from nbtools.script.resume_arguments import named_checkpoint_in, takes_path, with_checkpoint
+from nbtools.script.resume_arguments import takes_path, with_checkpoint
 
 from asking import script_of
 
@@ -80,13 +80,6 @@ def test_an_argument_that_resumed_before_is_replaced(args: str, words: str, resu
 def test_words_without_a_path_are_known_as_such() -> None:
     assert takes_path(["--resume={checkpoint}"])
     assert not takes_path(["--resume"])
-
-
-def test_the_checkpoint_among_arguments_is_found_by_the_words() -> None:
-    words = ["--resume", "{checkpoint}"]
-    assert named_checkpoint_in(["--resume", "a", "--lr", "1", "--resume=b"], words) == "b"
-    assert named_checkpoint_in(["ckpt=c"], ["ckpt={checkpoint}"]) == "c"
-    assert named_checkpoint_in(["--lr", "1"], words) == named_checkpoint_in(["--resume"], ["--resume"]) == ""
 
 
 @pytest.mark.parametrize(

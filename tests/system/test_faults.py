@@ -3,48 +3,27 @@
 A fault that belongs to one module is tested beside it; the README's table names the test of each promise.
 """
 
-import contextlib
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
+from fixture_types import Start
+from launched import at_step, processes_of, python, ranks_of, supervisor_of
 from tiny_mlm import tiny_mlm
 from waiting import eventually
 
 import nbtools as nt
-from nbtools.machine.processes import members
+from nbtools.machine.processes import living, members
 from nbtools.project import Project
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-
-
-def agent_of(run: Run) -> psutil.Process:
-    return next(process for process in members(run.files) if "torch.distributed.run" in process.cmdline())
-
-
-def ranks_of(run: Run) -> list[psutil.Process]:
-    found = []
-    for process in members(run.files):
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if "RANK" in process.environ():
-                found.append(process)
-    return found
-
-
-def supervisor_of(run: Run) -> psutil.Process:
-    assert run.records.process is not None
-    return psutil.Process(run.records.process.pid)
-
 
 # --- real training --------------------------------------------------------------------------------
 
@@ -57,11 +36,11 @@ def tiny(texts: Project) -> Path:
     return nt.write_script(config, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=texts)
 
 
-def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
+def preempted(run: Run, whom: str) -> int:
     """Let a run do ten steps more, send SIGTERM as a scheduler would, and return the step that it ended at."""
     began = resumed_step(run.info)
     eventually(lambda: run.step >= began + 5)
-    whom(run).terminate()
+    processes_of(run)[whom].terminate()
     assert run.wait(timeout_s=180) is RunState.STOPPED
     (saved,) = run.checkpoints  # one, and it is whole
     saved.verify()
@@ -75,12 +54,12 @@ def preempted(run: Run, whom: Callable[[Run], psutil.Process]) -> int:
 @pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supervisor(tiny: Path) -> None:
+def test_a_preempted_training_loses_no_step_nor_without_supervisor(tiny: Path) -> None:
     first = nt.launch(tiny)
-    preempted(first, supervisor_of)
+    preempted(first, "supervisor")
     second = nt.resume(first)
     assert resumed_step(second.info) == first.step
-    last = preempted(second, agent_of) + 10
+    last = preempted(second, "agent") + 10
     third = nt.resume(second, args=["--max-steps", str(last)])
     eventually(lambda: len(ranks_of(third)) == 2)
     supervisor_of(third).kill()
@@ -97,13 +76,12 @@ def test_a_preempted_training_loses_no_step_and_trains_to_its_end_without_a_supe
 @pytest.mark.slow
 def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> None:
     run = nt.launch(tiny)
-    eventually(lambda: [beat.step > 3 for beat in read_heartbeats(run.files)] == [True, True])
+    at_step(run, 4)
     ranks, supervisor = ranks_of(run), supervisor_of(run)
     assert len(ranks) == 2
-    agent_of(run).kill()
+    processes_of(run)["agent"].kill()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
-    assert run.failure is not None
+    assert living(ranks) == []
     assert (run.failure.rank, run.failure.signal) == (None, "SIGKILL")
     eventually(lambda: not supervisor.is_running())
 
@@ -169,7 +147,7 @@ def steps_seen_until_the_end(run: Run) -> list[int]:
 @pytest.mark.slow
 def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
     (rank,) = ranks_of(saving)
-    for process in (supervisor_of(saving), agent_of(saving), rank, rank):
+    for process in (supervisor_of(saving), processes_of(saving)["agent"], rank, rank):
         process.terminate()
     for process in (supervisor_of(saving), rank):
         process.send_signal(signal.SIGINT)
@@ -186,65 +164,9 @@ def test_further_signals_while_saving_change_nothing(saving: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["rank", "torchrun"])
 def test_a_save_that_is_killed_leaves_the_older_checkpoint_whole(saving: Run, victim: str) -> None:
-    (ranks_of(saving)[0] if victim == "rank" else agent_of(saving)).kill()
+    (ranks_of(saving)[0] if victim == "rank" else processes_of(saving)["agent"]).kill()
     assert steps_seen_until_the_end(saving) == [1]
     assert saving.state is RunState.STOPPED  # as it was asked to
-
-
-FULL_DISK = """
-import os, resource, time
-from pathlib import Path
-import torch
-from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine.flags import Flags
-from nbtools.training.engine.worker import run
-
-_, plenty = resource.getrlimit(resource.RLIMIT_FSIZE)
-folder = Path(os.environ["NBTOOLS_RUN_DIR"])
-
-def leave(size):  # no file may become larger: a write beyond that fails, as on a full disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, plenty))
-
-def train(worker, config):
-    for step in range(1, 7):
-        if step == 5:
-            worker.phase("data")
-            while not (folder / "space").exists():
-                time.sleep(0.05)
-        worker.progress.step = step
-        leave(0 if step < 5 else plenty)
-        worker.end_step({"train/loss": 1 / step}, 6)  # at step 1, it prints the row, too
-        leave(100_000 if step in (3, 4) else plenty)
-        worker.save({}, {"optimizer": {}}, {}, write_more=lambda at: (at / "weights").write_bytes(bytes(1_000_000)))
-        leave(plenty)
-
-run(train, Flags(MLMPretrainingConfig()))
-"""
-
-
-@pytest.mark.promise("fault-9")
-@pytest.mark.slow
-def test_a_full_disk_costs_checkpoints_and_rows_but_not_the_training(
-    supervised: Callable[..., Run], project: Project
-) -> None:
-    script = project.scripts / "full_disk.py"
-    script.write_text(FULL_DISK)
-    run = supervised(sys.executable, script)
-    eventually(lambda: "warning: no checkpoint at step 4" in run.log())
-    assert "warning: no checkpoint at step 3: " in run.log()
-    assert "older ones are kept" in run.log()
-    assert run.state is RunState.RUNNING
-    for checkpoint in run.checkpoints:
-        checkpoint.verify()
-    assert sorted(path.name for path in run.files.checkpoints.iterdir()) == ["step-000001", "step-000002"]
-    assert "train/loss" not in run.own_history
-    (run.dir / "space").touch()
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    assert run.checkpoints[-1].step == 6
-    for checkpoint in run.checkpoints:
-        checkpoint.verify()
-    assert run.own_history["train/loss"].steps.tolist() == [5, 6]
-    assert run.own_history.num_dropped == 4
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -288,17 +210,12 @@ print(json.dumps([run.log(), words, panel._widgets.words.losses.value, run.metri
 
 @pytest.mark.promise("fault-28")
 @pytest.mark.slow
-def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
-    supervised: Callable[..., Run], project: Project
-) -> None:
+def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(supervised: Start, project: Project) -> None:
     go = project.root / "go"
     run = supervised(sys.executable, "-c", FLOOD, go)
     eventually(run.files.log.exists)
-    watcher = subprocess.run(
-        [sys.executable, "-c", WATCHER, str(run.dir), str(go)], capture_output=True, text=True, timeout=270, check=False
-    )
-    assert watcher.returncode == 0, watcher.stderr
-    (cpu_s, grown_mb, read_mb), (log, words, notes, metrics) = map(json.loads, watcher.stdout.splitlines())
+    said = python("-c", WATCHER, run.dir, go)
+    (cpu_s, grown_mb, read_mb), (log, words, notes, metrics) = map(json.loads, said.splitlines())
     size_mb = run.files.log.stat().st_size / 1e6
     run.files.log.unlink()  # pytest keeps the folder
     assert size_mb > 300
@@ -312,48 +229,3 @@ def test_a_flood_of_output_costs_the_notebook_little_and_its_end_is_shown(
     assert cpu_s < 20 * float(go.read_text()), "7 times as much as the program; 110 where every line is parsed"
     assert grown_mb < 100
     assert read_mb < 1.1 * size_mb  # each byte at most once, and now and then the end
-
-
-SCRIPTED = """
-import os, sys, time
-def put(*parts):
-    for part in parts:
-        os.write(1, part)
-        time.sleep(0.02)
-def ready(name):
-    while not os.path.exists(os.path.join(sys.argv[1], name)):
-        time.sleep(0.02)
-put(b"\\x1b[1;31mred\\x1b[0m alert\\n", b"\\x1b]0;title\\x07plain\\n")
-put(*(b"\\r%3d%%|###" % percent for percent in range(0, 101, 10)), b"\\n")
-put(b"caf\\xc3", b"\\xa9 \\xe6\\xbc", b"\\xa2\\n")
-put(b"\\xff\\xfe bad\\x00 \\xc3\\n", "user\\u202etxt.exe\\n".encode(), b"half")
-ready("long")
-put(*["é".encode() * 50_000] * 100, b"\\n")
-ready("end")
-put(b"the end\\n")
-"""
-
-
-@pytest.mark.promise("fault-29")
-def test_whatever_a_script_prints_is_shown_as_plain_lines(supervised: Callable[..., Run], tmp_path: Path) -> None:
-    run = supervised(sys.executable, "-c", SCRIPTED, tmp_path)
-    eventually(run.files.log.exists)
-
-    def ends_in(text: str) -> bool:
-        lines = run.log().splitlines()
-        assert all(line.isprintable() and len(line) < 2100 for line in lines)
-        return bool(lines) and lines[-1].endswith(text)
-
-    eventually(lambda: ends_in("half"))
-    assert run.log().splitlines() == [
-        *("red alert", "plain", "100%|###", "café 漢"),
-        *("\ufffd\ufffd bad\\x00 \ufffd", "user\\u202etxt.exe", "half"),
-    ]
-    (tmp_path / "long").touch()
-    eventually(lambda: ends_in("éé"))
-    eventually(lambda: run.files.log.read_bytes().endswith(b"\n"))
-    (shown,) = run.log().splitlines()  # ten megabytes, of which the last one was read
-    assert shown.startswith("(more than 524,")
-    (tmp_path / "end").touch()
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
-    assert run.log().splitlines()[-1] == "the end"

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Inject, Lock, MonkeyPatch, Start
+from launched import TRAINER
 from permissions import nbtools, obey_permissions
+from run_folder import held
 
 from nbtools.errors import CheckpointError
 from nbtools.project import Project
@@ -25,18 +27,18 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.atomic import retried
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.checkpoint import Progress
 
+Failing = Callable[..., list[str]]
 PASSING = [errno.ESTALE, errno.EIO, errno.ETIMEDOUT]
 LISTING = "listdir scandir"
 """What `Path.iterdir` calls: the first before Python 3.13, the second from there on."""
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def failing(monkeypatch: MonkeyPatch) -> Failing:
     """Let functions of `os` fail so often, before or after they have done their work, for paths that hold a word."""
 
     def let(names: str, word: str, number: int, times: int = 1, *, done: bool = False) -> list[str]:
@@ -63,7 +65,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
 def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
-    tmp_path: Path, failing: Callable[..., list[str]], number: int, done: bool
+    tmp_path: Path, failing: Failing, number: int, done: bool
 ) -> None:
     write_json(tmp_path / "exit.json", {"returncode": 1})
     failed = failing("replace", "exit.json", number, done=done)
@@ -74,9 +76,7 @@ def test_a_rename_that_fails_once_is_tried_again_and_nothing_is_left_behind(
 
 
 @pytest.mark.parametrize("number", [*PASSING, errno.ENOSPC, errno.EROFS])
-def test_a_rename_that_fails_for_good_is_an_error_and_the_old_file_stays(
-    tmp_path: Path, failing: Callable[..., list[str]], number: int
-) -> None:
+def test_a_failed_rename_leaves_the_old_file(tmp_path: Path, failing: Failing, number: int) -> None:
     write_json(tmp_path / "exit.json", {"returncode": 1})
     failed = failing("replace", "exit.json", number, times=100)
     with pytest.raises(OSError, match=os.strerror(number)):
@@ -87,76 +87,32 @@ def test_a_rename_that_fails_for_good_is_an_error_and_the_old_file_stays(
 
 
 @pytest.mark.parametrize("number", PASSING)
-def test_an_end_whose_record_is_stale_for_a_moment_is_not_taken_for_lost(
-    project: Project, failing: Callable[..., list[str]], number: int
+@pytest.mark.parametrize(
+    ("names", "word", "state"),
+    [("open", "exit.json", "SUCCEEDED"), ("open", "_toy/lock", "RUNNING"), (LISTING, "runs", "LOST")],
+    ids=["record", "lock", "listing"],
+)
+def test_what_is_stale_for_a_moment_changes_no_state_and_hides_no_run(
+    project: Project, failing: Failing, number: int, names: str, word: str, state: str
 ) -> None:
     run = RunDir.create(project.runs, "toy")
     run.lock.touch()
-    write_json(run.launch, {"name": "toy"})
-    write_json(run.exit, {"returncode": 0, "stopped": False})
-    failed = failing("open", "exit.json", number, times=2)
-    assert Run(run.path).state is RunState.SUCCEEDED
-    assert len(failed) == 2
-
-
-@pytest.mark.parametrize("number", PASSING)
-def test_a_lock_that_cannot_be_opened_for_a_moment_is_still_held(
-    project: Project, failing: Callable[..., list[str]], number: int
-) -> None:
-    run = RunDir.create(project.runs, "toy")
-    lock = acquire_lock(run.lock)
-    assert lock is not None
     write_json(run.launch, {"name": "toy"})
     run.log.touch()
-    failed = failing("open", f"{run.id}/lock", number)
-    assert Run(run.path).state is RunState.RUNNING
-    assert len(failed) == 1
-    os.close(lock)
-
-
-@pytest.mark.parametrize("number", PASSING)
-def test_a_listing_that_fails_once_hides_no_run(
-    project: Project, failing: Callable[..., list[str]], number: int
-) -> None:
-    run = RunDir.create(project.runs, "toy")
-    run.lock.touch()
-    failed = failing(LISTING, "runs", number)
-    assert run_folders(project.runs) == [run.path]
+    if state == "SUCCEEDED":
+        write_json(run.exit, {"returncode": 0, "stopped": False})
+    with held(run) if state == "RUNNING" else contextlib.nullcontext():
+        failed = failing(names, word, number)
+        assert names != LISTING or run_folders(project.runs) == [run.path]
+        assert Run(run.path).state == state
     assert len(failed) == 1
 
 
-def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
     assert read_json(tmp_path / "exit.json") is None
     with pytest.raises(FileNotFoundError):
         retried((tmp_path / "none").read_bytes)
-
-
-def test_a_slow_rename_shows_the_old_file_until_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers in other threads see one of two whole files, whatever the moment."""
-    path = tmp_path / "0.heartbeat.json"
-    write_json(path, {"step": 0})
-    really = os.replace
-
-    def slowly(source: Any, target: Any) -> None:
-        time.sleep(0.05)
-        really(source, target)
-
-    monkeypatch.setattr(os, "replace", slowly)
-    seen, ended = [], threading.Event()
-
-    def read() -> None:
-        while not ended.is_set():
-            seen.append((read_json(path) or {}).get("step"))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for step in range(1, 11):
-        write_json(path, {"step": step})
-    ended.set()
-    reader.join()
-    assert None not in seen
-    assert seen == sorted(seen)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -193,7 +149,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done all the same"])
 @pytest.mark.parametrize("again", [False, True], ids=["new", "in place of another"])
 def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
-    folder: Path, failing: Callable[..., list[str]], number: int, done: bool, again: bool
+    folder: Path, failing: Failing, number: int, done: bool, again: bool
 ) -> None:
     save(folder, 1)
     if again:
@@ -208,20 +164,21 @@ def test_a_checkpoint_is_put_in_place_although_a_rename_fails_once(
 
 @pytest.mark.promise("fault-31")
 @pytest.mark.parametrize("number", PASSING)
-@pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [("open", "step-000002/state.pt"), ("open", "step-000002/manifest.json"), (LISTING, "checkpoints")],
+)
 def test_a_checkpoint_that_is_stale_for_a_moment_is_not_passed_over(
-    folder: Path, failing: Callable[..., list[str]], number: int, name: str
+    folder: Path, failing: Failing, number: int, names: str, word: str
 ) -> None:
     for step in (1, 2):
         save(folder, step)
-    failing("open", f"step-000002/{name}", number)
+    failed = failing(names, word, number)
     newest, reasons = newest_verified(folder)
-    assert (newest and newest.step, reasons) == (2, [])
+    assert (newest and newest.step, reasons, len(failed)) == (2, [], 1)
 
 
-def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_replace(
-    folder: Path, failing: Callable[..., list[str]]
-) -> None:
+def test_a_failed_rename_leaves_the_older_checkpoint(folder: Path, failing: Failing) -> None:
     save(folder, 1, value=1.0)
     failing("rename", ".step-000001.new", errno.EIO, times=100)
     with pytest.raises(OSError, match="Input/output"):
@@ -232,7 +189,7 @@ def test_a_checkpoint_whose_rename_fails_for_good_leaves_the_one_it_was_to_repla
 
 
 @pytest.mark.promise("fault-31")
-def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch: MonkeyPatch) -> None:
     """A client of a network file system may see a folder before its files, after its removal, or not yet."""
     whole = save(folder, 1)
     (folder / "step-000002").mkdir()  # seen before its files
@@ -262,16 +219,6 @@ def test_the_manifest_decides_whatever_a_listing_says(folder: Path, monkeypatch:
         checkpoint.open_verified(folder / "step-000002")
 
 
-def test_a_listing_of_checkpoints_that_fails_once_does_not_start_a_training_anew(
-    folder: Path, failing: Callable[..., list[str]]
-) -> None:
-    save(folder, 1)
-    failed = failing(LISTING, "checkpoints", errno.ESTALE)
-    newest, _ = newest_verified(folder)
-    assert newest is not None and newest.step == 1
-    assert len(failed) == 1
-
-
 SLOW_DISK = """
 import errno, os, time
 really, seen = {name: getattr(os, name) for name in ("replace", "rename")}, {}
@@ -289,15 +236,10 @@ for name in really:
 
 
 @pytest.mark.promise("fault-31")
-def test_a_run_on_a_slow_and_forgetful_file_system_ends_as_on_any_other(
-    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_forgetful_file_system_ends_well(supervised: Start, injected: Inject) -> None:
     """In every process of it the first rename onto every name fails, and each takes its time."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(SLOW_DISK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
-    trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
-    run = supervised(sys.executable, trainer, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
+    injected(SLOW_DISK)
+    run = supervised(sys.executable, TRAINER, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert run.step == 10
     assert run.records.process is not None
@@ -316,7 +258,7 @@ def bare(project: Project) -> dict[str, str]:
     return {"NBTOOLS_ROOT": str(project.root)}
 
 
-def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Callable[[Path], None]) -> None:
+def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Lock) -> None:
     (tmp_path / "locked").mkdir()
     read_only(tmp_path / "locked")
     program = [sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", str(tmp_path / "locked" / "x")]
@@ -327,9 +269,7 @@ def test_the_rights_of_folders_hold_in_these_tests(tmp_path: Path, read_only: Ca
 @pytest.mark.promise("fault-33")
 @pytest.mark.parametrize("which", ["runs", "root without runs"])
 @pytest.mark.slow
-def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
-    project: Project, bare: dict[str, str], read_only: Callable[[Path], None], which: str
-) -> None:
+def test_unwritable_runs_are_an_error(project: Project, bare: dict[str, str], read_only: Lock, which: str) -> None:
     if which == "runs":
         read_only(project.runs)
     else:
@@ -349,38 +289,18 @@ def test_runs_that_cannot_be_written_are_a_clear_error_before_anything_starts(
     assert any(finding["level"] == "problem" and "runs" in finding["subject"] for finding in findings)
 
 
-def test_scripts_that_cannot_be_written_are_a_clear_error(
-    project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
-) -> None:
+def test_scripts_that_cannot_be_written_are_an_error(project: Project, bare: dict[str, str], read_only: Lock) -> None:
     read_only(project.scripts)
     said = nbtools("new", "mlm_pretraining", "tiny", env=bare, code=2).stderr
     assert "cannot be written: Permission denied" in said
     assert [path.name for path in project.scripts.iterdir()] == ["toy.py"]
 
 
-@pytest.mark.slow
-def test_runs_of_somebody_else_can_be_looked_at(
-    project: Project, bare: dict[str, str], read_only: Callable[[Path], None]
-) -> None:
-    run = RunDir.create(project.runs, "toy")
-    run.lock.touch()
-    write_json(run.launch, {"name": "toy", "recipe": "mlm_pretraining", "time": 1e9})
-    run.metrics.write_text('{"step": 7, "time": 1e9, "train/loss": 2.5}\n')
-    write_json(run.exit, {"returncode": 0, "stopped": False, "failure": None, "time": 1e9})
-    for path in (run.checkpoints, run.ranks, run.path, project.runs):
-        read_only(path)
-    assert json.loads(nbtools("show", "latest", "--json", env=bare, code=0).stdout)["state"] == "SUCCEEDED"
-    nbtools("runs", env=bare, code=0)
-    nbtools("log", "latest", env=bare, code=0)
-    nbtools("wait", "latest", env=bare, code=0)
-    nbtools("stop", "latest", env=bare, code=0)
-
-
 @pytest.mark.promise("fault-33")
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["no HOME", "HOME cannot be", "HOME is read-only"])
 def test_a_run_needs_no_home_and_no_environment(
-    project: Project, bare: dict[str, str], tmp_path: Path, read_only: Callable[[Path], None], home: str
+    project: Project, bare: dict[str, str], tmp_path: Path, read_only: Lock, home: str
 ) -> None:
     """`env -i`: no PATH, no HOME, no USER, no LANG."""
     (tmp_path / "file").touch()

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from nbtools.training.engine.stop_vote import stop_s
+from fixture_types import Cli, Inject, MonkeyPatch, Printed, Start, Train
+from launched import TRAINER
 from waiting import eventually
 
 import nbtools as nt
 from nbtools.cli.commands import main
-from nbtools.errors import LaunchError, NbtoolsError
+from nbtools.errors import LaunchError
 from nbtools.failures import evidence
 from nbtools.launcher import launch as launching
 from nbtools.machine import slurm
@@ -31,11 +32,10 @@ from nbtools.run.checkpoints import Progress
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, reserve, write_json, write_reserved_json
-from nbtools.rundir.lock import NO_LOCKS
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.secret_values import part
 from nbtools.training.engine import checkpoint
-from nbtools.training.engine import worker as engine
+from nbtools.training.outputs import retries
+from nbtools.training.outputs.retries import stop_s
 
 Mount = Callable[..., None]
 
@@ -84,18 +84,19 @@ TRAINING = """
 import os, sys, time
 from pathlib import Path
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.training.engine import worker as engine
 from nbtools.training.engine.flags import Flags
+from nbtools.training.engine.standalone import own_attempt
 from nbtools.training.engine.worker import run
+from nbtools.training.outputs import retries
 
-go, engine.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
+go, retries.LAST_SAVE_S = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
 
 def train(worker, config):
-    for step in range(worker.attempt, 7):
+    for step in range(own_attempt(), 7):
         if step == 3:
             while not go.exists():
                 time.sleep(0.02)
-        if step == 5 and go.read_text() == "fail, then stop" and worker.attempt == 1:
+        if step == 5 and go.read_text() == "fail, then stop" and own_attempt() == 1:
             raise ValueError("boom")
         worker.progress.step = step
         worker.say("x" * 10_000)
@@ -114,7 +115,7 @@ run(train, Flags(MLMPretrainingConfig()))
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["end", "end, once freed", "fail, then stop"])
 def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
-    supervised: Callable[..., Run], project: Project, mount: Mount, capsys: pytest.CaptureFixture[str], then: str
+    supervised: Start, project: Project, mount: Mount, capsys: Printed, then: str
 ) -> None:
     """At a log line, a row, a checkpoint, a restart, the end; the state is right, whatever could not be written.
 
@@ -175,15 +176,12 @@ while True:
 
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.needs("mount")
-def test_a_script_whose_print_fails_on_a_full_disk_fails_with_that_cause(
-    supervised: Callable[..., Run], project: Project, mount: Mount
-) -> None:
+def test_a_script_whose_print_fails_names_the_full_disk(supervised: Start, project: Project, mount: Mount) -> None:
     mount(project.runs, "-t", "tmpfs", "-o", "size=1m", "none")
     run = supervised(sys.executable, "-c", PRINTS, project.root / "go")
     eventually(lambda: run.metrics)
     (project.root / "go").touch()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert run.failure is not None
     assert run.failure.message.startswith("the disk is full (exited with code 1")
     assert "nbtools clean" in (run.failure.advice or "")
 
@@ -200,8 +198,8 @@ def test_a_launch_on_a_full_disk_says_so_and_leaves_nothing(project: Project, mo
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.needs("mount")
 @pytest.mark.slow
-def test_a_full_temporary_folder_holds_up_neither_launch_nor_plot_and_the_queue_says_so(
-    project: Project, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_temporary_folder_holds_up_no_launch(
+    project: Project, mount: Mount, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     temporary = tmp_path / "full"
     temporary.mkdir()
@@ -228,9 +226,7 @@ def test_a_full_temporary_folder_holds_up_neither_launch_nor_plot_and_the_queue_
 
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_record_is_written_into_its_reserved_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_record_is_written_into_its_reserved_space(tmp_path: Path, monkeypatch: MonkeyPatch, number: int) -> None:
     path, opened = tmp_path / "exit.json", os.open
     reserve(path)
     reserve(path)  # by the next attempt
@@ -276,19 +272,14 @@ os.open = act
 @pytest.mark.promise("safety-full-disk")
 @pytest.mark.parametrize(("name", "state"), [("EDQUOT", RunState.SUCCEEDED), ("EROFS", RunState.LOST)])
 def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
-    supervised: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, state: RunState
+    supervised: Start, tmp_path: Path, injected: Inject, name: str, state: RunState
 ) -> None:
     """Over quota, the end is recorded; a read-only disk takes no record, and the supervisor does not wait for one."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(FAILING)
     since = tmp_path / "since"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "odd"))
-    monkeypatch.setenv("FAILS_WITH", str(getattr(errno, name)))
-    monkeypatch.setenv("FAILS_SINCE", str(since))
+    injected(FAILING, FAILS_WITH=getattr(errno, name), FAILS_SINCE=since)
     run = supervised("touch", since)
     assert run.wait(timeout_s=45, check=False) is state
     if state is RunState.LOST:
-        assert run.failure is not None
         assert run.failure.message.startswith("the file system is read-only (its processes have ended")
 
 
@@ -301,10 +292,10 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
     ],
 )
 def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
-    tiny_training: Callable[..., RunDir],
+    tiny_training: Train,
     project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    monkeypatch: MonkeyPatch,
+    capfd: Printed,
     strategy: str,
     name: str,
     tries: int,
@@ -318,8 +309,8 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
         return save(folder, progress, **options)
 
     monkeypatch.setattr(checkpoint, "save", fails)
-    monkeypatch.setattr(engine, "_RETRY_EVERY_S", 0.01)
-    monkeypatch.setattr(engine, "LAST_SAVE_S", 600 if tries < 99 else 0.1)
+    monkeypatch.setattr(retries, "_RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(retries, "LAST_SAVE_S", 600 if tries < 99 else 0.1)
     run = Run(RunDir.create(project.runs, "mlm"))
     if tries < 99:
         tiny_training(files=run.files, strategy=strategy)
@@ -353,11 +344,7 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
     ],
 )
 def test_the_time_for_the_last_checkpoint_at_a_stop(
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    launch: dict[str, Any],
-    environment: dict[str, str],
-    seconds: float,
+    project: Project, monkeypatch: MonkeyPatch, launch: dict[str, Any], environment: dict[str, str], seconds: float
 ) -> None:
     run = RunDir.create(project.runs, "toy")
     write_json(run.launch, launch)
@@ -369,9 +356,7 @@ def test_the_time_for_the_last_checkpoint_at_a_stop(
     assert stop_s(run) == seconds
 
 
-def test_the_state_of_a_disk_is_read_from_its_file_system(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_state_of_a_disk_is_read_from_statvfs(project: Project, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     run = RunDir.create(project.runs, "toy")
     found = list(os.statvfs(tmp_path))
     for changes, error in (({}, ""), ({4: 0}, "No space left on device"), ({8: os.ST_RDONLY}, "Read-only file system")):
@@ -382,9 +367,7 @@ def test_the_state_of_a_disk_is_read_from_its_file_system(
 
 @pytest.mark.needs("mount", "ext4")
 @pytest.mark.slow
-def test_a_run_whose_disk_turns_read_only_says_so(
-    supervised: Callable[..., Run], project: Project, tmp_path: Path, mount: Mount
-) -> None:
+def test_a_disk_that_turns_read_only_is_told(supervised: Start, project: Project, tmp_path: Path, mount: Mount) -> None:
     """By an error of ext4, which cannot be refused because files are open."""
     image = tmp_path / "disk"
     with image.open("wb") as file:
@@ -399,7 +382,6 @@ def test_a_run_whose_disk_turns_read_only_says_so(
     (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("x")
     (project.root / "go").touch()
     assert run.wait(timeout_s=45, check=False) is RunState.LOST
-    assert run.failure is not None
     assert run.failure.message.startswith("the file system is read-only (its processes have ended")
     assert run.summary()["state"] == "LOST"
     assert "0 processes ended" in run.stop()
@@ -418,9 +400,7 @@ def ended(run: RunDir) -> RunDir:
 
 
 @pytest.mark.needs("mount", "overlayfs")
-def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(
-    project: Project, mount: Mount, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(project: Project, mount: Mount, cli: Cli) -> None:
     layers = project.root / "layers"
     layers.mkdir()
     mount(layers, "-t", "tmpfs", "-o", "size=4m", "none")
@@ -433,9 +413,7 @@ def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(
     assert [path.name for path in project.runs.iterdir() if not path.name.startswith(".")] == []
 
 
-def test_a_run_that_cannot_be_moved_is_removed_in_its_place(
-    project: Project, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_that_cannot_be_moved_is_still_removed(project: Project, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     run = ended(RunDir.create(project.runs, "toy"))
     really = os.rename
 
@@ -461,21 +439,14 @@ fcntl.flock = refuse(errno.ENOLCK)
 
 
 @pytest.mark.slow
-def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Project, tmp_path: Path) -> None:
+def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Project, injected: Inject) -> None:
     """As vfat: in every process of the launch and of the run."""
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "sitecustomize.py").write_text(NO_LINKS)
+    injected(NO_LINKS, CUDA_VISIBLE_DEVICES="")
     script = str(toy(project))
 
     def nbtools(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "nbtools", *words],
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "odd"), "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        command = [sys.executable, "-m", "nbtools", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == code, done.stderr
         return done
 
@@ -486,6 +457,7 @@ def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Pro
     assert "removed 1 item" in nbtools("clean", "--state", "SUCCEEDED", "--yes").stdout
     secret = nbtools("launch", script, "--", "--api-key=canary", code=2)
     assert "secrets.json: cannot be hidden from other users on this file system" in secret.stderr
+    assert not any(b"canary" in path.read_bytes() for path in project.runs.rglob("*") if path.is_file())
 
 
 @pytest.fixture
@@ -507,13 +479,10 @@ def exfat(project: Project, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.needs("mount", "exfat")
 @pytest.mark.usefixtures("exfat")
-def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(
-    supervised: Callable[..., Run], project: Project, cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(supervised: Start, project: Project, cli: Cli) -> None:
     with pytest.raises(OSError, match=r"not permitted|not implemented"):
         (project.runs / "link").symlink_to(project.root)
-    trainer = Path(__file__).parents[1] / "programs" / "fake_trainer.py"
-    run = supervised(sys.executable, trainer, "--steps", "100000", "--step-s", "0.01", "--checkpoint-every", "5")
+    run = supervised(sys.executable, TRAINER, "--steps", "100000", "--step-s", "0.01", "--checkpoint-every", "5")
     eventually(lambda: run.step and run.step > 10)
     assert run.state is RunState.RUNNING
     run.stop()
@@ -524,16 +493,3 @@ def test_a_run_on_exfat_stops_with_its_checkpoint_and_is_removed(
     secret = cli("launch", script, "--gpus", "none", "--", "--api-key=canary", code=2)
     assert "secrets.json: cannot be hidden from other users on this file system" in secret.stderr
     assert not any(b"canary" in path.read_bytes() for path in project.runs.rglob("*") if path.is_file())
-
-
-def test_a_secret_that_cannot_be_hidden_is_not_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunDir.create(project.runs, "toy")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "fchmod", refuse)
-    with pytest.raises(NbtoolsError, match=r"secrets\.json: cannot be hidden"):
-        part(run, {"args": ["--api-key=canary"], "argv": ["python", "--api-key=canary"], "env": {}})
-    assert not any(path.is_file() for path in run.path.rglob("*"))
-    assert errno.EPERM not in NO_LOCKS

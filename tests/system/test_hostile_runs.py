@@ -145,7 +145,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("name", ["lock", "rank0.log"])
-def test_a_process_without_marks_belongs_to_the_run_whose_lock_or_log_it_holds(project: Project, name: str) -> None:
+def test_a_process_without_marks_belongs_to_the_run_it_holds_open(project: Project, name: str) -> None:
     """A training by hand has no marks; without locks on the file system, it has the log open."""
     run = RunDir.create(project.runs, "toy")
     agent = "import os, subprocess, sys; os.environ['TORCHELASTIC_RUN_ID'] = 'x'; subprocess.run(sys.argv[1:])"
@@ -595,7 +595,7 @@ def check_hostile_runs(
 @pytest.mark.slow
 @pytest.mark.promise("safety-foreign-run", "safety-signals", "safety-special-files", "safety-terminal")
 @pytest.mark.timeout(900)
-def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(check_hostile_runs: Check) -> None:
+def test_many_hostile_runs_touch_no_file_and_hold_up_no_verb(check_hostile_runs: Check) -> None:
     longest = check_hostile_runs(int(os.environ.get("HOSTILE_RUNS", "60")), True, False)
     print({verb: round(took, 2) for verb, took in sorted(longest.items())})
     assert max(longest.values()) < 3 * LONGEST_VERB_S
@@ -603,6 +603,6 @@ def test_many_hostile_runs_touch_no_file_signal_no_process_and_hold_up_no_verb(c
 
 @pytest.mark.promise("safety-signals")
 @pytest.mark.timeout(300)
-def test_hostile_runs_that_were_copied_are_the_users_own_and_do_no_harm_either(check_hostile_runs: Check) -> None:
+def test_hostile_runs_that_were_copied_do_no_harm_either(check_hostile_runs: Check) -> None:
     """As unpacked from an archive."""
     check_hostile_runs(6, False, True)

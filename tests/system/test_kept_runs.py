@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch, Printed
 
 from nbtools.cli.commands import main as nbtools
 from nbtools.launcher import launch as launching
@@ -57,7 +58,6 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(ARCHIVE) as archive:
         for entry in archive:
             file = archive.extractfile(entry)
-            assert file is not None
             content = file.read()
             if "checkpoints" not in entry.name:
                 for name, place in here.items():
@@ -75,7 +75,7 @@ def run_named(name: str, project: Project) -> Run:
 
 
 @pytest.fixture
-def kept(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def kept(unpacked: Path, monkeypatch: MonkeyPatch) -> Project:
     monkeypatch.setenv("NBTOOLS_ROOT", str(unpacked))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(unpacked)
@@ -84,7 +84,7 @@ def kept(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_kept_run_opens_and_plots(name: str, kept: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kept_run_opens_and_plots(name: str, kept: Project, capsys: Printed) -> None:
     run = run_named(name, kept)
     state, step = KEPT[name]
     assert run.state == state
@@ -105,7 +105,7 @@ def test_a_kept_run_opens_and_plots(name: str, kept: Project, capsys: pytest.Cap
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.parametrize("name", [name for name in KEPT if name not in ("refused", "raises")])
-def test_a_kept_run_resumes_and_forks(name: str, kept: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_run_resumes_and_forks(name: str, kept: Project, monkeypatch: MonkeyPatch) -> None:
     run = run_named(name, kept)
     newest = run.checkpoints[-1]
     if not has_recipe(run.files):

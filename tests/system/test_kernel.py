@@ -10,12 +10,13 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import Start
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import find_connection_file
 from waiting import eventually
@@ -165,7 +166,7 @@ def goes_on(run: Run) -> bool:
 
 
 @pytest.mark.promise("fault-5")
-def test_a_run_outlives_everything_that_happens_to_its_kernel_and_a_fresh_one_sees_it_whole(server: Server) -> None:
+def test_a_run_outlives_its_kernel_and_a_fresh_one_sees_it_whole(server: Server) -> None:
     kernel = server.start_kernel()
     run = launch_from(server, kernel, steps=100_000)
 
@@ -196,7 +197,6 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
     run = launch_from(server, kernel, steps=100_000)
     server.ask("DELETE", f"kernels/{kernel}")
     assert goes_on(run)
-    assert run.records.process is not None
     agent = next(child for child in psutil.Process(run.records.process.pid).children())
     agent.kill()
     fresh = server.start_kernel()
@@ -245,7 +245,7 @@ panel.close()
 
 @pytest.mark.promise("safety-two-panels")
 @pytest.mark.timeout(240)
-def test_two_kernels_show_one_run_and_the_stop_of_either(supervised: Callable[..., Run]) -> None:
+def test_two_kernels_show_one_run_and_the_stop_of_either(supervised: Start) -> None:
     run = supervised(sys.executable, PROGRAMS / "fake_trainer.py", "--steps", "100000", "--step-s", "0.05")
     words = [sys.executable, "-c", PANEL, str(run.dir)]
     kernels = [
@@ -256,7 +256,6 @@ def test_two_kernels_show_one_run_and_the_stop_of_either(supervised: Callable[..
         for kernel in kernels:
             assert kernel.stdout is not None and kernel.stdout.readline() == "running\n"
         for kernel, said in zip(kernels, ("stop\n", "look\n"), strict=True):
-            assert kernel.stdin is not None
             kernel.stdin.write(said)
             kernel.stdin.flush()
         for kernel in kernels:

@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixture_types import Configs, Lock, MonkeyPatch
 from permissions import nbtools
 
 from nbtools.config import Launch
@@ -19,7 +18,7 @@ from nbtools.script.script import write_script
 
 
 @pytest.fixture
-def linked(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+def linked(texts: Project, tiny_config: Configs, monkeypatch: MonkeyPatch) -> Path:
     """A project with a small training, whose `runs/` is a link; returns the link by which the project is reached."""
     root, disk, away = (texts.root.with_name(f"{texts.root.name}{end}") for end in ("", "-disk", "-away"))
     write_script(tiny_config(checkpoint_epochs=False), "tiny", Launch(gpus=()), project=texts)
@@ -35,7 +34,7 @@ def linked(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.promise("safety-links")
 def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
-    linked: Path, read_only: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    linked: Path, read_only: Lock, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(linked)
     env = {**os.environ, "PWD": str(linked)}
@@ -62,7 +61,7 @@ def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
     assert [path.name for path in (linked / "runs").iterdir() if not path.name.startswith(".")] == [first]
 
 
-def test_the_project_of_a_run_is_the_one_whose_runs_it_is_in(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_project_of_a_run_is_the_one_whose_runs_it_is_in(project: Project, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("NBTOOLS_ROOT")
     away = project.root.with_name(f"{project.root.name}-away")
     project.runs.rename(away)

@@ -2,13 +2,12 @@
 
 import json
 import stat
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixture_types import Cli, Configs, MonkeyPatch, Shown, Train
+from launched import write_torch_free
 
 import nbtools as nt
 from nbtools.errors import NbtoolsError
@@ -20,22 +19,14 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
-Shown = Callable[[Run], str]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
 CANARY = "canary-5f1c"
 ARGS = ("--hf-token", CANARY, f"--api_key={CANARY}", "--epochs", "3", "hf_" + CANARY.replace("-", "") + "0" * 20)
-STAND_IN_FOR_TORCH = {
-    "torch/__init__.py": "",
-    "torch/version.py": "cuda = None\n",
-    "torch/distributed/__init__.py": "",
-    "torch/distributed/run.py": (
-        "import json, os, sys\n"
-        "with open(os.environ['SEEN_ARGS'], 'a') as file:\n"
-        "    file.write(json.dumps(sys.argv) + '\\n')\n"
-        "sys.exit(int(os.environ['NBTOOLS_ATTEMPT'] == '1'))\n"
-    ),
-}
+TORCHRUN = """
+import json, os, sys
+with open(os.environ["SEEN_ARGS"], "a") as file:
+    file.write(json.dumps(sys.argv) + "\\n")
+sys.exit(int(os.environ["NBTOOLS_ATTEMPT"] == "1"))
+"""
 
 
 def with_canary(run: RunDir) -> list[Path]:
@@ -46,11 +37,9 @@ def with_canary(run: RunDir) -> list[Path]:
 @pytest.mark.promise("safety-secrets")
 @pytest.mark.timeout(240)
 def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown
+    project: Project, tmp_path: Path, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
-    for name, text in STAND_IN_FOR_TORCH.items():
-        (tmp_path / "torch_free" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "torch_free" / name).write_text(text)
+    write_torch_free(tmp_path / "torch_free", TORCHRUN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "torch_free"))
     monkeypatch.setenv("SEEN_ARGS", str(tmp_path / "seen"))
     monkeypatch.chdir(project.root)
@@ -74,11 +63,8 @@ def test_a_secret_argument_reaches_each_attempt_and_is_shown_nowhere(
 @pytest.mark.promise("safety-secrets")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resume_it(
-    texts: Project,
-    tiny_training: Callable[..., RunDir],
-    tiny_config: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_resumed_run_gets_its_parents_secrets(
+    texts: Project, tiny_training: Train, tiny_config: Configs, monkeypatch: MonkeyPatch
 ) -> None:
     parent = tiny_training(max_steps=2, checkpoint_every=2)
     nt.write_script(tiny_config(max_steps=2, checkpoint_every=2), "toy", project=texts)
@@ -101,8 +87,8 @@ def test_a_resumed_run_gets_the_secrets_of_its_parent_and_no_other_user_can_resu
 
 
 @pytest.mark.promise("safety-secrets")
-def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_alone(
-    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown
+def test_words_that_resume_a_program_are_for_its_user(
+    project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
     monkeypatch.chdir(project.root)
     script = project.root / "train.py"
@@ -122,8 +108,8 @@ def test_the_words_that_resume_a_program_and_a_closed_source_are_for_its_user_al
 
 
 @pytest.mark.promise("safety-secrets")
-def test_a_program_that_prints_its_secret_is_shown_with_a_mask(
-    project: Project, monkeypatch: pytest.MonkeyPatch, everything_shown: Shown, cli: Cli
+def test_printed_secrets_are_masks(
+    project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown, cli: Cli
 ) -> None:
     monkeypatch.chdir(project.root)
     (project.root / "train.py").write_text(
@@ -142,7 +128,6 @@ def test_a_program_that_prints_its_secret_is_shown_with_a_mask(
     assert set(with_canary(run.files)) == {run.files.secrets, run.files.log}
     assert "Namespace(hub_token='***')" in run.log()
     failure = run.failure
-    assert failure is not None
     assert failure.message == "exited with code 1: ValueError: cannot log in with ***"
     assert "***" in cli("log", run.id, "--follow").stdout
     assert "canary" not in everything_shown(run) + repr(failure) + cli("log", run.id, "--follow").stdout

@@ -277,7 +277,7 @@ def test_a_fresh_clone_is_set_up_from_a_wheelhouse_alone(shared: StandIn) -> Non
     assert (shared.venv / "bin" / "pip").is_file()
 
 
-def test_setup_only_registers_the_kernel_for_the_user_and_says_how_to_pick_it(ready: StandIn) -> None:
+def test_setup_only_registers_the_kernel_and_says_how_to_pick_it(ready: StandIn) -> None:
     output = ready.run("lab.sh", "--setup-only")
     (call,) = ready.calls()
     assert call[:5] == ["ipykernel", "install", "--user", "--name", "nbtools"]
@@ -347,7 +347,7 @@ def test_jupyter_keeps_its_token_and_root_is_allowed_only_for_root(ready: StandI
     assert ("--allow-root" in call) == ("--allow-root" in output) == (os.getuid() == 0)
 
 
-def test_with_a_terminal_the_notebook_is_opened_and_without_one_it_is_executed(ready: StandIn) -> None:
+def test_a_notebook_is_opened_with_a_terminal_else_executed(ready: StandIn) -> None:
     assert "EXECUTED ['notebooks/01_launch_ddp.ipynb']" in ready.run("lab.sh")
     assert "EXECUTED" in ready.run("lab.sh", "--headless", FAIL_WITH="3", status=3)
     assert ready.calls() == []
@@ -396,14 +396,12 @@ def test_lab_opens_on_a_repository_of_the_users_in_which_nothing_is_written(read
         (("--setup-only", "--project=."), "--setup-only and --project exclude each other"),
     ],
 )
-def test_a_project_that_cannot_be_opened_is_refused_before_anything_is_set_up(
-    stand_in: StandIn, words: tuple[str, ...], complaint: str
-) -> None:
+def test_a_project_that_cannot_be_opened_is_refused(stand_in: StandIn, words: tuple[str, ...], complaint: str) -> None:
     assert complaint in stand_in.run("lab.sh", *words, status=2)
     assert not stand_in.venv.exists()
 
 
-def test_an_active_environment_that_has_everything_is_used_and_another_is_left_alone(ready: StandIn) -> None:
+def test_an_active_environment_is_used_if_it_has_everything(ready: StandIn) -> None:
     active = ready.outside / "my env"
     shutil.copytree(ready.venv, active, symlinks=True)
     (site_packages,) = active.glob("lib/python*/site-packages")
@@ -442,7 +440,7 @@ def test_an_interrupted_set_up_is_made_again(quick: StandIn) -> None:
     assert "Setting up" not in quick.run("lab.sh", "--headless")
 
 
-def test_two_set_ups_at_once_install_once_and_a_moved_project_is_set_up_again(quick: StandIn) -> None:
+def test_two_set_ups_at_once_install_once_and_a_move_again(quick: StandIn) -> None:
     both = [quick.start("lab.sh", "--headless", UV_SECONDS="1") for _ in range(2)]
     try:
         outputs = [process.communicate(timeout=120)[0] for process in both]
@@ -511,7 +509,7 @@ def test_a_folder_called_venv_that_is_none_is_not_touched(stand_in: StandIn) -> 
     assert [path.name for path in stand_in.venv.iterdir()] == ["precious"]
 
 
-def test_modes_that_contradict_each_other_are_refused_before_anything_is_set_up(stand_in: StandIn) -> None:
+def test_modes_that_contradict_each_other_are_refused(stand_in: StandIn) -> None:
     assert "exclude each other" in stand_in.run("lab.sh", "--headless", "--setup-only", status=2)
     assert "--port 9" in stand_in.run("lab.sh", "--headless", "--port", "9", status=2)
     assert "usage" in stand_in.run("lab.sh", "--help")
@@ -536,13 +534,21 @@ def test_a_home_that_is_not_there_is_replaced_for_jupyter_and_matplotlib(stand_i
     assert matplotlib == "/mine"
 
 
-def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_path: Path) -> None:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    busy = "import time\nwhile time.process_time() < 1.1: pass\n"
-    for name, status, work in (("ruff", 1, ""), ("mypy", 0, busy), ("pytest", 2, "")):
-        program = f"{work}import sys; print('RAN', '{name}', sys.argv[1:]); sys.exit({status})"
+def write_modules(folder: Path, **programs: str) -> Path:
+    """Write what stands in for the programs that test.sh starts, and return their folder."""
+    modules = folder / "modules"
+    modules.mkdir(exist_ok=True)
+    for name, program in programs.items():
         (modules / f"{name}.py").write_text(program, encoding="utf-8")
+    return modules
+
+
+def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_path: Path) -> None:
+    busy = "import time\nwhile time.process_time() < 1.1: pass\n"
+    said = "import sys; print('RAN', '{}', sys.argv[1:]); sys.exit({})"
+    modules = write_modules(
+        tmp_path, ruff=said.format("ruff", 1), mypy=busy + said.format("mypy", 0), pytest=said.format("pytest", 2)
+    )
     output = ready.run("test.sh", "-k", "tail", status=1, PYTHONPATH=str(modules))
 
     runs = [line for line in output.splitlines() if line.startswith("RAN")]
@@ -561,9 +567,7 @@ def test_test_sh_runs_every_part_once_and_prints_its_time(ready: StandIn, tmp_pa
     ]
     assert int(report[3][1]) >= 1
 
-    for name in ("ruff", "mypy"):
-        (modules / f"{name}.py").write_text("", encoding="utf-8")
-    (modules / "pytest.py").write_text("import sys; print('RAN', sys.argv[1:])", encoding="utf-8")
+    write_modules(tmp_path, ruff="", mypy="", pytest="import sys; print('RAN', sys.argv[1:])")
     output = ready.run("test.sh", "--all", PYTHONPATH=str(modules))
     assert f"\nskipped: no {another_python()} on PATH\n  the fast tests on it\n" in output
     assert f"RAN {options}, '-m', 'not soak and not seeds']" in output
@@ -577,11 +581,7 @@ def another_python() -> str:
 def test_test_sh_runs_the_fast_tests_on_another_python_too(quick: StandIn, tmp_path: Path) -> None:
     other = tmp_path / "bin" / another_python()
     other.symlink_to(BASE_PYTHON)
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    for name in ("ruff", "mypy"):
-        (modules / f"{name}.py").write_text("", encoding="utf-8")
-    (modules / "pytest.py").write_text("import sys; print('RAN', sys.prefix, sys.argv[1:])", encoding="utf-8")
+    modules = write_modules(tmp_path, ruff="", mypy="", pytest="import sys; print('RAN', sys.prefix, sys.argv[1:])")
     output = quick.run("test.sh", "--all", "-x", PYTHONPATH=str(modules))
     ran = [line for line in output.splitlines() if line.startswith("RAN")]
     fast = "['-n', '2', '--dist', 'loadfile', '-m', 'not slow and not browser and not soak and not seeds', '-x']"
@@ -592,7 +592,7 @@ def test_test_sh_runs_the_fast_tests_on_another_python_too(quick: StandIn, tmp_p
 
 
 @pytest.mark.parametrize(("tag", "is_named"), [("cp39-cp39", True), (None, False)])
-def test_a_wheelhouse_with_pytorch_for_another_python_is_named(
+def test_a_wheelhouse_for_another_python_is_told(
     quick: StandIn, tmp_path: Path, tag: str | None, is_named: bool
 ) -> None:
     tag = tag or "cp{0}{1}-cp{0}{1}".format(*sys.version_info)
@@ -671,7 +671,7 @@ def test_xfail():
 """
 
 
-def test_no_skip_fails_all_skips_but_of_gpu_tests_and_for_what_the_machine_lacks(tmp_path: Path) -> None:
+def test_no_skip_fails_all_skips_but_for_what_the_machine_lacks(tmp_path: Path) -> None:
     for name in ("conftest.py", "slurm_cluster.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path)
     probes = (ROOT / "tests" / "capabilities.py").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from fixture_types import MonkeyPatch, Start
 from safetensors.torch import load_file
 from tiny_mlm import tiny_mlm
 from waiting import eventually
@@ -66,7 +67,7 @@ while True:
 
 
 @pytest.fixture
-def texts(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def texts(project: Project, monkeypatch: MonkeyPatch) -> Project:
     """A project with 60 small documents, on the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -88,7 +89,6 @@ def kernel(project: Project) -> Iterator[Callable[..., tuple[subprocess.Popen[st
             [sys.executable, "-c", KERNEL, *script], cwd=project.root, stdout=subprocess.PIPE, text=True
         )
         started.append(process)
-        assert process.stdout is not None
         return process, process.stdout.readline().strip()
 
     yield begin
@@ -120,9 +120,7 @@ def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str
     return (role, roles[role]) if role in roles else None
 
 
-def test_twenty_faults_do_not_change_the_weights(
-    texts: Project, kernel: Callable[..., tuple[subprocess.Popen[str], str]]
-) -> None:
+def test_faults_change_no_weight(texts: Project, kernel: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
     script = nt.write_script(
         CONFIG, "soak", nt.Launch(nproc_per_node=2, gpus=(), max_restarts=100, shutdown_timeout_s=20)
     )
@@ -172,7 +170,7 @@ def test_twenty_faults_do_not_change_the_weights(
 NUM_KILLS = 200
 
 
-def disturb(supervised: Callable[..., Run], number: int) -> str:
+def disturb(supervised: Start, number: int) -> str:
     """Start a run, kill some of its processes at a random moment, and have nothing left of it."""
     chance = random.Random(number)
     nproc = chance.choice([1, 2, 3])
@@ -197,7 +195,7 @@ def disturb(supervised: Callable[..., Run], number: int) -> str:
     return str(run.state)
 
 
-def test_nothing_is_left_of_two_hundred_runs_that_were_killed_at_random(supervised: Callable[..., Run]) -> None:
+def test_nothing_is_left_of_two_hundred_runs_that_were_killed_at_random(supervised: Start) -> None:
     with ThreadPoolExecutor(4) as threads:
         ended = list(threads.map(functools.partial(disturb, supervised), range(NUM_KILLS)))
     counts = {state: ended.count(state) for state in sorted(set(ended))}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixture_types import MonkeyPatch
 
 ROOT = Path(__file__).resolve().parents[2]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def nbtools(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def nbtools(wheel: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> Command:
     """The command of a fresh environment with the wheel, in an empty folder; it finds the packages of this one."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True, symlinks=True)

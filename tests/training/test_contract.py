@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from nbtools.training.engine.stop_vote import StopVote
 from safetensors.torch import load_file
 
 from nbtools.cli.commands import main as nbtools
@@ -25,6 +24,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.worker import Worker
+from nbtools.training.process.vote import Vote
 
 import trainings
 from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
@@ -264,8 +264,8 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
 
     def stop(worker: Worker) -> bool:
-        worker.stopped = worker.progress.step == 2
-        return worker.stopped
+        worker.vote.is_agreed = worker.progress.step == 2
+        return worker.vote.is_agreed
 
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "stop_agreed", stop)
@@ -317,11 +317,11 @@ def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_
     assert "test/loss" in trained(config).metrics.read_text()
     assert "model.safetensors" in seen[0]
 
-    def asked_too_late(vote: StopVote) -> bool:
+    def asked_too_late(vote: Vote) -> bool:
         vote.stop.requested = True
         return False
 
-    monkeypatch.setattr(StopVote, "agreed", asked_too_late)
+    monkeypatch.setattr(Vote, "agreed", asked_too_late)
     files = trained(config)
     assert "test/" not in files.metrics.read_text()
     assert (read_json(files.finished) or {})["why"] == "completed"

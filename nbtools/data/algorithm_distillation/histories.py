@@ -10,46 +10,47 @@ Shape suffixes: G goals, H histories, L steps of a history (its episodes concate
 episode, 2 column and row, 4 column, row, action, reward.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
+from nbtools.data.metadata import Count, checked, read_object
 from nbtools.errors import DataError, shown
 from nbtools.project import file_digest
-from nbtools.rundir.json_files import whole
 
 Steps = npt.NDArray[np.uint8]
-Goals = tuple[tuple[int, int], ...]
+Place = Annotated[int, Field(strict=True, ge=0)]
+Goals = Annotated[tuple[tuple[Place, Place], ...], Field(min_length=1)]
 
 TRAIN, TEST, METADATA = "train.npy", "test.npy", "metadata.json"
 FORMAT = 1
 """Version of the folder and of the source algorithms: a change of either generates new histories."""
 _AGAIN = "give another folder, or leave dataset out: nbtools then generates histories"
-_NUMBERS = ("grid_size", "horizon", "num_episodes", "num_train", "num_test")
 _STEPS_AT_ONCE = 2**18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HistoryMetadata:
     """The content of metadata.json."""
 
-    grid_size: int
-    horizon: int
-    reward_once: bool
-    num_episodes: int
+    grid_size: Count
+    horizon: Count
+    reward_once: bool = False
+    num_episodes: Count
     """Episodes per history."""
     train_goals: Goals
     """(column, row) of each training goal."""
     test_goals: Goals
-    num_train: int
+    num_train: Count
     """Number of histories in train.npy."""
-    num_test: int
-    sha256: dict[str, str]
+    num_test: Count
+    sha256: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files, by name; a file without a hash is not compared."""
     format: int = FORMAT
 
@@ -76,43 +77,21 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
         raise DataError(f"{folder}: cannot be read: {error.strerror}; {_AGAIN}") from None
     if missing:
         raise DataError(f"{folder}: has no {missing[0]}, so it holds no learning histories; {_AGAIN}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({str(error)[:80]}); {_AGAIN}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: is not a JSON object; {_AGAIN}")
-    if (whole(content.get("format")) or 0) > FORMAT:
-        raise DataError(f"{path}: was written by a newer nbtools; update nbtools, or {_AGAIN}")
-    numbers = {name: whole(content.get(name)) for name in _NUMBERS}
-    for name, number in numbers.items():
-        if not number:
-            raise DataError(f"{path}: {name} is {shown(content.get(name))}; it must be a number >= 1; {_AGAIN}")
-    size = numbers["grid_size"] or 0
-    goals = {name: _goals(content.get(name), size) for name in ("train_goals", "test_goals")}
-    for name, found in goals.items():
-        if not found:
+    metadata = checked(HistoryMetadata, read_object(path, _AGAIN), path, _AGAIN)
+    for part, goals, number in (
+        ("train", metadata.train_goals, metadata.num_train),
+        ("test", metadata.test_goals, metadata.num_test),
+    ):
+        size = metadata.grid_size
+        if len(set(goals)) != len(goals) or max(map(max, goals)) >= size:
             wanted = f"different pairs of column and row from 0 to {size - 1}"
-            raise DataError(f"{path}: {name} is {shown(content.get(name))}; it must be {wanted}; {_AGAIN}")
-        count = "num_train" if name == "train_goals" else "num_test"
-        if (numbers[count] or 0) % len(found):
-            raise DataError(f"{path}: {count}={numbers[count]}: must be a multiple of the {len(found)} goals; {_AGAIN}")
-    if both := set(goals["train_goals"]) & set(goals["test_goals"]):
+            raise DataError(f"{path}: {part}_goals is {shown(goals)}; it must be {wanted}; {_AGAIN}")
+        if number % len(goals):
+            raise DataError(f"{path}: num_{part}={number}: must be a multiple of the {len(goals)} goals; {_AGAIN}")
+    if both := set(metadata.train_goals) & set(metadata.test_goals):
         column, row = min(both)
         raise DataError(f"{path}: the goal {column}:{row} is in train_goals and in test_goals; {_AGAIN}")
-    sha256 = content.get("sha256", {})
-    known = {str(name): str(value) for name, value in sha256.items()} if isinstance(sha256, dict) else {}
-    return HistoryMetadata(**numbers, **goals, reward_once=content.get("reward_once") is True, sha256=known)  # type: ignore[arg-type]
-
-
-def _goals(value: object, size: int) -> Goals:
-    """The goals that a file claims; none where something is wrong with them."""
-    if not isinstance(value, list) or not all(isinstance(goal, list) and len(goal) == 2 for goal in value):
-        return ()
-    found = tuple((whole(column), whole(row)) for column, row in value)
-    goals = tuple((column, row) for column, row in found if column is not None and row is not None)
-    is_well = len(set(goals)) == len(value) and all(max(goal) < size for goal in goals)
-    return goals if is_well else ()
+    return metadata
 
 
 def check_histories(

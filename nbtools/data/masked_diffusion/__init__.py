@@ -1,1 +1,1 @@
-"""Prompt-answer pairs and prepared data of the masked-diffusion recipe."""
+"""Prompt-answer pairs of the masked-diffusion recipe."""

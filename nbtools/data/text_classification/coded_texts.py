@@ -26,7 +26,6 @@ from nbtools.errors import DataError, plural, shown
 UNKNOWN_LANG = "unk"
 """Language of a row without one."""
 _REMEMBERED_CELLS = 100_000
-_ROWS_AT_ONCE = 8192
 _FEW_TEXTS = 100
 _FEW_PLACES = 3
 _USUAL_SEPARATORS = "&;|,/"
@@ -82,17 +81,18 @@ class CodedTexts:
     """Rows of a text, its language and its codes, by the number of each code in the order of its first appearance."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Number of each code; tables of one dataset share the dict."""
+    """Number of each code; in the table of an evaluation those of the training come first."""
+    num_known: int | None = None
+    """Number of codes that the training has, in the table of an evaluation."""
     langs: list[str] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
     text_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    text_lengths: "array[int]" = field(default_factory=lambda: array("i"))
     code_numbers: "array[int]" = field(default_factory=lambda: array("i"))
     code_ends: "array[int]" = field(default_factory=lambda: array("q", [0]))
     lang_numbers: "array[int]" = field(default_factory=lambda: array("H"))
     num_cleaned: int = 0
     """Number of rows whose text `clean` changed."""
-    unseen: dict[str, int] = field(default_factory=dict)
-    """Codes that `numbers` of the training data lacks, by the number of their rows; they are numbered after it."""
     unlabelled: Omissions = field(default_factory=lambda: Omissions("code"))
     """Rows that were left out."""
 
@@ -105,6 +105,7 @@ class CodedTexts:
         self.lang_numbers.append(self.langs.index(lang))
         self.texts += text.encode("utf-8", "surrogatepass")
         self.text_ends.append(len(self.texts))
+        self.text_lengths.append(len(text))
         self.code_numbers.extend(numbers)
         self.code_ends.append(len(self.code_numbers))
 
@@ -118,6 +119,14 @@ class CodedTexts:
         """The numbers of a row's codes."""
         return self.code_numbers[self.code_ends[row] : self.code_ends[row + 1]]
 
+    @property
+    def unseen(self) -> dict[str, int]:
+        """Codes that the training lacks, with the number of their rows."""
+        if self.num_known is None:
+            return {}
+        counts = np.bincount(np.frombuffer(self.code_numbers, dtype=np.int32), minlength=len(self.numbers))
+        return dict(zip(list(self.numbers)[self.num_known :], counts[self.num_known :].tolist(), strict=True))
+
     def renumber(self, numbers: Sequence[int]) -> None:
         """Replace every number of a code by the entry of `numbers` at its place."""
         view = np.frombuffer(self.code_numbers, dtype=np.int32)
@@ -125,17 +134,11 @@ class CodedTexts:
 
     def lengths(self) -> Lengths:
         """Characters of every row's text. Shape (R,)."""
-        lengths = np.empty(len(self), dtype=np.int32)
-        for first in range(0, len(self), _ROWS_AT_ONCE):
-            ends = np.asarray(self.text_ends[first : first + _ROWS_AT_ONCE + 1])
-            text = np.frombuffer(self.texts, dtype=np.uint8, count=ends[-1] - ends[0], offset=ends[0])
-            is_start = (text & 0xC0) != 0x80  # a character's first byte
-            lengths[first : first + len(ends) - 1] = np.add.reduceat(is_start, ends[:-1] - ends[0], dtype=np.int32)
-        return lengths
+        return np.array(self.text_lengths, dtype=np.int32)
 
     def pieces(self) -> list[bytes | memoryview]:
         """All content, for a digest."""
-        names = json.dumps([self.langs, list(self.numbers), list(self.unseen)]).encode()
+        names = json.dumps([self.langs, list(self.numbers)[: self.num_known], list(self.unseen)]).encode()
         arrays = self.text_ends, self.code_numbers, self.code_ends, self.lang_numbers
         return [names, memoryview(self.texts), *(memoryview(each) for each in arrays)]
 
@@ -165,19 +168,19 @@ def read_texts(
     """Read tables into one.
 
     `code` brings one code into its form, or raises ValueError with the reason. With `known`, the codes of the training
-    data by number, any other code is counted in `unseen`.
+    data by number, any other code is `unseen`.
 
     Raises:
         DataError: a file is missing, not UTF-8 or malformed; a column is missing; a row is ragged, or has no text, no
             code or too many codes. The message names file, line and column; that of rows without text or code counts
             them.
     """
-    table, blank = CodedTexts(numbers={} if known is None else known), Omissions("text")
+    table, blank = CodedTexts({**(known or {})}, None if known is None else len(known)), Omissions("text")
 
     @functools.lru_cache(_REMEMBERED_CELLS)  # cells repeat
     def numbers_in(cell: str, separator: str) -> tuple[int, ...]:
         parts = split_cell(cell, separator, columns.missing)
-        return tuple(_number(table, code(part), is_closed=known is not None) for part in parts)
+        return tuple(table.numbers.setdefault(code(part), len(table.numbers)) for part in parts)
 
     for path in paths:
         with tables.opened(path) as (header, rows):
@@ -243,20 +246,8 @@ def _read_file(
         lang = cells[lang_at].strip() if lang_at is not None else ""
         lang = lang.lower()[:8] if columns.clean == "light" else lang
         table.append(text, lang or UNKNOWN_LANG, numbers)
-        if table.unseen:
-            for number in numbers:
-                if number >= len(table.numbers):
-                    name = list(table.unseen)[number - len(table.numbers)]
-                    table.unseen[name] += 1
         if len(table.langs) > 1000:
             raise wrong(where, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
-
-
-def _number(table: CodedTexts, code: str, *, is_closed: bool) -> int:
-    if not is_closed or code in table.numbers:
-        return table.numbers.setdefault(code, len(table.numbers))
-    table.unseen.setdefault(code, 0)
-    return len(table.numbers) + list(table.unseen).index(code)
 
 
 def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:

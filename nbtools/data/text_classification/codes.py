@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from nbtools.errors import DataError, shown
 
@@ -123,17 +124,10 @@ class CodeSystem:
     def from_json(cls, content: Mapping[str, Any]) -> "CodeSystem":
         """Return the system that `to_json` described; DataError if something is missing or makes no sense."""
         try:
-            formatter: Formatter = "hisco" if content["formatter"] == "hisco" else "generic"
-            system = cls(
-                formatter,
-                tuple(map(str, content["codes"])),
-                tuple(map(str, content["symbols"])),
-                int(content["block_size"]),
-                int(content["max_codes"]),
-            )
+            system = TypeAdapter(cls).validate_python(content)
             if len(system.blocks_CS) != len(set(system.codes)) + 1 or list(system.codes) != sorted(system.codes):
                 raise ValueError("the codes are not sorted, or not unique")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise DataError(f"this is not a code system: {str(error)[:200]}") from error
         return system
 

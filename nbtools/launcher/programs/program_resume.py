@@ -4,17 +4,18 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nbtools.errors import CheckpointError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.project import Project, expanded, find_project
+from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.lineage import ancestors
 from nbtools.run.records import checkpoints_and_resume, mapping_at, recorded_arguments
 from nbtools.run.run import Run, pattern_of, why_no_checkpoints
+from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values
 from nbtools.rundir.program_files.foreign_checkpoints import (
     ForeignCheckpoint,
@@ -23,14 +24,13 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
     newest_whole,
 )
 from nbtools.rundir.program_files.written_files import named_folders
-from nbtools.rundir.rundir import RunDir, foreign_owner, newest_first
+from nbtools.rundir.rundir import foreign_owner
 from nbtools.script.program import Program
-from nbtools.script.resume_arguments import named_checkpoint_in, takes_path, with_checkpoint
+from nbtools.script.resume_arguments import takes_path, with_checkpoint
 from nbtools.script.script import change_program, parse_script
 from nbtools.user_config import update_user_config
 
-_MOST_RUNS = 50
-"""Number of newest runs that are searched for a checkpoint that a launch names."""
+_C = TypeVar("_C", bound=AnyCheckpoint)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ def planned_resume(
         raise LaunchError(f"{parent.id}: {why}")
     words = known_words(parent) if resume_with is None else tuple(resume_with)
     program = program_of(parent).replace(resume=words)  # raises if they are none
-    found, notes = _newest(parent) if checkpoint is None else (_named(parent, checkpoint), [])
+    if checkpoint is None:
+        found, notes = newest_saved(parent, lambda run, _: newest_whole(_saved(run)))
+    else:
+        found, notes = _named(parent, checkpoint), []
     if checkpoint is not None and not takes_path(words) and found != newest_whole(_saved(parent))[0]:
         raise LaunchError(
             f"{parent.id}: {shlex.join(words)} contains no checkpoint, so the program would choose one itself, not "
@@ -95,20 +98,6 @@ def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> s
         f"the new run writes its checkpoints to {folder}, too, and overwrites those of {parent.id} with the same names"
     )
     return f"{text}; name another folder{f' with {flags[0]}' if flags and flags[0][0] == '-' else ''}"
-
-
-def origin_of_launch(program: Program, args: Sequence[str], cwd: Path, runs: Path) -> dict[str, Any] | None:
-    """Return `resumed_from` of a launch whose arguments name a checkpoint of an earlier run; None if they do not."""
-    named = named_checkpoint_in(args, program.resume)
-    path = Path(os.path.normpath(cwd / expanded(named)))
-    if not named or not path.exists():
-        return None
-    for run in (Run(RunDir(folder)) for folder in islice(newest_first(runs), _MOST_RUNS)):
-        begun, ended = run.records.started_at, run.records.ended_at
-        if begun is not None and begun <= path.stat().st_mtime <= (ended or time.time()):
-            for one in (one for one in _saved(run) if one.path == path):
-                return {"run": run.id, **one.origin}
-    return None
 
 
 def why_not_resumable(run: Run, *, has_words: bool = False) -> str:
@@ -202,22 +191,29 @@ def _saved(run: Run) -> list[ForeignCheckpoint]:
     return [one for one in run.checkpoints if isinstance(one, ForeignCheckpoint)]
 
 
-def _newest(parent: Run) -> tuple[ForeignCheckpoint, list[str]]:
-    """Return the newest whole checkpoint of a run, else of the runs that it resumed, and a note per skipped one."""
+def lineage(run: Run) -> list[tuple[Run, int | None]]:
+    """Return a run and the runs that it resumed, each with the last step that belongs to the run's curve."""
+    return [(run, None), *((Run(path), step) for path, step in ancestors(run.dir, run.info))]
+
+
+def newest_saved(parent: Run, find: Callable[[Run, int | None], tuple[_C | None, list[str]]]) -> tuple[_C, list[str]]:
+    """Return the newest checkpoint that `find` has in a run, else in the runs that it resumed, and notes for the user.
+
+    `find` gets a run with the last step that counts, and also returns why newer ones are passed over.
+    """
     reasons: list[str] = []
-    for run in (parent, *(Run(path) for path, _ in ancestors(parent.dir, parent.info))):
-        found, more = newest_whole(_saved(run))
+    for run, up_to in lineage(parent):
+        found, more = find(run, up_to)
         reasons += more
         if found is not None:
-            return found, [f"passed over {reason}" for reason in reasons]
-    why = "; ".join(reasons) or why_no_checkpoints(parent)
-    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); name its file or folder, or launch it again")
+            return found, [*filter(None, [unsaved(run.records)]), *(f"passed over {reason}" for reason in reasons)]
+    why = "; ".join(reasons) or why_no_checkpoints(parent) or "it saved none"
+    raise LaunchError(f"{parent.id}: no checkpoint to resume from ({why}); name one, or launch it again")
 
 
 def _named(parent: Run, ref: ForeignCheckpoint | Path | str | int) -> ForeignCheckpoint:
     """Return a checkpoint by its step, its name, the last part of its path, or as any file or folder."""
-    runs = (parent, *(Run(path) for path, _ in ancestors(parent.dir, parent.info)))
-    saved = [one for run in runs for one in reversed(_saved(run))]
+    saved = [one for run, _ in lineage(parent) for one in reversed(_saved(run))]
     bases = (Path.cwd(), Path(str(parent.info.get("cwd") or "/")))
     paths = [Path(os.path.normpath(base / expanded(str(ref)))) for base in bases]
     matches = [one for one in saved if str(ref) in (one.name, one.path.name, str(one.step)) or one.path in paths]

@@ -19,7 +19,6 @@ from nbtools.launcher.checks.sizes import (
 from nbtools.launcher.checks.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
-from nbtools.recipes.named_model import weights_notes
 
 
 class Summary:
@@ -55,7 +54,7 @@ class Summary:
         count, detail = "?", "known after the model is loaded"
         if parameters is not None:
             count = f"{'about ' if getattr(config, 'model_name', None) else ''}{parameters:,}"
-            detail = "; ".join([f"trained in {precision}{memory}", *weights_notes(config)])
+            detail = f"trained in {precision}{memory}"
         tiles = [_tile(f"{batch:,}", "effective batch", product), *_data_tiles(config, outcome)]
         tiles.append(_tile(count, "parameters", detail))
         self.show_commands(commands)

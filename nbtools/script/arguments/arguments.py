@@ -1,7 +1,5 @@
 """`ScriptArguments`: the arguments that a script declares, as fields of a form, and the words for a value."""
 
-import contextlib
-import math
 import re
 import shlex
 from collections import Counter
@@ -42,8 +40,6 @@ class Argument:
     action: Action = "store"
     nargs: int | Literal["?", "*", "+", "..."] | None = None
     """Number of values, as argparse has it; None for one, `...` for all remaining words."""
-    exclusive: str = ""
-    """Arguments with the same text here exclude each other."""
     command: tuple[str, ...] = ()
     """The sub-command that it belongs to; empty for all."""
     const: Any = True
@@ -254,9 +250,7 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     types: tuple[Any, ...] = tuple(tuple[kind, ...] for kind in kinds or [str]) if is_list else tuple(kinds)  # type: ignore[valid-type]
     if choices is not None and not is_list and action != "count":
         types = ()
-    is_shown = item.get("shown_default") is not None and not required
-    text = "" if is_shown else text
-    if item.get("is_optional") or (default is None and not required and not text and not is_shown):
+    if item.get("is_optional") or (default is None and not required and not text):
         types = (*types, NoneType)
         if choices is not None and not is_list and None not in choices:
             choices = (*choices, None)
@@ -266,15 +260,8 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     names = ("flags", "negative_flags", "command")
     flags, negative, command = (tuple(map(str, item.get(name) or ())) for name in names)
     flags = tuple(sorted(flags, key=lambda flag: not flag.startswith("--")))
-    field, exclusive = made_field(str(item["name"]), **told), str(item.get("exclusive") or "")
-    const = _tuples(item.get("const", True))
-    found = Argument(field, flags, negative, action, nargs, exclusive, command, const, (true, false))
-    if not is_shown:
-        return found
-    default = str(item["shown_default"])
-    with contextlib.suppress(ValueError):
-        default = found.value_of(default.split() if is_list else [default], "tyro", ())
-    return replace(found, field=made_field(str(item["name"]), **told | {"default": default}))
+    field, const = made_field(str(item["name"]), **told), _tuples(item.get("const", True))
+    return Argument(field, flags, negative, action, nargs, command, const, (true, false))
 
 
 def as_key(argument: Argument) -> Argument:
@@ -284,11 +271,10 @@ def as_key(argument: Argument) -> Argument:
 
 
 def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists; an object, which no argument has, as a text."""
     if isinstance(value, list):
         return tuple(map(_tuples, value))
-    if isinstance(value, bool | int | str | NoneType) or (isinstance(value, float) and not math.isnan(value)):
-        return value
-    return repr(value)
+    return repr(value) if isinstance(value, dict) else value
 
 
 def made_field(name: str, **settings: Any) -> Field:

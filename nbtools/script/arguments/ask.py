@@ -93,10 +93,10 @@ def ask(
     if not consent_to(script):
         return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:
-        result, problem = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
-        if problem:
-            return _with_note(seen, problem)
+        result = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
         found = _read(result, script)
+    except ScriptError as error:
+        return _with_note(seen, str(error))
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return _with_note(seen, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
     with contextlib.suppress(OSError):
@@ -111,10 +111,8 @@ def _with_note(seen: ScriptArguments, note: str) -> ScriptArguments:
 # --- the child process ----------------------------------------------------------------------------
 
 
-def _answer(
-    script: Path, interpreter: str, cwd: Path, module: str | None, timeout_s: float
-) -> tuple[dict[str, Any], str]:
-    """Run the program; return what the child process wrote, or why there is nothing."""
+def _answer(script: Path, interpreter: str, cwd: Path, module: str | None, timeout_s: float) -> dict[str, Any]:
+    """Run the program and return what the child process wrote; ScriptError if the program did not reach its parser."""
     nonce = secrets.token_hex(16)
     cwd, start = cwd.resolve(), start_folder(script, module)
     with tempfile.TemporaryDirectory(prefix="nbtools-ask-", ignore_cleanup_errors=True) as folder:
@@ -131,7 +129,7 @@ def _answer(
         try:
             process = subprocess.Popen(command, cwd=work, env=environment, start_new_session=True, **_SILENT)
         except (OSError, ValueError) as error:
-            return {}, f"{interpreter} cannot be started: {error}; give the path of a Python"
+            raise ScriptError(f"{interpreter} cannot be started: {error}; give the path of a Python") from None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout_s + _GRACE_S)  # it ends itself, with all that it has started
         timed_out = process.returncode in (None, _TIMED_OUT)
@@ -141,17 +139,15 @@ def _answer(
         found = _result(result, nonce)
         name = script.name
         if found is None and timed_out:
-            return {}, f"{name}: did not reach its parser within {timeout_s:g} s, and was ended"
+            raise ScriptError(f"{name}: did not reach its parser within {timeout_s:g} s, and was ended")
         if found is None:
-            return (
-                {},
-                f"{name}: {interpreter} ended with code {process.returncode} before the script reached its parser",
-            )
+            how = f"{interpreter} ended with code {process.returncode}"
+            raise ScriptError(f"{name}: {how} before the script reached its parser")
         if found.get("state") == "parsed":
-            return _settled(found, os.path.realpath(work), str(cwd), start), ""
+            return _settled(found, os.path.realpath(work), str(cwd), start)
     if missing := str(found.get("missing") or "")[:200]:
-        return {}, f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser"
-    return {}, f"{name}: {str(found.get('error'))[:500]}"
+        raise ScriptError(f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser")
+    raise ScriptError(f"{name}: {str(found.get('error'))[:500]}")
 
 
 def _fill(work: Path, cwd: Path) -> None:
@@ -183,9 +179,8 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
     computed: dict[str, dict[str, str]] = {"": {}}
     for item in result["arguments"]:
         item["help"] = str(item.get("help") or "").replace(work, cwd)
-        default = str(item.get("shown_default") or item.get("default"))
-        if work in default:
-            item |= {"default": None, "shown_default": None, "default_text": default.replace(work, cwd)}
+        if work in (default := str(item.get("default"))):
+            item |= {"default": None, "default_text": default.replace(work, cwd)}
         argument = argument_of(item)
         field, (file, _, line) = argument.field, argument.field.source.rpartition(":")
         if file not in computed:
@@ -198,12 +193,7 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
             # A variable of the environment may be a secret, or one that asking has set.
             is_told = field.default is not None and not field.is_secret and "env" not in text
             here = f" When asked, the program computed {shown(field.default)}." if is_told else ""
-            item |= {
-                "default": None,
-                "shown_default": None,
-                "default_text": text,
-                "help": f"{field.help}{here}".strip(),
-            }
+            item |= {"default": None, "default_text": text, "help": f"{field.help}{here}".strip()}
     result["files"] = [str(path).replace(work, cwd, 1) for path in result["files"]]
     return result
 

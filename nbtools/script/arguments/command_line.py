@@ -38,7 +38,7 @@ class CommandLine:
             ConfigError: a value is not allowed, or the words would be read differently.
         """
         path = tuple(command)
-        used = self._used(path, values)
+        used = self._used(path)
         parts = self._in_command(path)
         changed = {name for name in used.keys() & values.keys() if not is_same(values[name], self._value(used[name]))}
         while more := {name for part in parts if changed & {*part.names} for name in part.names} - changed:
@@ -63,7 +63,7 @@ class CommandLine:
         if not self.script.is_complete:
             return {}
         found, path = dict[str, str](), self.command
-        used, given = self._used(path, {}), {name for part in self.parts for name in part.names}
+        used, given = self._used(path), {name for part in self.parts for name in part.names}
         # Values may also be in a file, and positional ones behind a flag that is not known.
         others = [part.words[0] for part in self.parts if not (part.is_read or part.names)]
         has_file = self.script.parser != "argparse" and any(name.endswith("config") for name in given)
@@ -82,12 +82,6 @@ class CommandLine:
             if not part.is_read and part.names and bool not in used[part.names[-1]].field.types:
                 argument = used[part.names[-1]]
                 found[part.names[-1]] = f"{shlex.join(masked(part.words))}: takes {argument.takes}"
-        groups: dict[str, Argument] = {}
-        for name in (name for name in used if name in given and used[name].exclusive):
-            argument = used[name]
-            if (other := groups.setdefault(argument.exclusive, argument)) is not argument:
-                names = " and ".join(item.flags[0] if item.flags else item.field.name for item in (other, argument))
-                found[name] = f"{names} exclude each other ({argument.exclusive}); leave one at its default"
         return found
 
     @property
@@ -95,7 +89,7 @@ class CommandLine:
         """Why the program will refuse the words, as sentences; none unless its arguments are all known."""
         found = list(self.mistakes.values())
         if self.script.refuses_others and not any(word.startswith("@") for word in self.rest):
-            flags = [flag for argument in self._used(self.command, {}).values() for flag in argument.flags]
+            flags = [flag for argument in self._used(self.command).values() for flag in argument.flags]
             others = [part.words[0] for part in self.parts if not (part.is_read or part.names)]
             for word in list(filter(looks_like_flag, others)) or others:  # the others may be values of these flags
                 flag, _, _ = masked([word])[0].partition("=")
@@ -103,17 +97,9 @@ class CommandLine:
                 found.append(f"{flag}: no argument of {self.script.script.name}; {hint}")
         return found
 
-    def _used(self, path: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Argument]:
+    def _used(self, path: tuple[str, ...]) -> dict[str, Argument]:
         """Return the arguments of a sub-command and of those above it, by name."""
-        script = self.script
-        allowed = ", ".join(" ".join(known) for known in script.commands) or "none"
-        if path and path not in script.commands:
-            raise ConfigError(f"{' '.join(path)}: no sub-command of {script.script.name}; allowed: {allowed}")
-        used = {a.field.name: a for a in script.arguments if a.command == path[: len(a.command)]}
-        if unknown := values.keys() - {argument.field.name for argument in script.arguments}:
-            hint = did_you_mean(min(unknown), used) or f"it has {', '.join(used) or 'none'}"
-            raise ConfigError(f"{min(unknown)}: no argument of {script.script.name}; {hint}")
-        return used
+        return {a.field.name: a for a in self.script.arguments if a.command == path[: len(a.command)]}
 
     def _value(self, argument: Argument) -> Any:
         return self.values.get(argument.field.name, argument.field.default)
@@ -146,11 +132,8 @@ class CommandLine:
         places = [end, *reversed(places)] if argument.flags else [*range(first, end + 1)]
         if argument.action != "pair" and any(each.action == "pair" for each in level):
             places.sort()
-        places = [own[-1] - len(own) + 1, *places] if own else places
-        if self.script.parser in _READS_CONFIGS and not name.endswith("config"):  # a later file would win
-            configs = (i for i, part in enumerate(others, 1) if part.names and part.names[-1].endswith("config"))
-            after = max(configs, default=0)
-            places = [max(place, after) for place in places]
+        is_last = self.script.parser in _READS_CONFIGS and not name.endswith("config")  # a later file would win
+        places = [own[-1] - len(own) + 1, *places] if own and not is_last else places
         new = Part(tuple(words), argument.command, (name,))
         found = [[*others[:place], new, *others[place:]] for place in places]
         if not argument.flags:  # one begins with a dash: all follow two dashes

@@ -13,6 +13,7 @@ import yaml
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, did_you_mean, shown
 from nbtools.script.compat import aliases
+from nbtools.script.source import read_source
 from nbtools.script.values import TRUTHS
 from nbtools.settings import errors_by_field
 
@@ -41,8 +42,8 @@ class FlatYAML:
 
 
 def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
-    """Read a file of `key: value` lines into values for `cls`; ConfigError if the file is unreadable or not flat YAML,
-    or a field has two values or a wrong one."""
+    """Read a file of `key: value` lines into values for `cls`; ScriptError if the file is unreadable, ConfigError if it
+    is not flat YAML, or a field has two values or a wrong one."""
     text = _text(path)
     values: dict[str, Any] = {}
     said_by: dict[str, str] = {}
@@ -102,18 +103,12 @@ def _denies(key: str, meant: object) -> bool:
 
 
 def _text(path: Path) -> str:
+    if len(data := read_source(path)) > LARGEST_BYTES:
+        raise ConfigError(f"{path}: larger than {LARGEST_BYTES} bytes; give a flat file of `key: value` lines")
     try:
-        if not path.is_file():
-            raise ConfigError(f"{shown(str(path))}: {'not a file' if path.exists() else 'no such file'}")
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
-        if len(data) > LARGEST_BYTES:
-            raise ConfigError(f"{path}: larger than {LARGEST_BYTES} bytes; give a flat file of `key: value` lines")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
-    except OSError as error:
-        raise ConfigError(f"{shown(str(path))}: cannot be read: {error.strerror}") from None
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]:

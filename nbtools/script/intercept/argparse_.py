@@ -23,6 +23,7 @@ VISITED: set[Any] = set()
 PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
 OWN_SOURCES = ("argparse.py", "hf_argparser.py", "_cli.py", "tyro", "jsonargparse", "simple_parsing", "tap", "hydra")
 WAIT_FOR_NEXT_S = 5
+PARSE_KNOWN_ARGS = cast(Any, argparse.ArgumentParser.parse_known_args)
 
 
 class Words(typing.List[str]):
@@ -37,7 +38,6 @@ class Words(typing.List[str]):
 def hook() -> None:
     """Let parsers end the program where they read the command line."""
     add_argument = argparse._ActionsContainer.add_argument
-    parse_known_args = cast(Any, argparse.ArgumentParser.parse_known_args)
 
     def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
         action = add_argument(self, *args, **kwargs)
@@ -50,9 +50,9 @@ def hook() -> None:
     def reached(self: Any, args: Any = None, namespace: Any = None, **kwargs: Any) -> Any:
         frame, names = sys._getframe(1), []
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(os.path.join("hydra", "main.py")):
-            return parse_known_args(self, [], namespace)  # its config follows
+            return PARSE_KNOWN_ARGS(self, [], namespace)  # its config follows
         if args is not None and len(args) > 0 and list(args) != list(sys.argv[1:]):
-            return parse_known_args(self, args, namespace, **kwargs)
+            return PARSE_KNOWN_ARGS(self, args, namespace, **kwargs)
         while frame.f_back is not None and not answer.in_program(frame.f_code.co_filename):
             names.append(frame.f_code.co_name)
             frame = frame.f_back
@@ -65,30 +65,23 @@ def hook() -> None:
         timer = threading.Timer(WAIT_FOR_NEXT_S, finish_recorded)
         timer.daemon = True
         timer.start()
-        return defaults_of(self, namespace), Words()
+        return values_without_words(self, namespace), Words()
 
     argparse._ActionsContainer.add_argument = noting  # type: ignore[method-assign]
     argparse.ArgumentParser.parse_known_args = reached  # type: ignore[method-assign]
 
 
-def defaults_of(parser: argparse.ArgumentParser, namespace: Any) -> Any:
-    """Return what a parser makes of no words: required arguments are None."""
-    namespace = argparse.Namespace() if namespace is None else namespace
-    found = {action.dest: converted(parser, action) for action in parser._actions}
-    for name, value in {**found, **parser._defaults}.items():
-        if argparse.SUPPRESS not in (name, value) and not hasattr(namespace, name):
-            setattr(namespace, name, value)
-    return namespace
-
-
-def converted(parser: argparse.ArgumentParser, action: argparse.Action) -> Any:
-    """Return the default of an action as the program gets it."""
-    if isinstance(action.default, str) and action.default != argparse.SUPPRESS:
-        try:
-            return parser._get_value(action, action.default)
-        except argparse.ArgumentError:
-            pass
-    return action.default
+def values_without_words(parser: argparse.ArgumentParser, namespace: Any) -> Any:
+    """Return what a parser makes of no words, with None for required arguments."""
+    holders: list[Any] = [*parser._actions, *parser._mutually_exclusive_groups]
+    required = [holder.required for holder in holders]
+    for holder in holders:
+        holder.required = False
+    try:
+        return PARSE_KNOWN_ARGS(parser, [], namespace)[0]
+    finally:
+        for holder, value in zip(holders, required):
+            holder.required = value
 
 
 def finish_recorded(is_whole: bool = False) -> None:
@@ -172,11 +165,6 @@ def is_argument(action: Any) -> bool:
 def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
     """Add what one parser declares to the answer."""
     titles = {id(action): group.title for group in parser._action_groups[2:] for action in group._group_actions}
-    exclusive = {
-        id(action): "group %s" % " ".join((*command, str(number)))
-        for number, group in enumerate(parser._mutually_exclusive_groups, 1)
-        for action in group._group_actions
-    }
     for action in parser._actions:
         if "_SubParsersAction" in class_names(action):
             answer.NEEDS_COMMAND.extend([list(command)] if action.required else [])
@@ -188,8 +176,8 @@ def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
                     answer.COMMANDS.append([*command, name])
                     describe_parser(inner, (*command, name))
         elif is_argument(action):
-            places = {"group": titles.get(id(action)) or "", "exclusive": exclusive.get(id(action), "")}
-            answer.ARGUMENTS.append(dict(describe_action(action, parser), command=list(command), **places))
+            group = titles.get(id(action)) or ""
+            answer.ARGUMENTS.append(dict(describe_action(action, parser), command=list(command), group=group))
 
 
 def describe_action(action: Any, parser: Any) -> Described:
@@ -202,10 +190,8 @@ def describe_action(action: Any, parser: Any) -> Described:
         value = tried(lambda word: answer.as_plain(parser._get_value(action, word)), default)
         is_text = isinstance(value, (list, dict)) or (kind == "str" and not isinstance(value, str))
         default = default if value is None or is_text else value
+    # One word stands for all values, in a way that only the function knows.
     is_split = isinstance(default, list) and inspect.isroutine(action.type) and action.nargs is None
-    if is_split := is_split and "_AppendAction" not in names:  # one word stands for all
-        text = ",".join(map(str, default))
-        default = text if answer.as_plain(tried(action.type, text)) == default else default
     choices = answer.choices_of(action.choices) if action.choices is not None else None
     if choices is None and inspect.isclass(action.type) and issubclass(action.type, enum.Enum):
         choices = answer.choices_of(action.type)
@@ -231,9 +217,9 @@ def describe_action(action: Any, parser: Any) -> Described:
         help_text = help_text % dict(vars(action), prog=parser.prog)
     except Exception:  # `50% of x`, or a default whose own text fails: shown as it is written
         pass
-    entries = answer.default_of(default)
-    if is_split and isinstance(default, list):
-        entries = {"default": None, "default_text": repr(default)}
+    is_split = is_split and "_AppendAction" not in names
+    text: Described = {"default": None, "default_text": repr(default)}
+    entries = text if is_split else answer.default_of(default)
     positive = [flag for flag in flags if flag not in negative]
     entries.update(name=action.dest, flags=positive, negative_flags=negative, action=what, types=[kind], truth=truth)
     nargs = nargs if what in ("store", "append") else None

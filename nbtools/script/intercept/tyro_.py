@@ -12,6 +12,7 @@ from .answer import ARGUMENTS, Described, finish
 from .argparse_ import class_names, describe_parser, is_argument
 
 KINDS = {"INT": "int", "FLOAT": "float", "STR": "str", "PATH": "str", "BOOL": "bool"}
+CONVERTERS: dict[str, Any] = {"bool": {"True": True, "False": False}.__getitem__, "int": int, "float": float}
 
 
 def hook(module: Any) -> None:
@@ -62,4 +63,18 @@ def describe_tyro(argument: Described, action: Any) -> None:
         is_required=bool(action.required),
     )
     if shown is not None:
-        argument["shown_default"] = shown.group(1)
+        text = shown.group(1)
+        is_list = argument["nargs"] is not None and text != "None"
+        default: Any = [value_of_word(word, found) for word in text.split()] if is_list else value_of_word(text, found)
+        argument.update(default=default, default_text="")
+
+
+def value_of_word(word: str, types: list[str]) -> Any:
+    """Return the value of one of the types that a word stands for; else the word itself."""
+    for kind, convert in CONVERTERS.items():
+        try:
+            if kind in types:
+                return convert(word)
+        except (KeyError, ValueError):
+            pass
+    return None if word == "None" else word

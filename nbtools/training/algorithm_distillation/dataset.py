@@ -4,7 +4,6 @@ Shape suffixes: H histories, S histories of a block, L steps of a history, W win
 window; 4 column and row before the action, the action, its reward.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -37,7 +36,6 @@ from nbtools.training.text.disk_buffer import writing
 _writing = functools.partial(
     writing, what="learning histories", step="; make room, fewer num_histories, or make the folder writable"
 )
-_NUM_LOOKS, _BETWEEN_LOOKS_S = 5, 0.2
 
 
 @dataclass(frozen=True)
@@ -71,12 +69,7 @@ def open_histories(worker: Worker, config: AlgorithmDistillationConfig) -> Learn
         folder = data_files.dataset_path(config.dataset, worker.project.root)
         worker.ranks.from_main(lambda: _check_named(folder, config))
         return _opened(folder)
-    folder = _kept(worker, config)
-    for _ in range(_NUM_LOOKS - 1):  # another training may be replacing the damaged folder of before at this moment
-        with contextlib.suppress(DataError):
-            return _opened(folder)
-        time.sleep(_BETWEEN_LOOKS_S)
-    return _opened(folder)
+    return _opened(_kept(worker, config))
 
 
 def _opened(folder: Path) -> LearningHistories:
@@ -103,7 +96,6 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
         test_goals=test_G2.tolist(),
         num_train=len(train_G2) * config.num_histories,
         num_test=len(test_G2) * EVALUATION_HISTORIES,
-        sha256={},
     )
     settings: list[Any] = [histories.FORMAT, config.seed, config.source_algorithm]
     settings += [config.episodes_played, config.num_episodes]

@@ -23,7 +23,7 @@ from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARD
 from nbtools.errors import CheckpointError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import vocab_size
-from nbtools.recipes.gpt2 import gpt2_settings
+from nbtools.recipes.built_models import gpt2_settings
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.sampler import IGNORED
 from nbtools.training.text import pretrained_models

@@ -10,6 +10,7 @@ from nbtools.rundir.requests.events import Event, append_events, read_events, st
 from nbtools.rundir.rundir import RunDir
 from nbtools.steering import Inbox, Request, decoded, encoded
 from nbtools.training.engine.plan import Plan
+from nbtools.training.engine.standalone import own_attempt
 from nbtools.training.process.ranks import Ranks
 
 _REPEATED = "save", "evaluate"
@@ -23,17 +24,17 @@ class AppliedRequests:
     alike. Only rank 0 writes the events.
     """
 
-    def __init__(self, files: RunDir, ranks: Ranks, attempt: int, say: Callable[[str], None]) -> None:
+    def __init__(self, files: RunDir, ranks: Ranks, say: Callable[[str], None]) -> None:
         """Read the events of earlier attempts; `say` prints on rank 0."""
         self.values: dict[str, Any] = {}
         """Values that were changed, by the names of their fields; part of a checkpoint."""
         self.due: set[str] = set()
         """Actions to take after the current step."""
         self.is_paused = False
-        self._files, self._ranks, self._attempt, self._say = files, ranks, attempt, say
+        self._files, self._ranks, self._attempt, self._say = files, ranks, own_attempt(), say
         earlier: list[Event] = ranks.from_main(lambda: read_events(files))
         self._inbox = Inbox(files.path, [event.request for event in earlier])
-        self._repeated = [event for event in earlier if not event.refused and event.attempt < attempt]
+        self._repeated = [event for event in earlier if not event.refused and event.attempt < self._attempt]
         self._unwritten: list[Event] = []
 
     def num_waiting(self) -> int:

@@ -9,15 +9,14 @@ checkpoints/step-000200/
 """
 
 import contextlib
-import hashlib
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import transformers
@@ -25,7 +24,7 @@ from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
 
 from nbtools.errors import CheckpointError
-from nbtools.project import expanded
+from nbtools.project import expanded, file_digest
 from nbtools.run.checkpoints import Checkpoint, Progress, best_of, checkpoints_in
 from nbtools.rundir import json_files, rundir
 from nbtools.rundir.atomic import discard, hidden_name, new_folder, sync_to_disk
@@ -57,7 +56,7 @@ def save(
 ) -> Path:
     """Write `folder`/step-… from one process and remove older checkpoints beyond those to keep.
 
-    Every byte is on disk before the name is visible. Hashing and syncing run in threads beside the writing.
+    Every byte is on disk before the name is visible. Threads write the model beside the states, and hash beside syncs.
 
     Args:
         write_model: writes the model's files into the folder that it is given.
@@ -77,15 +76,21 @@ def save(
     # A folder already there is damaged, or an earlier attempt abandoned it at this step.
     with new_folder(final, sync=True, is_stale=lambda: True) as temporary:
         (temporary / "model").mkdir()
-        shards = {} if write_shards is None else write_shards(temporary)
+        files = {} if write_shards is None else write_shards(temporary)
+        states = {"state.pt": {**state, "progress": asdict(progress)}}
+        states |= {f"rank-{rank}.pt": rank_state for rank, rank_state in enumerate(rank_states)}
         with ThreadPoolExecutor(4) as threads:
-            model_files = threads.submit(_save_model, write_model, temporary, threads, shards)
-            states = {"state.pt": {**state, "progress": asdict(progress)}}
-            states |= {f"rank-{rank}.pt": rank_state for rank, rank_state in enumerate(rank_states)}
-            hashed = {name: _save(content, temporary / name, threads) for name, content in states.items()}
-            for path, digest in model_files.result().items():
-                hashed[path.relative_to(temporary).as_posix()] = digest
-            files = shards | {name: digest.result() for name, digest in hashed.items()}
+            model = threads.submit(_save_model, write_model, temporary / "model")
+            for name, content in states.items():
+                _save(content, temporary / name)
+            model.result()
+            paths = {path.relative_to(temporary).as_posix(): path for path in temporary.rglob("*") if path.is_file()}
+            names = sorted(paths.keys() - files)
+            digests = threads.map(file_digest, (paths[name] for name in names))  # beside the syncs
+            for name in names:
+                sync_to_disk(paths[name])
+            for name, digest in zip(names, digests, strict=True):
+                files[name] = {"bytes": paths[name].stat().st_size, "sha256": digest}
         manifest = {
             **asdict(progress),
             "time": time.time(),
@@ -126,79 +131,23 @@ def remove_leftovers(folder: Path) -> None:
         discard(path)
 
 
-def _save(state: State, path: Path, threads: Executor) -> "Future[dict[str, Any]]":
-    """Write with `torch.save` and sync the file, while a thread hashes the written part.
-
-    A failed write raises OSError here; torch raises one of several RuntimeErrors after it.
-    """
-    is_written = threading.Event()
+def _save(state: State, path: Path) -> None:
     try:
         with path.open("wb") as file:
-            hashed = threads.submit(_hash, path, is_written)
-            target = _Target(file)
-            try:
-                torch.save(state, target)  # type: ignore[arg-type]
-            except RuntimeError:
-                if target.error is not None:
-                    raise target.error from None
-                raise
-    finally:
-        is_written.set()
-    sync_to_disk(path)  # in parallel with the hash
-    return hashed
+            torch.save(state, file)
+    except RuntimeError as error:  # torch's own, of several kinds, follows from that of a failed write
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
-def _hash(path: Path, is_written: threading.Event) -> dict[str, Any]:
-    """Return size and SHA-256 of a file, which may still grow; releases the GIL."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        while True:
-            was_written = is_written.is_set()  # read before the file: nothing is written after it
-            if count := file.readinto(buffer):
-                digest.update(buffer[:count])
-            elif was_written:
-                break
-            else:
-                time.sleep(0.001)
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
-
-
-def _save_model(
-    write_model: Callable[[Path], None], checkpoint: Path, threads: Executor, others: Collection[str]
-) -> dict[Path, Future[dict[str, Any]]]:
-    folder = checkpoint / "model"
+def _save_model(write_model: Callable[[Path], None], folder: Path) -> None:
     try:
         write_model(folder)
     except Exception as error:
         if isinstance(error, SafetensorError) or "(os error " in str(error):  # a failed write; the latter of tokenizers
             raise OSError(str(error)) from error
         raise
-    is_written = threading.Event()
-    is_written.set()
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if path.relative_to(checkpoint).as_posix() not in others]
-    hashed = {path: threads.submit(_hash, path, is_written) for path in paths}
-    for path in paths:
-        sync_to_disk(path)
-    return hashed
-
-
-class _Target:
-    """A file that keeps the error of a failed write."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.error: OSError | None = None
-        self._file = file
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.project import expanded
 from nbtools.run.checkpoints import steered_values
-from nbtools.run.records import recorded_arguments
+from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.script.compat import aliases
@@ -83,8 +83,10 @@ def parse(
         _refuse(prog, error)
     about = "Flags override the values in the script; dashes and underscores are the same."
     values: dict[str, Any] = vars(tyro.cli(_flags_class(default), args=given, prog=prog, description=about))
-    named, resume_from = _names(given), values.pop("resume_from")
-    known = _recorded_values(Path(resume_from)) if resume_from else None
+    named, resume_from, known = _names(given), values.pop("resume_from"), None
+    if resume_from:
+        run = RunDir(expanded(resume_from).resolve().parent.parent)
+        known = mapping_at(read_json(run.config) or {}, "config") or None
     if known is not None:
         earlier = config.values_before({*known, *config.model_fields_set, *named})
         values |= earlier
@@ -102,9 +104,9 @@ def parse(
     except ConfigError as error:
         _refuse(prog, error)
     overridden = tuple(name for name, value in changed if value != getattr(config, name))
-    if resume_from is None:
+    if not resume_from:
         return Flags(changed, overridden, None, notes)
-    before = read_json(_run_of(Path(resume_from)).launch) or {}
+    before = read_json(run.launch) or {}
     with contextlib.suppress(ConfigError):
         named = list(Counter(named) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
     return Flags(changed, overridden, Path(resume_from), notes, tuple(named), known, steered)
@@ -114,17 +116,6 @@ def _names(args: Sequence[str]) -> list[str]:
     """Return the fields that normalized arguments set."""
     flags = (argument[2:].partition("=")[0] for argument in args if argument.startswith("--"))
     return [flag.removeprefix("no-").replace("-", "_") for flag in flags]
-
-
-def _recorded_values(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the values of the run of a checkpoint as it recorded them; None if it recorded none."""
-    record = read_json(_run_of(checkpoint).config) or {}
-    known = record.get("config")
-    return known if isinstance(known, dict) else None
-
-
-def _run_of(checkpoint: Path) -> RunDir:
-    return RunDir(expanded(checkpoint).resolve().parent.parent)
 
 
 def _refuse(prog: str, error: ConfigError) -> NoReturn:

@@ -154,14 +154,9 @@ def open_initial_state(
     state = checkpoint.load_state(opened.path)
     insert_stored(state, opened.path)
     world_size = opened.manifest.get("world_size", 0)
-    initial = InitialState(
-        state,
-        checkpoint.load_state(opened.path, f"rank-{ranks.rank}.pt") if ranks.rank < world_size else {},
-        Progress(**state["progress"]),
-        opened.metrics,
-        opened.path / "model",
-        data=opened.manifest.get("data"),
-    )
+    rank_state = checkpoint.load_state(opened.path, f"rank-{ranks.rank}.pt") if ranks.rank < world_size else {}
+    progress, model, data = Progress(**state["progress"]), opened.path / "model", opened.manifest.get("data")
+    initial = InitialState(state, rank_state, progress, opened.metrics, model, data=data)
     if (saved := state.get("recipe", recipe)) != recipe:
         raise CheckpointError(
             f"{opened.path}: is a checkpoint of {saved}, not of {recipe}; resume with a script of {saved}"

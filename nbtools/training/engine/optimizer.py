@@ -37,16 +37,12 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
     """Turn on gradient checkpointing in every model of `transformers` in `module`; ConfigError if one has none."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
-    outermost = [
-        model for model in models if not any(model in other.modules() for other in models if other is not model)
-    ]
-    for model in outermost:
+    for model in models:
+        if any(model in other.modules() for other in models if other is not model):
+            continue  # the outermost one does it for its parts
         if not model.supports_gradient_checkpointing:
             raise ConfigError(f"gradient_checkpointing=True: {type(model).__name__} does not support it; turn it off")
-        # Newer versions of transformers have the first name and warn about the second.
-        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-        enable = next(getattr(model, name) for name in names if hasattr(model, name))
-        enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def compile_forward(module: torch.nn.Module) -> None:
@@ -101,6 +97,7 @@ class Optimizer:
         # DDP's gradients are parts of its buckets. Dropped ones would be allocated a second time, beside the buckets. A
         # weight that is unused in some steps has to drop its own: AdamW would take a step for a gradient of zeros.
         self._keeps_gradients = isinstance(model, DistributedDataParallel) and not model.find_unused_parameters
+        self.model = model
         self.weights = weights
         self._config = config
         self._total_steps = total_steps

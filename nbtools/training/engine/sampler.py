@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from nbtools.errors import DataError
 from nbtools.training.process.memory_maps import send_by_path
 from nbtools.training.process.signals import loader_worker_init
 
@@ -79,7 +78,8 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
 
     Every epoch is one permutation of all samples. An optimizer step takes the next `batch_size * accumulation *
     world_size` of them, so ranks never share a sample and the samples of a step do not depend on how many ranks divide
-    them. Samples at an epoch's end that do not fill a step are left out; the next epoch has a new permutation.
+    them. Samples at an epoch's end that do not fill a step are left out; the next epoch has a new permutation. There
+    are enough for a step: `Schedule.of` refuses fewer.
     """
 
     num_samples: int
@@ -94,10 +94,6 @@ class SampleOrder(Sampler[tuple[int, npt.NDArray[np.int64]]]):
     """Samples of `epoch` that all ranks together have already used."""
     lengths: Callable[[int], Samples] | None = None
     """Returns the length of every sample in an epoch, for batches of similar lengths; None for equal lengths."""
-
-    def __post_init__(self) -> None:
-        if self.effective_batch > self.num_samples:
-            raise DataError(f"{self.num_samples} training samples do not fill one step of {self.effective_batch}")
 
     @property
     def effective_batch(self) -> int:

@@ -39,16 +39,16 @@ def claim_run(flags: Flags[Any]) -> Path:
         return _run_by_hand(flags)
     if not Path(given).is_dir():
         raise LaunchError(f"{RUN_DIR_VARIABLE}={given!r}: no such folder; start scripts with `nbtools launch`")
-    _claim(RunDir(given), int(os.environ.get(ATTEMPT_VARIABLE, "1")))
+    _claim(RunDir(given))
     return Path(given)
 
 
-def _claim(files: RunDir, attempt: int) -> None:
-    """Record this process as rank 0 of an attempt; LaunchError if another process is recorded.
+def _claim(files: RunDir) -> None:
+    """Record this process as rank 0 of the attempt; LaunchError if another process is recorded.
 
     A process that inherits the environment of a rank would otherwise write into that rank's run.
     """
-    path, own = files.ranks / f"rank0-{attempt}.json", ProcessIdentity.of(os.getpid())
+    path, own = files.ranks / f"rank0-{own_attempt()}.json", ProcessIdentity.of(os.getpid())
     try:
         files.ranks.mkdir(exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
@@ -109,6 +109,11 @@ def own_project() -> Project:
     """Return the project that the launcher named, else that of the script."""
     root = os.environ.get(ROOT_VARIABLE)
     return Project(Path(root)) if root else project_of(script_path())
+
+
+def own_attempt() -> int:
+    """Return the number of this attempt, from 1: the launcher may start a failed training again."""
+    return int(os.environ.get(ATTEMPT_VARIABLE, "1"))
 
 
 def _run_by_hand(flags: Flags[Any]) -> Path:

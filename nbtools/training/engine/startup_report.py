@@ -1,10 +1,8 @@
 """The start of a training on record: config.json for programs, a report in the log for people."""
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +14,8 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.steering import ACTIONS
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
-from nbtools.training.engine.precision import warning
-from nbtools.training.process import launchers
+from nbtools.training.engine.standalone import own_attempt, own_project
+from nbtools.training.process.precision import warning
 from nbtools.training.process.ranks import Ranks
 
 _RULE = "=" * 60
@@ -25,14 +23,7 @@ _WEIGHTS = {"model_name": "weights", "judge_name": "judge's weights", "resume_fr
 
 
 def write_startup_report(
-    files: RunDir,
-    flags: Flags[Any],
-    precision: str,
-    ranks: Ranks,
-    plan: Plan,
-    derived: Mapping[str, Any],
-    root: Path,
-    attempt: int,
+    files: RunDir, flags: Flags[Any], precision: str, ranks: Ranks, plan: Plan, derived: Mapping[str, Any]
 ) -> str:
     """Write config.json, with the values `derived` by the recipe, and return the same for a reader as text (rank 0).
 
@@ -71,13 +62,12 @@ def write_startup_report(
     write_json(files.config, content)
     values = {name: getattr(config, name) for name in config.steerable()}
     write_json(files.controls, {"actions": ACTIONS, "values": values})
-    source = recipe.source(config, root)
+    source = recipe.source(config, own_project().root)
     launch = getattr(sys.modules["__main__"], "launch", None)
     asked = getattr(launch, "nproc_per_node", world)
     asked = asked if asked == "gpu" else asked * getattr(launch, "nnodes", 1)
     processes = f"process{'es' if world > 1 else ''}"
     lines = {
-        "started by": launchers.name(os.environ, sys.argv[1:]),
         "processes": (f"{world}, backend {ranks.backend}" if world > 1 else "1")
         + ", sharded (fsdp)" * (config.strategy == "fsdp")
         + ("" if asked in (world, "gpu") else f" (the script asks for {asked})"),
@@ -94,7 +84,7 @@ def write_startup_report(
         "run": str(files.path),
         "save directory": config.save_dir or "",
         "resumed from": str(flags.resume_from or ""),
-        "attempt": str(attempt) if attempt > 1 else "",
+        "attempt": str(own_attempt()) if own_attempt() > 1 else "",
         "changed by flags": ", ".join(flags.overridden),
     }
     rows = [f"{name:<17}{text}" for name, text in lines.items() if text]

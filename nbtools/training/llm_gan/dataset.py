@@ -113,7 +113,7 @@ def tokenize_stories(
         Texts(prompt_rows(prompts, widest, alphabet.pad_id), _text_rows(texts, config.sequence_length, alphabet))
         for prompts, texts in parts
     ]
-    reference = NGrams(rows[1].texts_NT, alphabet)
+    reference = NGrams(rows[1].texts_NT, alphabet).losses
     return GANData(rows[0], rows[1], rows[2], alphabet, reference, "ngram", tokenizer)
 
 

@@ -5,6 +5,7 @@ draw, V vocabulary.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +17,8 @@ from nbtools.data.llm_gan import markov
 from nbtools.data.split import DataDigest, digest_of
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS, LLMGANConfig
 from nbtools.training.engine.sampler import Samples, randoms, uniforms
-from nbtools.training.llm_gan.ngrams import Copies, NGrams
+from nbtools.training.llm_gan.ngrams import Copies
 from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The true likelihood of the tokens under the Markov chain."""
-
-    chain: markov.MarkovChain
-
-    def losses(self, texts_NT: Tokens) -> Floats:
-        """Return the negative log-likelihood of every text in nats per token. Shape (N,)."""
-        return self.chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -54,8 +44,9 @@ class GANData:
     test: Texts
     """Test texts, disjoint from `train` and `evaluation`."""
     alphabet: Alphabet
-    reference: Chain | NGrams
-    """A likelihood of texts independent of both networks: the true one, or n-grams of held-out texts."""
+    reference: Callable[[Tokens], Floats]
+    """The negative log-likelihood of texts in nats per token, independent of both networks: the true one, or that of
+    n-grams of held-out texts. Shape (N,)."""
     reference_name: str
     """Name of the reference model, such as `oracle`; its metric is eval/NAME_loss."""
     tokenizer: PreTrainedTokenizerBase | None = None
@@ -123,5 +114,9 @@ def markov_data(config: LLMGANConfig) -> GANData:
     train, evaluation, test = (
         Texts(markov_prompts(len(symbols_NT)), symbols_NT + np.int32(NUM_SPECIAL_TOKENS)) for symbols_NT in drawn
     )
+
+    def reference(texts_NT: Tokens) -> Floats:
+        return chain.losses(texts_NT - NUM_SPECIAL_TOKENS)
+
     data = DataDigest(digest_of(symbols_NT.tobytes() for symbols_NT in drawn), f"{sum(sizes):,} sequences", rule="")
-    return GANData(train, evaluation, test, markov_alphabet(config), Chain(chain), "oracle", data=data)
+    return GANData(train, evaluation, test, markov_alphabet(config), reference, "oracle", data=data)

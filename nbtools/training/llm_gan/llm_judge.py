@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from nbtools.recipes import LLMGANConfig, gpt2
+from nbtools.recipes import LLMGANConfig, built_models
 from nbtools.recipes.llm_gan import NUM_MARKS, discriminator_positions
 from nbtools.training.llm_gan.dataset import (
     ASKED,
@@ -235,6 +235,6 @@ def build_llm_judge(config: LLMGANConfig, data: GANData) -> LLMJudge:
         longest_input = discriminator_positions(config) - NUM_MARKS + question.num_tokens
         model = load_discriminator(config, longest_input)
     else:
-        settings = gpt2.gpt2_settings(config, alphabet.vocab_size, discriminator_positions(config))
+        settings = built_models.gpt2_settings(config, alphabet.vocab_size, discriminator_positions(config))
         model = GPT2LMHeadModel(GPT2Config(**settings))
     return LLMJudge(model, tokenizer, alphabet, question, config.max_judge_tokens)

@@ -190,7 +190,7 @@ class Evaluation:
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
                 counted_BT = self.data.alphabet.mask(reals_BT) & is_first_B[:, None]
                 written_NT = pairs.fakes_BT.cpu().numpy().astype(np.int32)
-                reference_N = self.data.reference.losses(written_NT)
+                reference_N = self.data.reference(written_NT)
                 tally.add(loss=torch.where(counted_BT, losses_BT, 0.0).double().sum(), tokens=counted_BT.sum())
                 tally.add(reference=float(reference_N.sum()), texts=len(samples_B))
                 tally.add(right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())

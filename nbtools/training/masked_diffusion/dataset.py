@@ -1,26 +1,24 @@
 """Text, or prompts and answers, as sequences for a masked diffusion model; the implementation of `nbtools prepare`.
 
-A text is buffered on disk and held in memory one document at a time; the buffer takes the size of the text for a while.
 The text of prompts and answers is held in memory while it is tokenized; their tokens are in flat files.
 
 Shape suffixes: N samples, T positions.
 """
 
-import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from nbtools.data import corpus, data_files, split
+from nbtools.data import corpus, data_files, prepared, split
 from nbtools.data.hub import split_options
-from nbtools.data.masked_diffusion import prepared
 from nbtools.data.masked_diffusion.pairs import (
     LeftOutPairs,
     Pair,
@@ -30,7 +28,7 @@ from nbtools.data.masked_diffusion.pairs import (
     repeated_prompts,
     split_pairs,
 )
-from nbtools.data.masked_diffusion.prepared import PreparedMetadata
+from nbtools.data.prepared import PreparedMetadata
 from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
 from nbtools.recipes import MaskedDiffusionConfig
@@ -39,25 +37,31 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.masked_diffusion.chat_template import always_written, read_as, render_pair
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.pretrained_models import first_line
-from nbtools.training.text.tokenizers import encode_all, encode_parts, load_tokenizer, separator_of, train_tokenizer
+from nbtools.training.text.tokenized import (
+    Say,
+    TokenizedText,
+    cached_once,
+    cached_text,
+    fingerprint,
+    open_text,
+    saved_tokenizer,
+    say_notes,
+    spooled,
+    write_text,
+)
+from nbtools.training.text.tokenizers import encode_all, load_tokenizer, separator_of, train_tokenizer
 
-_CACHE_FORMAT = 2
-_PAIRS_FORMAT = 4
-_REFUSED = "refused.json"
+_PAIRS_FORMAT = 5
+_REQUEST = (
+    "dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean", "test_fraction",
+    "special_tokens",
+)  # fmt: skip
+_NOTES = "notes.json"
 
 
 @dataclass(frozen=True)
-class DiffusionText:
+class DiffusionText(TokenizedText[Sequences | RaggedPairs]):
     """A tokenizer, and the sequences for training, evaluation and test."""
-
-    tokenizer: PreTrainedTokenizerBase
-    train: Sequences | RaggedPairs
-    evaluation: Sequences | RaggedPairs
-    test: Sequences | RaggedPairs
-    commits: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Commit of each dataset of the hub by its name; empty if unknown, or for local files."""
-    data: split.DataDigest | None = field(default=None, kw_only=True)
 
     @property
     def has_pairs(self) -> bool:
@@ -81,9 +85,9 @@ def prepare(
     vocab_size: int,
     min_words: int = 1,
     clean: corpus.Clean = "none",
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> PreparedMetadata:
-    """Tokenize a text into a folder, as described in `nbtools.data.masked_diffusion.prepared`.
+    """Tokenize a text into a folder, as described in `nbtools.data.prepared`.
 
     Args:
         dataset: a text file or a folder of them; None for the English text that ships with Python.
@@ -104,99 +108,30 @@ def prepare(
             raise DataError(f"{shown(str(folder))}: exists, or is not a folder; name a new folder with --out")
     except OSError as error:
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
-    test_fraction = MaskedDiffusionConfig().test_fraction
-    with _spooled(dataset, min_words, clean, folder.parent, None, say, test_fraction) as documents:
-        if made is None:
-            made = train_tokenizer(tokenizer, _known(documents, tokenizer, dataset, clean), vocab_size, folder.parent)
-        metadata = _write(folder, made, tokenizer, documents, clean, say)
-    _say_notes(metadata, say)
+    values: dict[str, Any] = {"dataset": dataset, "vocab_size": vocab_size, "min_words": min_words, "clean": clean}
+    config = MaskedDiffusionConfig(**values, **({"tokenizer": tokenizer} if made is None else {}))
+    with spooled(config, folder.parent, None, say) as documents:
+        made = trained_tokenizer(config, folder.parent, documents) if made is None else made
+        metadata = write_text(folder, made, tokenizer, documents, config, say)
+    say_notes(metadata, say)
     return metadata
 
 
-def cached_text(
-    cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
-) -> Path:
-    """Call `prepare` for a folder named by a hash of the content, which later runs reuse; on rank 0 only."""
-    tokenizer = config.model_name or config.tokenizer
-    made = _pretrained_tokenizer(config)  # an error before the text is read
-    with _spooled(config.dataset, config.min_words, config.clean, cache, root, say, config.test_fraction) as documents:
-        if made is None:
-            known = _known(documents, tokenizer, config.dataset, config.clean)
-            made = train_tokenizer(tokenizer, known, config.vocab_size, cache)
-        digest = documents.digest()
-        content = [_CACHE_FORMAT, split.RULE, tokenizer, _fingerprint(made), digest.digest, config.test_fraction]
-        folder = cache / disk_buffer.content_name([*content, config.special_tokens])
-        if not folder.is_dir():
-            _write(folder, made, tokenizer, documents, config.clean, say, config.special_tokens)
-            disk_buffer.save_digest(folder, digest)
-    _say_notes(prepared.read_prepared_metadata(folder), say)
-    return folder
+def trained_tokenizer(
+    config: MaskedDiffusionConfig, folder: Path, documents: disk_buffer.Spool
+) -> PreTrainedTokenizerBase:
+    """Build a tokenizer on a text: on all of it for characters of a text that must come back unchanged."""
+    is_lossless = config.tokenizer == "chars" and config.dataset is not None and config.clean == "none"
+    known = chain.from_iterable(map(documents.part, range(3 if is_lossless else 1)))
+    return train_tokenizer(config.tokenizer, known, config.vocab_size, folder)
 
 
-def _known(documents: disk_buffer.Spool, tokenizer: str, dataset: str | None, clean: corpus.Clean) -> Iterator[str]:
-    """Return the texts whose tokens are known: all of them for characters of a text that must come back unchanged."""
-    is_lossless = tokenizer == "chars" and dataset is not None and clean == "none"
-    return chain.from_iterable(map(documents.part, range(3 if is_lossless else 1)))
-
-
-def _say_notes(metadata: PreparedMetadata, say: Callable[[str], None]) -> None:
-    num_tokens = metadata.num_train_tokens + metadata.num_val_tokens + metadata.num_test_tokens
-    unknown = disk_buffer.unknown_note(metadata.num_unknown_tokens, num_tokens)
-    for remark in (*unknown, *disk_buffer.special_note(metadata.num_special_tokens)):
-        say(f"note: {remark}")
-
-
-@contextmanager
-def _spooled(
-    dataset: str | None,
-    min_words: int,
-    clean: corpus.Clean,
-    folder: Path,
-    root: Path | None,
-    say: Callable[[str], None],
-    test_fraction: float = 0.0,
-) -> Iterator[disk_buffer.Spool]:
-    """Read a text once into a buffer in `folder`; print the progress, and counts of what is left out."""
-    left_out = corpus.LeftOut()
-    with disk_buffer.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        downloaded = data_files.hub_dataset(dataset, root)
-        found = corpus.documents(dataset, min_words, clean=clean, root=root, left_out=left_out)
-        found = islice(found, None if downloaded is None else downloaded.max_samples)
-        found = disk_buffer.with_progress(found, say, "reading the text")
-        with disk_buffer.Spool(found, folder, test_fraction) as documents:
-            for remark in [*left_out.notes(min_words), *filter(None, [documents.repeated_note])]:
-                say(f"note: {remark}")
-            yield documents
-
-
-def open_text(folder: Path, sequence_length: int) -> DiffusionText:
-    """Open a prepared folder as memory-mapped rows of `sequence_length` tokens; DataError if it is none, or damaged."""
-    metadata = prepared.read_prepared_metadata(folder)
-    tokenizer = _saved_tokenizer(folder)
-    counts = {prepared.TRAIN: metadata.num_train_tokens, prepared.VALIDATION: metadata.num_val_tokens}
-    counts[prepared.TEST] = metadata.num_test_tokens
-    parts = []
-    for name, num_tokens in counts.items():
-        try:
-            flat = disk_buffer.mapped(folder / name)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
-        if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
-            raise DataError(f"{folder / name}: does not match {prepared.METADATA}; prepare the text again")
-        rows_NT = disk_buffer.rows_of(flat, sequence_length)
-        parts.append(Sequences(rows_NT, np.broadcast_to(np.int64(0), len(rows_NT))))  # which takes no memory
-    return DiffusionText(tokenizer, *parts)
-
-
-def _saved_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    path = folder / prepared.TOKENIZER
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read ({first_line(error)}); prepare again") from error
-    tokenizer.model_max_length = 10**9  # the model's own limit is checked elsewhere
-    return tokenizer
+def open_sequences(folder: Path, sequence_length: int) -> DiffusionText:
+    """Open a folder of a text as memory-mapped rows of `sequence_length` tokens; DataError if it is damaged."""
+    text = open_text(folder)
+    rows = (disk_buffer.rows_of(part, sequence_length) for part in (text.train, text.evaluation, text.test))
+    parts = (Sequences(rows_NT, np.broadcast_to(np.int64(0), len(rows_NT))) for rows_NT in rows)  # takes no memory
+    return DiffusionText(text.tokenizer, *parts, data=text.data)
 
 
 def _pretrained_tokenizer(config: MaskedDiffusionConfig) -> PreTrainedTokenizerBase | None:
@@ -205,40 +140,11 @@ def _pretrained_tokenizer(config: MaskedDiffusionConfig) -> PreTrainedTokenizerB
     return load_tokenizer(config.model_name, trust_remote_code=config.trust_remote_code)
 
 
-def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else str(backend.to_str())
-
-
-def _write(
-    folder: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    documents: disk_buffer.Spool,
-    clean: corpus.Clean,
-    say: Callable[[str], None],
-    special_tokens: corpus.SpecialTokens = "text",
-) -> PreparedMetadata:
-    dtype = np.min_scalar_type(max(len(tokenizer) - 1, 1))
-    with disk_buffer.writing(folder), new_folder(folder) as built:
-        tokenizer.save_pretrained(built / prepared.TOKENIZER)
-        (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
-        counts, lengths = disk_buffer.Counts(tokenizer.unk_token_id), []
-        parts = encode_parts(documents, tokenizer, name, separator_of(tokenizer), counts, say, special_tokens)
-        for file, pieces in zip((prepared.TRAIN, prepared.VALIDATION, prepared.TEST), parts, strict=True):
-            lengths.append(disk_buffer.save_pieces(built / file, pieces, dtype))
-        train, evaluation, test = lengths
-        sizes = len(tokenizer), train, evaluation, counts.unknown
-        metadata = PreparedMetadata(name, *sizes, clean, test, counts.special)
-        (built / prepared.METADATA).write_text(json.dumps(asdict(metadata), indent=1))
-        return metadata
-
-
 # --- prompts and answers --------------------------------------------------------------------------
 
 
 def cached_data(
-    cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Callable[[str], None] = print
+    cache: Path, config: MaskedDiffusionConfig, root: Path | None = None, say: Say = print
 ) -> disk_buffer.Tokenized:
     """Tokenize what `config.dataset` names, pairs or text, into a folder that later runs reuse; on rank 0 only.
 
@@ -246,30 +152,24 @@ def cached_data(
         DataError: see `cached_pairs` and `cached_text`.
         ConfigError: there is no such tokenizer.
     """
-    downloaded = data_files.hub_dataset(config.dataset, root)
+    data_files.hub_dataset(config.dataset, root)  # unless a file is called like it
     sources = [] if config.dataset is None else data_files.tables_in(config.dataset, root)
     column = split_options(config.dataset or "")[1].get("column")
 
-    def make(tell: Callable[[str], None]) -> Path:
+    def make(tell: Say) -> Path:
         if not sources or not has_pairs(sources, column):
-            return cached_text(cache, config, root, tell)
+            given = _pretrained_tokenizer(config)  # an error before the text is read
+            return cached_text(cache, config, given, partial(trained_tokenizer, config, cache), root, tell)
         folder, remark = cached_pairs(cache, sources, config, tell)
         if remark:
             tell(f"note: {remark}")
         return folder
 
-    if downloaded is None:
-        return disk_buffer.Tokenized(make(say))
-    names = ("dataset", "tokenizer", "model_name", "vocab_size", "sequence_length", "min_words", "clean")
-    request = ["masked_diffusion", _CACHE_FORMAT, _PAIRS_FORMAT, split.RULE, *(getattr(config, name) for name in names)]
-    request += [config.test_fraction, config.special_tokens]
-    if (made := _pretrained_tokenizer(config)) is not None:  # a local one may change
-        request.append(disk_buffer.content_name([_fingerprint(made), made.chat_template, separator_of(made)]))
-    return disk_buffer.downloaded_once(cache, config.dataset, request, make, say)
+    return cached_once(cache, config, _REQUEST, partial(_pretrained_tokenizer, config), make, say)
 
 
 def cached_pairs(
-    cache: Path, sources: Sequence[Source], config: MaskedDiffusionConfig, say: Callable[[str], None] = print
+    cache: Path, sources: Sequence[Source], config: MaskedDiffusionConfig, say: Say = print
 ) -> tuple[Path, str]:
     """Tokenize prompts and answers into a folder named after a hash of the content; on rank 0 only.
 
@@ -301,24 +201,17 @@ def cached_pairs(
         known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
-    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, _fingerprint(made), made.chat_template]
+    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, fingerprint(made), made.chat_template]
     digest = disk_buffer.content_name((pair.prompt, pair.answer, pair.turns) for pair in found)
     folder = cache / disk_buffer.content_name([*settings, config.test_fraction, config.special_tokens, digest])
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
-            _write_pairs(built, found, made, tokenizer, config, say)
+            notes = _write_pairs(built, found, made, tokenizer, config, say)
+            write_json(built / _NOTES, {"notes": [*notes, *filter(None, [repeated_prompts(found)])]})
             size = f"{plural(len(found), 'pair')} of prompt and answer"
             disk_buffer.save_digest(built, split.DataDigest(digest, size))
-    refused = read_json(folder / _REFUSED) or {"number": 0}
-    num_kept = sum(len(disk_buffer.mapped(folder / f"{name}_starts.npy")) for name in _PARTS)
-    left_out = len(found) - refused["number"] - num_kept
-    remark = f"{left_out:,} of {len(found):,} pairs are longer than {sequence_length} tokens and left out"
-    remarks = [remark] if left_out else []
-    if refused["number"]:
-        remarks.insert(0, f"{refused['number']:,} of {len(found):,} pairs left out, the first: {refused['first']}")
-    remarks += filter(None, [repeated_prompts(found)])
-    return folder, "; ".join([*unread.notes(), *remarks, *disk_buffer.notes_in(folder)])
+    return folder, "; ".join([*unread.notes(), *(read_json(folder / _NOTES) or {"notes": []})["notes"]])
 
 
 _PARTS = ("train", "eval", "test")
@@ -330,9 +223,13 @@ def _write_pairs(
     tokenizer: PreTrainedTokenizerBase,
     level: str,
     config: MaskedDiffusionConfig,
-    say: Callable[[str], None],
-) -> None:
-    """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it."""
+    say: Say,
+) -> list[str]:
+    """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it.
+
+    Returns:
+        A sentence each on pairs that are refused or too long, and on unknown and special tokens, if there are any.
+    """
     dtype, eos_id = np.min_scalar_type(max(tokenizer.get_vocab().values())), separator_of(tokenizer)
     starts, lengths, counts = array("q"), array("q"), disk_buffer.Counts(tokenizer.unk_token_id)
     special, reads = read_as(found, tokenizer, config, counts)
@@ -362,10 +259,8 @@ def _write_pairs(
 
     everything = folder / "all.npy"
     disk_buffer.save_pieces(everything, counts.of(tokenized()), dtype)
-    counts.save(folder)
     if not kept:
         raise DataError(f"all of {plural(len(found), 'pair')} refused, the first: {refused[0]}")
-    write_json(folder / _REFUSED, {"number": len(refused), "first": next(iter(refused), None)})
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
     numbers = {id(pair): number for number, pair in enumerate(kept)}
     parts = split_pairs(kept, config.sequence_length, lambda p: lengths[numbers[id(p)]] - 1, config.test_fraction)
@@ -376,18 +271,19 @@ def _write_pairs(
         np.save(folder / f"{name}_starts.npy", np.asarray(starts)[rows_N])
         np.save(folder / f"{name}_offsets.npy", np.append(0, np.cumsum(np.asarray(lengths)[rows_N])))
     everything.unlink()
+    notes = [f"{len(refused):,} of {len(found):,} pairs left out, the first: {refused[0]}"] if refused else []
+    if too_long := len(kept) - sum(map(len, parts)):
+        longest = config.sequence_length
+        notes.append(f"{too_long:,} of {len(found):,} pairs are longer than {longest} tokens and left out")
+    unknown = disk_buffer.unknown_note(counts.unknown, counts.tokens)
+    return [*notes, *unknown, *disk_buffer.special_note(counts.special)]
 
 
 def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
-    """Open the folder that `cached_data` wrote."""
-    is_text = (folder / prepared.TRAIN).is_file()
-    opened = open_text(folder, config.sequence_length) if is_text else open_pairs(folder, config)
-    return replace(opened, data=disk_buffer.digest_in(folder))
-
-
-def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
-    """Open the folder that `cached_pairs` wrote, with the padding of the config."""
-    tokenizer = _saved_tokenizer(folder)
+    """Open the folder that `cached_data` wrote; pairs with the padding of the config."""
+    if (folder / prepared.TRAIN).is_file():
+        return open_sequences(folder, config.sequence_length)
+    tokenizer = saved_tokenizer(folder)
     parts: list[Sequences | RaggedPairs] = []
     for name in _PARTS:
         names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
@@ -395,4 +291,4 @@ def open_pairs(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
         pairs = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
         is_padded = config.pad_to == "sequence_length"
         parts.append(Sequences(PaddedRows(pairs, config.sequence_length), starts_N) if is_padded else pairs)
-    return DiffusionText(tokenizer, *parts)
+    return DiffusionText(tokenizer, *parts, data=disk_buffer.digest_in(folder))

@@ -45,8 +45,8 @@ Booleans = npt.NDArray[np.bool_]
 
 _MULTIPLE = 8
 """Batches of pairs are padded to a multiple of this, which suits the matrix units of GPUs."""
-_MOST_PACKED = 1000
-"""Number of batches that are packed to measure the share of padding."""
+_MOST_MEASURED = 1000
+"""Number of batches whose share of padding is measured."""
 _EVALUATION_SEED = 0
 """Independent of the config: runs with different seeds are evaluated on the same masks."""
 
@@ -148,29 +148,20 @@ class NoisedPairs(Dataset[Any]):
         return np.where(whether_N < 0.5, own_N, longer_N)
 
     def padding_note(self, order: SampleOrder) -> str:
-        """Return a sentence on the share of padding in the first epoch's batches, and in those of other settings."""
-        lengths_N = self.lengths(0)
-        shuffled_N = epoch_order(order.seed, 0, len(self.pairs))
-        shares = []
-        for order_N in (grouped_by_length(shuffled_N, lengths_N, order.seed, 0), shuffled_N):
-            whole = len(order_N) // order.batch_size * order.batch_size
-            lengths_MB = lengths_N[order_N[:whole]].reshape(-1, order.batch_size)
-            shares.append(1 - lengths_MB.sum() / (self._padded(lengths_MB.max(axis=1)).sum() * order.batch_size))
-        filled = f"{1 - lengths_N.mean() / self.longest:.0%} in rows of sequence_length"
+        """Return a sentence on the share of padding in the first epoch's batches, and in rows of equal length."""
+        lengths_N, order_N = self.lengths(0), epoch_order(order.seed, 0, len(self.pairs))
+        if not self.packs:
+            order_N = grouped_by_length(order_N, lengths_N, order.seed, 0)
+        num_whole = len(order_N) // order.batch_size * order.batch_size
+        lengths_MB = lengths_N[order_N[:num_whole]].reshape(-1, order.batch_size)[:_MOST_MEASURED]
+        widths_M = self._padded(lengths_MB.max(axis=1))
+        num_rows_M = np.full(len(widths_M), order.batch_size)
         if self.packs:
-            some_MB = lengths_MB[:_MOST_PACKED]
-            widths = self._padded(some_MB.max(axis=1))
-            packed = zip(some_MB, widths, strict=True)
-            num_tokens = sum(int(width) * (int(pack(lengths_B, width)[0].max()) + 1) for lengths_B, width in packed)
-            return (
-                f"padding: {1 - some_MB.sum() / num_tokens:.0%} of the tokens, as pairs follow one another in rows "
-                f"(pad_to='packed'); {shares[0]:.0%} if pairs of similar length share a batch (pad_to='longest'), "
-                f"{shares[1]:.0%} in shuffled batches, {filled}"
-            )
-        return (
-            f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
-            f"{shares[1]:.0%} in shuffled batches, {filled}"
-        )
+            packed = zip(lengths_MB, widths_M.tolist(), strict=True)
+            num_rows_M = np.array([pack(lengths_B, width)[0].max() + 1 for lengths_B, width in packed])
+        share, pad_to = 1 - lengths_MB.sum() / (widths_M @ num_rows_M), "packed" if self.packs else "longest"
+        filled = f"{1 - lengths_N.mean() / self.longest:.0%} in rows of sequence_length"
+        return f"padding: {share:.0%} of the tokens (pad_to={pad_to!r}); {filled}"
 
     def _padded(self, lengths: Integers) -> Integers:
         return np.minimum(-(-lengths // _MULTIPLE) * _MULTIPLE, self.longest)

@@ -25,8 +25,8 @@ from transformers import (
 
 from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.recipes.masked_diffusion import is_llada, remote_code_refused
-from nbtools.recipes.modernbert import modernbert_settings
 from nbtools.training.engine.checkpoint import open_model
 from nbtools.training.masked_diffusion.llada import LLaDAModelLM, load_llada
 from nbtools.training.process.step_clock import training_flops

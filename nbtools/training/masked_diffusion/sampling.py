@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from nbtools.errors import ConfigError
 from nbtools.recipes import MaskedDiffusionConfig
+from nbtools.recipes.masked_diffusion import check_sampling
 from nbtools.recipes.predict_settings import MaskedDiffusionPredict
 from nbtools.training.text.tokenizers import separator_of
 
@@ -48,17 +48,7 @@ class Unmasking:
     (Nie et al. 2025, appendix B.4)."""
 
     def __post_init__(self) -> None:
-        length, steps, block_length = self.length, self.steps, self.block_length
-        if min(length, steps, block_length) < 1:
-            raise ConfigError(f"length={length}, steps={steps}, block_length={block_length}: each must be at least 1")
-        if length % block_length:
-            raise ConfigError(f"block_length={block_length}: must divide the length {length}")
-        if steps % self.num_blocks:
-            raise ConfigError(
-                f"steps={steps}: must be a multiple of the {self.num_blocks} blocks of {block_length} tokens"
-            )
-        if steps > length:
-            raise ConfigError(f"steps={steps}: a step reveals at least one token, so at most {length} (the length)")
+        check_sampling(self.length, self.steps, self.block_length)
 
     @property
     def num_blocks(self) -> int:

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nbtools.data import data_files
-from nbtools.data.masked_diffusion import prepared
+from nbtools.data import data_files, prepared
 from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
@@ -24,7 +23,7 @@ from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_text
+from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_sequences
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered, unmask, unmasking_of
@@ -206,7 +205,7 @@ def open_data(worker: Worker, config: MaskedDiffusionConfig) -> DiffusionText:
     cache = worker.files.path.parent / ".cache"
     path = None if config.dataset is None else data_files.dataset_path(config.dataset, worker.project.root)
     if path is not None and prepared.is_prepared(path):
-        text = open_text(path, config.sequence_length)
+        text = open_sequences(path, config.sequence_length)
         worker.ranks.from_main(lambda: check_prepared(worker, config, text, path))
         return dataclasses.replace(text, data=worker.ranks.from_main(lambda: prepared.digest_of_prepared(path)))
     made = worker.ranks.from_main(lambda: cached_data(cache, config, worker.project.root, worker.say))

@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import Dataset
 
 from nbtools.training.engine.sampler import IGNORED, Randoms, batches_of_rank, randoms, spread
-from nbtools.training.text.tokenized import TemplateRows, TokenizedText, Tokens
+from nbtools.training.mlm_pretraining.dataset import MLMText, Rows
+from nbtools.training.text.tokenized import Tokens
 
-Rows = Tokens | TemplateRows
 Integers = npt.NDArray[np.int64]
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """inputs_BT, positions_BK (ascending), labels_BK."""
@@ -35,14 +35,17 @@ class Masking:
     num_predicted: int
     mask_id: int
     maskable_ids: Integers
+    """All tokens but the special ones: those that are predicted, and drawn as random replacements."""
     vocab_size: int
     seed: int
 
     @classmethod
-    def of(cls, text: TokenizedText, mask_probability: float, seed: int) -> "Masking":
+    def of(cls, text: MLMText, mask_probability: float, seed: int) -> "Masking":
         """Return the masking for the sequences of `text`."""
-        num_predicted = max(1, round(mask_probability * text.train_NT.shape[1]))
-        return cls(num_predicted, text.tokenizer.mask_token_id, text.maskable_ids, len(text.tokenizer), seed)
+        num_predicted = max(1, round(mask_probability * text.train.shape[1]))
+        special, size = set(text.tokenizer.all_special_ids), len(text.tokenizer)
+        maskable_ids = np.array([token for token in range(size) if token not in special], dtype=np.int64)
+        return cls(num_predicted, text.tokenizer.mask_token_id, maskable_ids, size, seed)
 
     def for_training(self, tokens_BT: Tokens, samples_B: Integers, epoch: int) -> Batch:
         """Mask 80% of the chosen positions, replace 10% by random words, keep 10%."""

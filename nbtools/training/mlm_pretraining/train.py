@@ -16,11 +16,12 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import modernbert_settings
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import IGNORED
 from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
+from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
@@ -30,20 +31,19 @@ from nbtools.training.mlm_pretraining.masking import (
 from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
-from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
 
 
 def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     """Train from scratch or from a checkpoint, to the last step or a stop."""
     text = tokenized(worker, config)
     masking = Masking.of(text, config.mask_probability, config.seed)
-    plan = worker.plan(len(text.train_NT), len(text.eval_NT), len(text.test_NT), text.data)
+    plan = worker.plan(len(text.train), len(text.evaluation), len(text.test), text.data)
     masked_lm = MaskedLM(worker.build(lambda: build_model(config, text)))
     model = worker.wrap(masked_lm, find_unused_parameters=masked_lm.has_unused_weights)
     worker.initial_state.load_weights(masked_lm.model, text.tokenizer)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, text, masking)
-    batches = worker.batches(MaskedTraining(text.train_NT, masking), plan.order)
+    batches = worker.batches(MaskedTraining(text.train, masking), plan.order)
     # Every pass predicts the same number of positions, so dividing by it is exact over ranks and accumulated passes.
     num_predicted = config.gradient_accumulation_steps * config.batch_size * masking.num_predicted
     tally = Tally("loss", "predictions", device=worker.device)
@@ -83,7 +83,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(masked_lm.model)
-        test = Evaluation(worker, config, dataclasses.replace(text, eval_NT=text.test_NT), masking)
+        test = Evaluation(worker, config, dataclasses.replace(text, evaluation=text.test), masking)
         worker.end_test(test.measure(masked_lm))
 
 
@@ -138,12 +138,12 @@ class MaskedLM(nn.Module):
 class Evaluation:
     """Loss and accuracy on held-out text, always with the same positions masked."""
 
-    def __init__(self, worker: Worker, config: MLMPretrainingConfig, text: TokenizedText, masking: Masking) -> None:
+    def __init__(self, worker: Worker, config: MLMPretrainingConfig, text: MLMText, masking: Masking) -> None:
         self.worker = worker
         self.config = config
         self.text = text
         self.masking = masking
-        self.log_p_V = unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)
+        self.log_p_V = unigram_log_probabilities(text.train, masking.maskable_ids, masking.vocab_size)
 
     @torch.no_grad()
     def measure(self, masked_lm: MaskedLM) -> dict[str, float]:
@@ -154,7 +154,7 @@ class Evaluation:
             sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
             share: dict[str, Any] = {"rank": worker.rank, "world_size": worker.world_size}
             share["num_samples"] = config.eval_samples
-            for batch in evaluation_batches(self.text.eval_NT, self.masking, config.batch_size, **share):
+            for batch in evaluation_batches(self.text.evaluation, self.masking, config.batch_size, **share):
                 inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
                 with autocast(worker.device, config.precision):
                     logits_BKV = masked_lm.logits(inputs_BT, positions_BK).float()
@@ -170,7 +170,7 @@ class Evaluation:
         return {"eval/loss": loss / count, "eval/accuracy": correct / count, "eval/unigram_loss": unigram / count}
 
 
-def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
+def tokenized(worker: Worker, config: MLMPretrainingConfig) -> MLMText:
     """Tokenize the text on rank 0, or reuse the result of an earlier run, and open it on every rank."""
     cache = worker.files.path.parent / ".cache"
     made = worker.ranks.from_main(lambda: tokenize(cache, config, worker.project.root, worker.say))
@@ -179,7 +179,7 @@ def tokenized(worker: Worker, config: MLMPretrainingConfig) -> TokenizedText:
     return dataclasses.replace(text, commits=made.commits)
 
 
-def build_model(config: MLMPretrainingConfig, text: TokenizedText) -> PreTrainedModel:
+def build_model(config: MLMPretrainingConfig, text: MLMText) -> PreTrainedModel:
     """Build a ModernBERT of the config's size, or load the pretrained model that the config names.
 
     Raises:

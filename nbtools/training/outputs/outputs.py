@@ -78,17 +78,12 @@ class Outputs:
         if "wandb" in names:
             self._mirrors.append(wandb := WandbRun())
             self._attempt(wandb, partial(wandb.start, files, config))
-        self._profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
+        self.profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
         """Mirror a metric row, if the config asks for it."""
         for mirror in list(self._mirrors):
             self._attempt(mirror, partial(mirror.write, step, values))
-
-    def end_step(self) -> None:
-        """Count a step for the profile, if the config asks for one."""
-        if self._profile is not None:
-            self._profile.end_step()
 
     def close(self, *, failed: bool) -> None:
         """Write the remaining mirrored rows; this may wait for a service."""
@@ -121,8 +116,8 @@ class Outputs:
 
     def hand_over(self, *, draws: bool) -> None:
         """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""
-        if self._profile is not None:
-            self._profile.close()
+        if self.profile is not None:
+            self.profile.close()
         self.place_model()
         files, folder, target = self._files, self._files.outputs, self._save_dir
         self._write("outputs/", lambda: write_file(folder / HISTORY, history(Run(files.path))))

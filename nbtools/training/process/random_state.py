@@ -18,16 +18,12 @@ def seed(number: int) -> None:
 def random_state() -> dict[str, Any]:
     """Return the state of every global random number generator of this process."""
     version, numbers, gauss = random.getstate()
-    legacy = np.random.get_state(legacy=False)
+    legacy: Any = np.random.get_state()
+    _, key, position, has_gauss, cached = legacy
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, list(numbers), gauss],
-        "numpy": [
-            torch.from_numpy(legacy["state"]["key"].astype(np.int64)),
-            int(legacy["state"]["pos"]),
-            int(legacy["has_gauss"]),
-            float(legacy["gauss"]),
-        ],
+        "numpy": [torch.from_numpy(key.astype(np.int64)), int(position), int(has_gauss), float(cached)],
     }
     # A rank on the CPU makes no context on a GPU.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -117,17 +117,17 @@ class Ranks:
 
     def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
         """Return each of the values added up over all ranks, in double precision."""
-        total = torch.as_tensor(values, dtype=torch.float64).cpu()
-        if self.control is not None:
-            dist.all_reduce(total, group=self.control)
-        return [float(value) for value in total]
+        return self._reduced(values, dist.ReduceOp.SUM)
 
     def max(self, values: Sequence[float]) -> list[float]:
         """Return the largest of each of the values over all ranks, in double precision."""
-        largest = torch.tensor(values, dtype=torch.float64)
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def _reduced(self, values: Sequence[float] | torch.Tensor, op: dist.ReduceOp.RedOpType) -> list[float]:
+        reduced = torch.as_tensor(values, dtype=torch.float64).cpu()
         if self.control is not None:
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.control)
-        return [float(value) for value in largest]
+            dist.all_reduce(reduced, op, group=self.control)
+        return [float(value) for value in reduced]
 
     def barrier(self) -> None:
         """Wait until all ranks have reached this call."""

@@ -1,4 +1,4 @@
-"""Time, memory and FLOPs of the steps of this process: throughput, waiting for data and for other ranks, GPU use."""
+"""Phases, time and FLOPs of the steps of this process: throughput, waiting for data and for other ranks, GPU use."""
 
 import time
 from collections.abc import Iterator
@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+from nbtools.run.checkpoints import Progress
+from nbtools.training.process.heartbeat_writer import HeartbeatWriter
+from nbtools.training.process.ranks import Ranks
 
 _PASSES = 3
 """Matrix products per weight: one forward, two backward (gradients of inputs and of weights)."""
@@ -46,25 +50,33 @@ def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: flo
 class StepClock:
     """Measures the steps of this rank without the phases aside, such as evaluations and checkpoints.
 
+    Every change of phase passes here, and on to the heartbeat.
+
     It also measures the time from each all-reduce of gradients to the arrival at the next: the start of that backward
     pass. The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU
     these times are those of its stream, which the host runs ahead of.
     """
 
-    def __init__(self, device: torch.device, num_passes: int) -> None:
+    def __init__(self, heartbeat: HeartbeatWriter, ranks: Ranks, progress: Progress, num_passes: int) -> None:
         """Expect an all-reduce in each `num_passes`-th backward pass; in none if that is 0."""
-        self._on_gpu, self._num_passes, self._num_left = device.type == "cuda", num_passes, num_passes
+        self.peak_samples_per_s = 0.0
+        """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
+        self.heartbeat = heartbeat
+        self._ranks, self._progress = ranks, progress
+        self._on_gpu, self._num_passes, self._num_left = ranks.device.type == "cuda", num_passes, num_passes
         self._aside_s = self._waited_s = 0.0
         self._left: Any = None
         self._arrivals: list[tuple[Any, Any]] = []
 
-    def start(self, samples: int) -> None:
-        """Begin to measure after `samples` samples of all ranks."""
-        self._since, self._samples, self._waited_s = time.monotonic() - self._aside_s, samples, 0.0
-        self.leave()
+    def start(self) -> None:
+        """Begin to measure."""
+        self._since, self._samples = time.monotonic() - self._aside_s, self._progress.samples
+        self._waited_s = 0.0
+        self._leave()
 
     def enter(self, phase: str) -> None:
         """Note that a phase begins; "backward" is a backward pass."""
+        self.heartbeat.enter(phase, self._progress.step)
         if phase != "backward":
             self._left = self._left or self._now()
             return
@@ -73,44 +85,67 @@ class StepClock:
             self._arrivals.append((self._left, self._now()))
             self._left, self._num_left = None, self._num_passes
 
-    def leave(self) -> None:
-        """Note the end of another collective, or of what is aside, which the ranks leave together."""
-        self._left = self._now()
-
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Exclude the time of a `with` block from the measurement."""
+    def aside(self, phase: str) -> Iterator[None]:
+        """Run a phase other than training, whose time is excluded from the measurement."""
+        self.enter(phase)
         started = time.monotonic()
         yield
         self._aside_s += time.monotonic() - started
-        self.leave()
+        self._leave()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time of a `with` block as waiting for data."""
+    def data(self) -> Iterator[None]:
+        """Wait for data."""
+        self.enter("data")
         started = time.monotonic()
         yield
         self._waited_s += time.monotonic() - started
 
-    def lap(self, samples: int) -> tuple[float, float, float, list[float]]:
-        """Return what was measured since the start, which is now again.
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Wait for the other ranks, if there are any."""
+        if self._ranks.world_size > 1:
+            self.enter("collective")
+        yield
+        self._leave()
 
-        Args:
-            samples: their total number until now.
+    def lap(self) -> tuple[float, dict[str, float]]:
+        """Return what was measured since the start, which is now again; every rank calls it.
 
         Returns:
-            Samples of all ranks per second, share of waiting for data, seconds, and those before each arrival, of which
-            all ranks have as many.
+            Samples of all ranks per second, and a row with the waits and the peak memory of the slowest rank, and the
+            share of the peak rate.
         """
         seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
-        measured = (samples - self._samples) / seconds, self._waited_s / seconds, seconds
+        rate, data_wait = (self._progress.samples - self._samples) / seconds, self._waited_s / seconds
+        own_s = self._arrivals_s()
+        self.start()
+        device, world_size = self._ranks.device, self._ranks.world_size
+        peak_memory = torch.cuda.max_memory_allocated(device) / 1e9 if self._on_gpu else 0.0
+        sums_s = [sum(own_s) if rank == self._ranks.rank else 0.0 for rank in range(world_size)]
+        with self.collective():
+            data_wait, peak_memory, *latest_s = self._ranks.max([data_wait, peak_memory, *sums_s, *own_s])
+        row = {"train/data_wait": data_wait}
+        if own_s:
+            sums_s, latest_s = latest_s[:world_size], latest_s[world_size:]
+            row["train/peer_wait"] = min(1.0, (sum(latest_s) - sum(sums_s) / world_size) / seconds)
+        if self.peak_samples_per_s:
+            row["train/mfu"] = rate / self.peak_samples_per_s
+        return rate, {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
+
+    def _arrivals_s(self) -> list[float]:
+        """Return the seconds before each arrival since the last call, of which all ranks have as many."""
         arrivals, self._arrivals = self._arrivals, []
-        self.start(samples)
         if not self._on_gpu:
-            return *measured, [end - left for left, end in arrivals]
+            return [end - left for left, end in arrivals]
         for _, end in arrivals[-1:]:
             end.synchronize()  # returns at once: the loss has been read, which the GPU computes later
-        return *measured, [left.elapsed_time(end) / 1000 for left, end in arrivals]
+        return [left.elapsed_time(end) / 1000 for left, end in arrivals]
+
+    def _leave(self) -> None:
+        """Note that the ranks leave a collective, or a phase aside."""
+        self._left = self._now()
 
     def _now(self) -> Any:
         if not self._on_gpu:

@@ -65,14 +65,14 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name])
-            _broadcast(buffer)
+            dist.broadcast(buffer, src=0)
         for name, weight in module.named_parameters():
             value = given.pop(name)
             if name in stored:
                 own_part(weight).copy_(own_rows_of(weight, stored[name]))
                 continue
             value = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
-            _broadcast(value)
+            dist.broadcast(value, src=0)
             own_part(weight).copy_(own_rows_of(weight, value))
     for name in getattr(module, "forward_methods", ()):
         _gather_for(module, name)
@@ -87,11 +87,6 @@ def _give_back_freed_memory() -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_M_MMAP_THRESHOLD, 2**20)
-
-
-def _broadcast(value: torch.Tensor) -> None:
-    if dist.get_world_size() > 1:
-        dist.broadcast(value, src=0)
 
 
 @contextlib.contextmanager

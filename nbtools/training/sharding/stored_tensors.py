@@ -5,6 +5,7 @@ the header has the place of each part in its tensor. Nothing is unpickled.
 """
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -144,14 +145,10 @@ def write_rows(path: Path, tensors: Mapping[str, StoredRows]) -> dict[str, Any]:
     encoded += b" " * (-len(encoded) % _ALIGNMENT)
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
-        for piece in _pieces(len(encoded).to_bytes(8, "little") + encoded, kept):
+        values = (part.values[...].contiguous().flatten().view(torch.uint8).numpy() for part in kept.values())
+        pieces: Iterator[Any] = itertools.chain([len(encoded).to_bytes(8, "little") + encoded], values)
+        for piece in pieces:
             size += file.write(piece)
             digest.update(piece)
     sync_to_disk(path)
     return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def _pieces(header: bytes, tensors: Mapping[str, StoredRows]) -> Iterator[Any]:
-    yield header
-    for part in tensors.values():
-        yield part.values[...].contiguous().flatten().view(torch.uint8).numpy()

@@ -40,7 +40,7 @@ _ADD = "INSERT INTO counts VALUES (?, ?) ON CONFLICT DO UPDATE SET count = count
 _MOST_COMMON = "SELECT word FROM counts ORDER BY count DESC, word LIMIT ?"
 
 _SAY_EVERY_S = 10.0
-_COUNTS, _DIGEST = "counts.json", "data.json"
+_DIGEST = "data.json"
 _AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Selection = npt.NDArray[np.bool_]
@@ -259,16 +259,6 @@ class Counts:
             self.tokens += len(piece)
             self.unknown += 0 if self.unknown_id is None else int(np.count_nonzero(piece == self.unknown_id))
             yield piece
-
-    def save(self, folder: Path) -> None:
-        """Write the counts into a folder of tokens, for `notes_in`."""
-        write_json(folder / _COUNTS, {"tokens": self.tokens, "unknown": self.unknown, "special": self.special})
-
-
-def notes_in(folder: Path) -> list[str]:
-    """Return a sentence on the unknown tokens of a folder, and one on its special tokens, if there are any."""
-    counts = read_json(folder / _COUNTS) or {}
-    return [*unknown_note(counts.get("unknown", 0), counts.get("tokens", 0)), *special_note(counts.get("special", 0))]
 
 
 def save_digest(folder: Path, digest: DataDigest) -> None:

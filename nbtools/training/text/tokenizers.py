@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from nbtools.data import corpus
 from nbtools.errors import CheckpointError, ConfigError, shown
-from nbtools.recipes.modernbert import SPECIAL_TOKENS
+from nbtools.recipes.built_models import SPECIAL_TOKENS
 from nbtools.training.text.disk_buffer import Counts, Spool, WordCounts
 from nbtools.training.text.pretrained_models import first_line
 from nbtools.training.text.special_tokens import SpecialTokens, has_backend

@@ -139,6 +139,7 @@ class Evaluation:
         table, rows_N = samples.evaluation, samples.evaluation_rows
         rows_N = rows_N[spread(len(rows_N), config.num_evaluated(len(rows_N)))]
         self.rows_N = rows_N
+        self.unseen_codes = tuple(table.unseen)
         widths_N = input_widths(table.lengths()[rows_N], table.lang_lengths()[rows_N])
         # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
         self.batches = equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
@@ -226,12 +227,12 @@ class Evaluation:
 
     def _unseen(self, labels_BK: torch.Tensor) -> torch.Tensor:
         """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
-        first, count = len(self.samples.system.codes), len(self.samples.evaluation.unseen)
+        first, count = len(self.samples.system.codes), len(self.unseen_codes)
         numbers_U = torch.arange(first, first + count, device=labels_BK.device)
         return (labels_BK[:, :, None] == numbers_U).any(1).double()
 
     def _named(self, classifier: TextClassifier, classes_K: torch.Tensor) -> str:
-        codes = [*classifier.system.codes, *self.samples.evaluation.unseen]
+        codes = [*classifier.system.codes, *self.unseen_codes]
         return " & ".join(sorted(codes[number] for number in classes_K.tolist() if number >= 0))
 
     def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:

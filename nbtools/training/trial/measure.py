@@ -6,7 +6,6 @@ import gc
 import importlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +30,6 @@ _PRECISION = 8
 """The largest batch size is known to its eighth."""
 _EPOCHS = 1000
 """Enough for all steps of a trial, however few an epoch has."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Measured steps of a training."""
-
-    batch_size: int
-    step_s: list[float]
-    """Duration of each step; the first one contains the warm-up."""
-    peak_bytes: int | None
-    """Peak of torch's allocations on a GPU; on the CPU, of the process without the imports' memory; None if unknown."""
-    reserved_bytes: int | None
-    """GPU memory reserved by torch; None on the CPU."""
-    record: Mapping[str, Any]
-    """Content of the trial's config.json."""
 
 
 class StepsDone(Exception):
@@ -101,9 +85,8 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     recipe = recipe_named(request["recipe"])
     config: TrainConfig = without_outputs(recipe.costliest(recipe.config_class(**request["config"])))
     if not torch.cuda.is_available():
-        steps = run_steps(config, _MEASURED_S)
-        return {**_answer(steps), "largest_batch": None, "largest_note": "it is searched on GPUs only"}
-    found: dict[int, Steps | None] = {}
+        return {**run_steps(config, _MEASURED_S), "largest_batch": None, "largest_note": "it is searched on GPUs only"}
+    found: dict[int, dict[str, Any] | None] = {}
 
     def fits(batch_size: int) -> bool:
         if batch_size not in found:
@@ -115,8 +98,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     def limit() -> int:
         (some,) = [steps for steps in found.values() if steps is not None][:1]
         per_sample = config.gradient_accumulation_steps * int(request["world_size"])
-        num_samples = int(some.record["derived"]["num_train_samples"])
-        return max(some.batch_size, num_samples // per_sample)
+        return int(max(some["batch_size"], some["num_train_samples"] // per_sample))
 
     fits(config.batch_size)  # without a time limit
     deadline = time.monotonic() + _SEARCHED_S
@@ -125,7 +107,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     best = found[config.batch_size] or found.get(largest)
     if best is None:
         raise RuntimeError(f"CUDA out of memory: {note}")
-    return {**_answer(best), "largest_batch": largest, "largest_note": note}
+    return {**best, "largest_batch": largest, "largest_note": note}
 
 
 def without_outputs(config: TrainConfig) -> TrainConfig:
@@ -134,7 +116,7 @@ def without_outputs(config: TrainConfig) -> TrainConfig:
     return lasting.replace(save_dir=None, report_to="none", profile_steps=0)
 
 
-def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
+def steps_or_none(config: TrainConfig, measured_s: float) -> dict[str, Any] | None:
     """Return measured steps; None if the GPU has too little memory for them."""
     steps = None
     try:
@@ -150,8 +132,8 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> Steps | None:
     return steps
 
 
-def run_steps(config: TrainConfig, measured_s: float) -> Steps:
-    """Run the recipe's training until enough steps are measured; raises what it raises."""
+def run_steps(config: TrainConfig, measured_s: float) -> dict[str, Any]:
+    """Run the recipe's training until enough steps are measured; return the figures, and raise what it raises."""
     train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
     peak = _Peak()
     worker = TrialWorker(Flags(config), measured_s)
@@ -166,7 +148,17 @@ def run_steps(config: TrainConfig, measured_s: float) -> Steps:
         worker.finish("failed", error)
         raise
     record = read_json(worker.files.config) or {}
-    return Steps(config.batch_size, worker.step_s, *peak.read(worker.device), record)
+    derived, environment = record["derived"], record["environment"]
+    peak_bytes, reserved_bytes = peak.read(worker.device)
+    names = ("num_parameters", "num_train_samples", "num_eval_samples", "num_test_samples")
+    return {
+        "batch_size": config.batch_size,
+        "step_s": worker.step_s,
+        "peak_bytes": peak_bytes,
+        "reserved_bytes": reserved_bytes,
+        **{name: derived[name] for name in names},
+        **{name: environment[name] for name in ("device", "device_name", "threads", "precision")},
+    }
 
 
 class _Peak:
@@ -187,19 +179,6 @@ class _Peak:
             lines = Path("/proc/self/status").read_text().splitlines()
             return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024 - self._before, None
         return None, None
-
-
-def _answer(steps: Steps) -> dict[str, Any]:
-    derived, environment = steps.record["derived"], steps.record["environment"]
-    names = ("num_parameters", "num_train_samples", "num_eval_samples", "num_test_samples")
-    return {
-        "batch_size": steps.batch_size,
-        "step_s": steps.step_s,
-        "peak_bytes": steps.peak_bytes,
-        "reserved_bytes": steps.reserved_bytes,
-        **{name: derived[name] for name in names},
-        **{name: environment[name] for name in ("device", "device_name", "threads", "precision")},
-    }
 
 
 # --- the largest batch ----------------------------------------------------------------------------

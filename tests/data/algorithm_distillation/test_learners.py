@@ -10,6 +10,8 @@ from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom
 from nbtools.recipes import AlgorithmDistillationConfig
 
+from trainings import generate
+
 SMALL = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16}
 MOVES = {0: (1, 0), 1: (-1, 0), 2: (0, 1), 3: (0, -1), 4: (0, 0)}
 
@@ -22,7 +24,7 @@ def played(config: AlgorithmDistillationConfig, num_histories: int = 4) -> tuple
     """Histories of all training goals, and the goals."""
     room = config.darkroom
     goals_G2 = config.split_goals()[0]
-    return learners.generate(config.learner, room, goals_G2, num_histories), goals_G2
+    return generate(config.learner, room, goals_G2, num_histories), goals_G2
 
 
 def returns_of(steps_HL4: Any, horizon: int) -> Any:
@@ -99,7 +101,7 @@ def test_a_history_depends_on_seed_goal_and_number_alone(source: Any, monkeypatc
     fewer_HL4, _ = played(config, 3)
     by_number = whole_HL4.reshape(len(goals_G2), 7, 48, 4)
     assert np.array_equal(by_number[:, :3], fewer_HL4.reshape(len(goals_G2), 3, 48, 4)), "of how many others there are"
-    backwards_HL4 = learners.generate(config.learner, room, goals_G2[::-1], 7)
+    backwards_HL4 = generate(config.learner, room, goals_G2[::-1], 7)
     assert np.array_equal(by_number[::-1], backwards_HL4.reshape(by_number.shape)), "of the order of the goals"
     monkeypatch.setattr(learners, "_NUMBERS_AT_ONCE", 5 * 125)
     assert len([*learners.generated(config.learner, room, goals_G2, 7)]) > 20

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from nbtools.data.llm_gan.stories import Story, python_stories, truncated
-from nbtools.data.text_classification.coded_texts import Columns, read_texts
 from nbtools.errors import DataError
 from nbtools.recipes import RECIPES, LLMGANConfig
 from nbtools.recipes.llm_gan import load_stories
@@ -123,11 +122,3 @@ def test_the_form_counts_what_the_training_reads(tmp_path: Path) -> None:
         counted = RECIPES["llm_gan"].count_samples(config, tmp_path)
         assert counted and counted[:3] == tuple(map(len, parts))
     assert len(read_all(tiny(), tmp_path)) == 40
-
-
-def test_a_csv_of_another_recipe_still_is_read_by_the_same_rules(tmp_path: Path) -> None:
-    path = tmp_path / "data.csv"
-    path.write_bytes('\ufefftext;codes\r\n"a; b";1\r\nünder;2\r\n'.encode())
-    table = read_texts([path], Columns("text", None, None), str, 2)
-    stories = read_all(tiny(min_chars=1), tmp_path)
-    assert [story.text for story in stories] == [table.text(row) for row in range(2)] == ["a; b", "ünder"]

@@ -7,8 +7,7 @@ from collections import Counter
 from nbtools.data.text_classification import occupations
 from nbtools.data.text_classification.coded_texts import clean_text
 from nbtools.data.text_classification.codes import hisco_code
-from nbtools.recipes import TextClassificationConfig
-from nbtools.recipes.text_classification import NUM_GENERATED_CODES, load_samples
+from nbtools.recipes.text_classification import NUM_GENERATED_CODES
 
 
 def test_a_seed_always_gives_the_same_rows_in_any_process() -> None:
@@ -37,16 +36,3 @@ def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> N
     (_, most), *_ = Counter(row.codes for row in rows).most_common(1)
     assert most / len(rows) < 0.06
     assert 0.1 < sum(len(row.codes) == 2 for row in rows) / len(rows) < 0.25
-
-
-def test_validation_strings_are_in_no_training_row() -> None:
-    samples = load_samples(TextClassificationConfig())
-    train = {samples.train.text(row) for row in samples.train_rows.tolist()}
-    evaluation, test = (
-        {samples.evaluation.text(row) for row in rows.tolist()} for rows in (samples.evaluation_rows, samples.test_rows)
-    )
-    held_out = evaluation | test
-    assert not train & held_out and not evaluation & test
-    assert 400 < len(held_out) < 600
-    assert 200 < len(test) < 300
-    assert len(train) + len(held_out) == occupations.NUM_ROWS

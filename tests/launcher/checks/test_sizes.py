@@ -8,6 +8,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from fixture_types import MonkeyPatch
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -43,8 +44,7 @@ from nbtools.recipes import (
     lora,
     text_classification,
 )
-from nbtools.recipes.gpt2 import gpt2_settings
-from nbtools.recipes.modernbert import modernbert_settings
+from nbtools.recipes.built_models import gpt2_settings, modernbert_settings
 from nbtools.recipes.named_model import named_model
 from nbtools.recipes.text_classification import NUM_GENERATED_CODES
 from nbtools.rundir.json_files import read_json
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused_with_the_smallest_change_that_fits() -> No
     )
 
 
-def test_a_batch_that_does_not_fit_is_told_with_the_smallest_change_that_fits() -> None:
+def test_a_batch_that_does_not_fit_names_the_smallest_change() -> None:
     config = MLMPretrainingConfig(batch_size=512, sequence_length=512, num_layers=12, num_heads=12, hidden_size=768)
     for gib, change in ((40, "set gradient_checkpointing=True, "), (8, "set batch_size=128, gradient_accumulation_s")):
         found = check_size(config, 1, gpus(gib, 1))[-1]
@@ -113,9 +113,7 @@ def test_a_batch_that_does_not_fit_is_told_with_the_smallest_change_that_fits() 
 
 @pytest.mark.promise("safety-shared-memory")
 @pytest.mark.parametrize(("num_workers", "folder", "level"), [(2, "/proc", ["warn"]), (0, "/proc", []), (2, "/", [])])
-def test_batches_that_do_not_fit_into_the_shared_memory_are_told(
-    num_workers: int, folder: str, level: list[str]
-) -> None:
+def test_batches_beyond_the_shared_memory_are_told(num_workers: int, folder: str, level: list[str]) -> None:
     config = MLMPretrainingConfig(dataset="x", num_workers=num_workers)
     found = check_shared_memory(config, Launch(nproc_per_node=2), Path(folder))  # /proc has no space
     assert [finding.level for finding in found] == level
@@ -166,9 +164,7 @@ def test_the_figure_is_the_peak_that_a_gpu_had(kind: type[TrainConfig], values: 
 
 
 @pytest.mark.parametrize("key", ADAPTED)
-def test_sizes_of_a_named_model_are_those_of_the_training(
-    key: str, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_of_a_named_model_are_the_trainings(key: str, cpu_project: Project, monkeypatch: MonkeyPatch) -> None:
     write_inputs(key, cpu_project)
     write_base(key, cpu_project)
     monkeypatch.chdir(cpu_project.root)
@@ -190,7 +186,6 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
     llama.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
     whole = named_model(str(tmp_path))
-    assert whole is not None
     assert whole.num_parameters == llama.num_parameters()
     block = sum(weight.numel() for weight in llama.model.layers[0].parameters())
     assert (whole.num_in_block, whole.num_in_blocks, whole.vocab_size) == (block, 3 * block, 50)
@@ -198,7 +193,6 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
     next(tmp_path.glob("model-00001-*")).unlink()
     os.utime(tmp_path / "config.json", (1, 1))  # the files are read again
     alone = named_model(str(tmp_path))
-    assert alone is not None
     assert alone.num_parameters == whole.num_parameters
     assert alone.adapter_sizes(config) == whole.adapter_sizes(config)
     assert activation_bytes(config, "bf16")
@@ -208,9 +202,7 @@ def test_sizes_are_read_from_shards_and_from_settings_alone(tmp_path: Path) -> N
         assert check_size(config, 2, gpus(80, 2))[1].text == "known once the model is loaded"
 
 
-def test_a_model_in_the_cache_of_the_hub_is_read_and_one_that_is_not_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_read_from_the_hubs_cache_or_unknown(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--someone--small"
     snapshot = repository / "snapshots" / "0123"
@@ -219,7 +211,6 @@ def test_a_model_in_the_cache_of_the_hub_is_read_and_one_that_is_not_is_unknown(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123")
     found = named_model("someone/small")
-    assert found is not None
     assert found.num_parameters == bert.num_parameters()
     assert named_model("someone/other") is None
 

@@ -1,10 +1,9 @@
 """Patterns of curves: kept in the launcher script or for the user, and recorded by each launch."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fixture_types import Cli, MonkeyPatch
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
@@ -38,7 +37,7 @@ def launched(script: Path) -> Run:
 
 
 @pytest.mark.promise("any-script")
-def test_a_pattern_of_a_program_without_a_launcher_script_is_kept_for_the_user(program: Path) -> None:
+def test_a_pattern_without_a_launcher_script_is_kept_for_the_user(program: Path) -> None:
     run = launched(program)
     assert (read_json(run.files.templates) or {})["templates"], "the texts of the source"
     assert remember(run, "curves", curves=(PATTERN,)) == "remembered for turning.py"
@@ -82,7 +81,7 @@ def test_a_text_that_is_no_pattern_changes_nothing(program: Path) -> None:
     assert launched(program).info["curves"] == []
 
 
-def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch: MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RecursionError
 
@@ -91,7 +90,7 @@ def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch
 
 
 @pytest.mark.promise("any-script")
-def test_a_pattern_of_the_command_line_is_kept_for_later_launches(program: Path, cli: Callable[..., Any]) -> None:
+def test_a_pattern_of_the_command_line_is_kept_for_later_launches(program: Path, cli: Cli) -> None:
     def drawn(*words: str) -> Run:
         return ended(Run(cli("launch", program, "--no-torchrun", "--gpus", "none", *words).stdout.strip()))
 
@@ -117,9 +116,7 @@ def test_a_pattern_of_a_call_changes_no_launcher_script(program: Path) -> None:
     ("pattern", "reason"),
     [("turn of the wheel", "no number has a name"), ("{step}", "no text beside the numbers"), ("a {b", "without its")],
 )
-def test_a_bad_pattern_of_the_command_line_starts_nothing(
-    program: Path, cli: Callable[..., Any], pattern: str, reason: str
-) -> None:
+def test_a_bad_pattern_of_the_command_line_starts_nothing(program: Path, cli: Cli, pattern: str, reason: str) -> None:
     said = cli("launch", program, "--curve", pattern, code=2).stderr
     assert reason in said
     assert 'such as "iter {step}: loss {train/loss}' in said.replace("\n", " ")

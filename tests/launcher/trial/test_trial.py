@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import Cli, MonkeyPatch, Start
 from waiting import eventually
 
 from nbtools.config import Launch, Slurm, TrainConfig
@@ -28,7 +29,6 @@ from nbtools.machine.gpu_queue import Ticket
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir
 from nbtools.script.script import write_script
@@ -38,11 +38,10 @@ from trainings import TINY, train_here, write_inputs
 ON_CPU = Launch(nproc_per_node=1, gpus=())
 GPUS = [Device(index, f"GPU-{index}", "a GPU", 80 * 2**30, 0, (), str(index)) for index in (0, 1)]
 PROGRAMS = Path(__file__).parents[2] / "programs"
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def folder(cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: MonkeyPatch) -> Path:
     """The folder of temporary files; nothing is in it before or after a trial."""
     made = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(made))
@@ -93,7 +92,7 @@ def contents(project: Project) -> dict[Path, bytes | None]:
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Device]:
+def on_gpu(monkeypatch: MonkeyPatch) -> list[Device]:
     """Let launches find a GPU that torch has not: the trial has a ticket, and trains on the CPU."""
     gpus = GPUS[:1]
 
@@ -109,9 +108,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Device]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", RECIPES)
-def test_a_trial_of_each_recipe_measures_real_steps_and_leaves_nothing(
-    key: str, folder: Path, cpu_project: Project
-) -> None:
+def test_a_trial_of_each_recipe_measures_and_leaves_nothing(key: str, folder: Path, cpu_project: Project) -> None:
     write_inputs(key, cpu_project)
     config = RECIPES[key].config_class(**{**TINY[key], "save_dir": "saved", "report_to": "tensorboard"})
     before = contents(cpu_project)
@@ -140,9 +137,7 @@ def test_a_trial_of_each_recipe_measures_real_steps_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_trial_reads_what_an_earlier_run_generated_and_keeps_nothing_itself(
-    folder: Path, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_reads_what_a_run_generated(folder: Path, cpu_project: Project, monkeypatch: MonkeyPatch) -> None:
     config = RECIPES["algorithm_distillation"].config_class(**TINY["algorithm_distillation"])
     train_here(cpu_project, config, monkeypatch=monkeypatch)
     before = contents(cpu_project)
@@ -151,17 +146,6 @@ def test_a_trial_reads_what_an_earlier_run_generated_and_keeps_nothing_itself(
     assert "learning histories were generated" not in trial.log()
     assert contents(cpu_project) == before
     assert_nothing_left(folder)
-
-
-def test_the_entries_of_the_cache_are_seen_by_a_trial(tmp_path: Path) -> None:
-    (tmp_path / "runs" / ".cache" / "abc").mkdir(parents=True)
-    (tmp_path / "runs" / ".cache" / "hub-1.json").write_text("{}")
-    (tmp_path / "trial").mkdir()
-    module._link_cache(tmp_path / "runs", tmp_path / "trial")
-    assert sorted(path.name for path in (tmp_path / "trial" / ".cache").iterdir()) == ["abc", "hub-1.json"]
-    module._remove(RunDir(tmp_path / "trial" / "run"), None)
-    assert not (tmp_path / "trial").exists()
-    assert (tmp_path / "runs" / ".cache" / "abc").is_dir(), "removing a link removes no cache"
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -262,7 +246,7 @@ def test_a_trial_takes_the_first_gpu_that_nothing_holds() -> None:
 
 @pytest.mark.parametrize("at_the_same_moment", [False, True])
 def test_a_trial_is_refused_while_a_run_claims_its_gpu(
-    texts: Project, on_gpu: list[Device], monkeypatch: pytest.MonkeyPatch, folder: Path, at_the_same_moment: bool
+    texts: Project, on_gpu: list[Device], monkeypatch: MonkeyPatch, folder: Path, at_the_same_moment: bool
 ) -> None:
     _, descriptor = gpu_queue.take(RunDir("/runs/earlier"), [0], ["GPU-0"])
     if at_the_same_moment:
@@ -275,9 +259,7 @@ def test_a_trial_is_refused_while_a_run_claims_its_gpu(
 
 
 @pytest.mark.slow
-def test_a_run_launched_meanwhile_is_queued_for_a_moment_and_the_trial_ends(
-    texts: Project, on_gpu: list[Device], supervised: Callable[..., Run]
-) -> None:
+def test_a_run_launched_meanwhile_ends_the_trial(texts: Project, on_gpu: list[Device], supervised: Start) -> None:
     trial = start_trial(endless(), Launch(), root=texts.root)
     eventually(lambda: is_training(trial))
     agent = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", PROGRAMS / "fake_trainer.py"]

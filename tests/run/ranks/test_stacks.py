@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch, Start
+from launched import PROGRAMS, agent, at_step, python
 from waiting import eventually
 
 from nbtools.machine.processes import kinds_of, living, members, ranks_among
@@ -20,13 +21,11 @@ from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, process_condition, stragglers
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
+from nbtools.rundir.heartbeat import RankHeartbeat
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
-PROGRAMS = Path(__file__).parents[2] / "programs"
-Start = Callable[..., Run]
 NOW = 1000.0
 
 
@@ -56,9 +55,7 @@ def stuck(*entries: tuple[int, str, float] | tuple[int, str, float, int], step_s
         ((10, "forward", 30.0), (9, "forward", 31.0)),
     ],
 )
-def test_the_one_furthest_behind_is_named_and_not_those_who_wait_for_it(
-    waiting: tuple[int, str, float], straggler: tuple[int, str, float]
-) -> None:
+def test_the_one_furthest_behind_is_named(waiting: tuple[int, str, float], straggler: tuple[int, str, float]) -> None:
     assert stuck(waiting, straggler) == [1]
     assert stuck(straggler, waiting, waiting) == [0]
 
@@ -70,26 +67,31 @@ def test_the_count_of_phases_orders_ranks_within_a_step() -> None:
     assert stuck((10, "data", 30.0, 4), (10, "backward", 30.0, 3)) == [1]
 
 
-def test_patience_is_twice_the_usual_step_and_a_little() -> None:
-    assert stuck((10, "forward", 0.2), (10, "forward", 3.9)) == []
-    assert stuck((10, "forward", 0.2), (10, "forward", 4.1)) == [1]
-    assert stuck((10, "forward", 22.0), (10, "forward", 24.0), step_s=10.0) == [1]
-    assert stuck((10, "forward", 14.0), step_s=None) == []
-    assert stuck((10, "forward", 16.0), step_s=None) == [0]
-
-
-def test_where_all_are_equally_far_all_hang() -> None:
-    assert stuck((10, "collective", 30.0), (10, "collective", 31.0)) == [0, 1]
-    assert stuck((10, "backward", 30.0)) == [0]
-
-
-def test_what_may_take_minutes_is_left_alone() -> None:
-    assert stuck((10, "checkpoint", 60.0), (10, "evaluation", 60.0)) == []
-    assert stuck((10, "checkpoint", 60.0), (10, "backward", 50.0)) == [], "it waits for a rank that writes"
-    assert stuck((0, "data", 600.0), (0, "data", 600.0)) == [], "the text is being tokenized"
-    assert stuck((10, "data", 30.0), (10, "backward", 30.0)) == [0], "a batch is not a text"
-    assert stuck((10, "done", 600.0), (10, "done", 600.0)) == []
-    assert stragglers([], NOW, 0.5) == []
+@pytest.mark.parametrize(
+    ("entries", "step_s", "named"),
+    [
+        # Patience is twice the usual step and a little.
+        (((10, "forward", 0.2), (10, "forward", 3.9)), 0.5, []),
+        (((10, "forward", 0.2), (10, "forward", 4.1)), 0.5, [1]),
+        (((10, "forward", 22.0), (10, "forward", 24.0)), 10.0, [1]),
+        (((10, "forward", 14.0),), None, []),
+        (((10, "forward", 16.0),), None, [0]),
+        # Where all are equally far, all hang.
+        (((10, "collective", 30.0), (10, "collective", 31.0)), 0.5, [0, 1]),
+        (((10, "backward", 30.0),), 0.5, [0]),
+        # What may take minutes is left alone.
+        (((10, "checkpoint", 60.0), (10, "evaluation", 60.0)), 0.5, []),
+        (((10, "checkpoint", 60.0), (10, "backward", 50.0)), 0.5, []),  # it waits for a rank that writes
+        (((0, "data", 600.0), (0, "data", 600.0)), 0.5, []),  # the text is being tokenized
+        (((10, "data", 30.0), (10, "backward", 30.0)), 0.5, [0]),  # a batch is not a text
+        (((10, "done", 600.0), (10, "done", 600.0)), 0.5, []),
+        ((), 0.5, []),
+    ],
+)
+def test_stragglers_are_behind_for_longer_than_their_phase_may_take(
+    entries: tuple[tuple[int, str, float], ...], step_s: float | None, named: list[int]
+) -> None:
+    assert stuck(*entries, step_s=step_s) == named
 
 
 def test_one_that_is_stopped_or_gone_is_the_cause_wherever_it_is() -> None:
@@ -109,7 +111,7 @@ def test_a_straggler_is_a_sentence() -> None:
     assert str(held) == "rank 1 is stuck: forward at step 40 for 35 s, stopped (state T)"
 
 
-def test_a_heartbeat_that_is_none_or_of_an_older_nbtools_is_read_as_far_as_it_goes() -> None:
+def test_a_heartbeat_of_an_older_nbtools_is_read() -> None:
     plain = {"rank": 1, "pid": 2, "host": "h", "step": 3, "phase": "data", "time": 4.0}
     beat = RankHeartbeat.from_json(plain)
     assert beat == RankHeartbeat(1, 2, "h", 3, "data", 4.0)
@@ -120,10 +122,6 @@ def test_a_heartbeat_that_is_none_or_of_an_older_nbtools_is_read_as_far_as_it_go
 
 
 # --- processes apart ------------------------------------------------------------------------------
-
-
-def agent(*script_and_args: str | Path) -> list[str | Path]:
-    return [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", *script_and_args]
 
 
 def test_the_processes_of_a_run_are_told_apart(supervised: Start, tmp_path: Path) -> None:
@@ -158,7 +156,7 @@ def hanging(supervised: Start, how: str) -> Run:
 
 
 @pytest.fixture
-def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_py_spy(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_py_spy", lambda: None)
 
 
@@ -194,9 +192,7 @@ def test_a_rank_that_announced_nothing_is_never_signalled(supervised: Start) -> 
     eventually(lambda: not living([ranks[1]]))
 
 
-def test_py_spy_is_asked_where_it_is_installed(
-    supervised: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_py_spy_is_asked_where_it_is_installed(supervised: Start, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     run = hanging(supervised, "silent")
     program = tmp_path / "py-spy"
     program.write_text('#!/bin/sh\n[ "$1 $2" = "dump --pid" ] && [ -d "/proc/$3" ] && echo "Process $3: hang_here"\n')
@@ -228,7 +224,7 @@ def test_a_stopped_rank_is_told_as_such_and_not_signalled(supervised: Start) -> 
 
 
 @pytest.mark.usefixtures("no_py_spy")
-def test_a_rank_that_does_not_answer_is_not_waited_for_long(supervised: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_answer_is_not_waited_for_long(supervised: Start, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_ANSWER_S", 0.5)
     run = hanging(supervised, "deaf")
     for item in take_stacks(run.files):
@@ -264,21 +260,18 @@ def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
     assert process_condition(beat) == "gone"
 
 
-def test_the_command_line_names_the_straggler_and_prints_the_stacks(
-    supervised: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_names_the_straggler_and_its_stacks(supervised: Start) -> None:
     run = hanging(supervised, "announce")
     assert run.state is RunState.RUNNING
-    show = [sys.executable, "-m", "nbtools", "show", str(run.dir)]
-    told = subprocess.run(show, capture_output=True, text=True, timeout=120, check=True).stdout
+    show = ["-m", "nbtools", "show", run.dir]
+    told = python(*show)
     assert "rank 1 is behind: backward at step 40 for" in told
     assert "hang_here" not in told
-    told = subprocess.run([*show, "--stacks"], capture_output=True, text=True, timeout=120, check=True).stdout
+    told = python(*show, "--stacks")
     assert told.count("in hang_here") == 2
     pids = [process.pid for process in map(ranks_among(members(run.files)).get, (0, 1)) if process is not None]
     assert all(f"--- rank {rank} (pid {pid})" in told for rank, pid in enumerate(pids))
-    asked = subprocess.run([*show, "--stacks", "--json"], capture_output=True, text=True, timeout=120, check=True)
-    summary = json.loads(asked.stdout)
+    summary = json.loads(python(*show, "--stacks", "--json"))
     assert [(item["rank"], item["has_stacks"]) for item in summary["stacks"]] == [(0, True), (1, True)]
     assert [straggler["rank"] for straggler in summary["stragglers"]] == [1]
     assert summary["stragglers"][0]["message"].startswith("rank 1 is behind: backward at step 40 for ")
@@ -321,7 +314,7 @@ worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
 
 
 @pytest.fixture
-def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
+def training(supervised: Start, project: Project, monkeypatch: MonkeyPatch) -> Run:
     """Two real ranks under the real torchrun, three steps a second, a collective timeout of 25 seconds."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -330,14 +323,14 @@ def training(supervised: Start, project: Project, monkeypatch: pytest.MonkeyPatc
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")
     run = supervised(*torchrun, *rendezvous, script)
-    eventually(lambda: [beat.step >= 3 for beat in read_heartbeats(run.files)] == [True, True], within_s=240)
+    at_step(run, 3)
     return run
 
 
 @pytest.mark.promise("fault-23")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_held_rank_is_named_and_shown_without_harm_and_the_run_fails_in_time(training: Run) -> None:
+def test_a_held_rank_is_named_and_the_run_fails_in_time(training: Run) -> None:
     for _ in range(5):
         assert [item.has_stacks for item in take_stacks(training.files)] == [True, True]
     seen = training.step

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import MonkeyPatch
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.printed.log import LogMetrics
@@ -34,9 +35,7 @@ def rows(*losses: float, start: int = 0) -> str:
     return "".join(json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in enumerate(losses, start))
 
 
-def test_rows_of_an_earlier_run_in_a_file_that_is_appended_to_are_left_out(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_an_earlier_run_in_the_same_file_are_left_out(project: Project, monkeypatch: MonkeyPatch) -> None:
     (work := project.root / "work").mkdir()
     (work / "out").mkdir()
     earlier = [{"train_loss": float("nan") if epoch in (1, 2) else 5.0, "epoch": epoch} for epoch in range(8)]

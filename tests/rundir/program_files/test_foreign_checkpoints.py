@@ -6,16 +6,15 @@ import pickle
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_types import Audited, MonkeyPatch
+from launched import python
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
@@ -29,7 +28,7 @@ from nbtools.rundir.program_files.foreign_checkpoints import (
 )
 from nbtools.rundir.program_files.written_files import walk
 
-Audited = Callable[[], AbstractContextManager[list[tuple[str, tuple[object, ...]]]]]
+from trainings import Planted
 
 
 @pytest.fixture
@@ -81,9 +80,7 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
         ("llama-3.1-step700.pt", 700, None),
     ],
 )
-def test_files_of_usual_names_are_checkpoints(
-    run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None
-) -> None:
+def test_usual_names_are_checkpoints(run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None) -> None:
     write(cwd / name)
     (found,) = listed(run_dir)
     assert (found.name, found.step, found.epoch, found.num_bytes) == (name, step, epoch, 7)
@@ -122,9 +119,7 @@ def test_a_pattern_names_the_checkpoints_whatever_their_names_are(run_dir: Path,
         ([], ""),
     ],
 )
-def test_a_pattern_is_guessed_from_what_was_written_and_finds_it(
-    run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]
-) -> None:
+def test_a_pattern_fits_the_files(run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]) -> None:
     for age_s, name in enumerate(reversed(written), 10):
         write(cwd / name, age_s=age_s)
     guess = guessed_pattern(listed(run_dir))
@@ -150,7 +145,7 @@ def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: 
     assert names(listed(run_dir)) == {"out/epoch_1/model.pt"}
 
 
-def test_folders_that_arguments_name_and_the_run_directory_are_looked_through(run_dir: Path, tmp_path: Path) -> None:
+def test_folders_of_arguments_and_the_run_directory_are_searched(run_dir: Path, tmp_path: Path) -> None:
     write(tmp_path / "disk/results/last.ckpt")
     write(run_dir / "checkpoints/ckpt_7.pt")
     found = listed(run_dir, f"--output_dir={tmp_path / 'disk/results'}")
@@ -175,9 +170,7 @@ def test_a_folder_of_links_alone_is_no_checkpoint(run_dir: Path, cwd: Path, tmp_
     assert names(listed(run_dir)) == {"last.ckpt"}
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_passed_over(
-    run_dir: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_deleted_meanwhile_is_passed_over(run_dir: Path, cwd: Path, monkeypatch: MonkeyPatch) -> None:
     for number in (500, 600):
         for name in ("model.safetensors", "trainer_state.json"):
             write(cwd / f"checkpoint-{number}/{name}")
@@ -215,7 +208,7 @@ def test_files_beside_another_run_are_not_taken(run_dir: Path, cwd: Path) -> Non
     assert names(listed(run_dir)) == {"last.ckpt"}
 
 
-def test_a_folder_that_another_run_does_not_name_is_searched_although_they_overlap(run_dir: Path, cwd: Path) -> None:
+def test_a_folder_that_no_other_run_names_is_searched(run_dir: Path, cwd: Path) -> None:
     """The program's default counts as named, unless it is the working directory or around it."""
     write(cwd / "ckpts/ckpt_0.pt")
     write(cwd / "other/ckpt_0.pt")
@@ -263,21 +256,6 @@ def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_d
     assert names(follows.look(str(cwd), (), started, time.time(), "")) == {"last.ckpt"}
 
 
-def test_a_look_at_a_folder_of_many_files_takes_a_small_part_of_reading_it(run_dir: Path, cwd: Path) -> None:
-    """The time itself is measured by bench_discovery.py."""
-    for number in range(60_000):
-        (cwd / f"{number}.pt").touch()
-    looks, passes = [], []
-    for _ in range(5):
-        began = time.thread_time()
-        assert len(listed(run_dir)) <= 2_000
-        looks.append(time.thread_time() - began)
-        began = time.thread_time()
-        assert sum(entry.stat().st_size for entry in os.scandir(cwd)) == 0
-        passes.append(time.thread_time() - began)
-    assert min(looks) < min(passes) / 2
-
-
 @pytest.mark.parametrize("checkpoint", ["checkpoints/last.ckpt", "a/last.ckpt", "zeta/deep/last.ckpt", "last.ckpt"])
 def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path, checkpoint: str) -> None:
     for folder in ("images", "samples"):
@@ -288,9 +266,7 @@ def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd
     assert names(listed(run_dir)) == {f"out/{checkpoint}"}
 
 
-def test_a_folder_below_the_home_directory_is_looked_through(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_below_the_home_is_looked_through(run_dir: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write(tmp_path / "home/out/last.ckpt")
     assert [one.path for one in listed(run_dir, "--output_dir", "~/out")] == [tmp_path / "home/out/last.ckpt"]
@@ -341,20 +317,15 @@ def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: P
         checkpoint_at(cwd / "nothing")
 
 
-class _Evil:
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.system, ("touch executed",)
-
-
 @pytest.mark.parametrize("name", ["ckpt.pt", "last.ckpt", "checkpoint-5/pytorch_model.bin", "dcp/.metadata"])
 def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
-    run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, cwd: Path, name: str, audited: Audited, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cwd)
-    write(cwd / name, pickle.dumps(_Evil()))
+    write(cwd / name, pickle.dumps(Planted(cwd / "executed")))
     if "/" in name:
         for other in ("__0_0.distcp", "trainer_state.json"):
-            write((cwd / name).with_name(other), pickle.dumps(_Evil()))
+            write((cwd / name).with_name(other), pickle.dumps(Planted(cwd / "executed")))
     with audited() as events:
         (found,) = listed(run_dir)
         found.verify()
@@ -366,10 +337,6 @@ def test_a_hostile_pickle_is_listed_and_verified_without_being_read(
 # --- what real programs write -----------------------------------------------------------------------
 
 WRITERS = {
-    "dcp": """
-        import torch, torch.distributed.checkpoint as dcp
-        dcp.save({"w": torch.zeros(3), "n": 5}, checkpoint_id="out/step_40", no_dist=True)
-    """,
     "accelerate": """
         import torch
         from accelerate import Accelerator
@@ -387,40 +354,19 @@ WRITERS = {
         torch.save({"w": torch.zeros(3)}, "checkpoint_best.pt")
         torch.save({"w": torch.zeros(3)}, "old_7.pt", _use_new_zipfile_serialization=False)
     """,
-    "lightning": """
-        import torch, lightning
-        class Line(lightning.LightningModule):
-            def __init__(self):
-                super().__init__()
-                self.linear = torch.nn.Linear(2, 1)
-            def training_step(self, batch):
-                return self.linear(batch).mean()
-            def configure_optimizers(self):
-                return torch.optim.SGD(self.parameters(), 0.1)
-        data = torch.utils.data.DataLoader(torch.zeros(8, 2), batch_size=2)
-        options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": True}
-        lightning.Trainer(max_epochs=2, **options).fit(Line(), data)
-    """,
 }
 EXPECTED = {
-    "dcp": {"out/step_40": 40},
     "accelerate": {"out/checkpoints/checkpoint_0": None, "state": None},
     "torch": {"checkpoint_best.pt": None, "old_7.pt": None},
-    "lightning": {"lightning_logs/version_0/checkpoints/epoch=1-step=8.ckpt": 8},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "writer", ["dcp", "accelerate", "torch", pytest.param("lightning", marks=pytest.mark.needs("lightning"))]
-)
+@pytest.mark.parametrize("writer", WRITERS)
 def test_what_the_libraries_themselves_write_is_found_and_whole(run_dir: Path, cwd: Path, writer: str) -> None:
+    """Checkpoints of Lightning and of DCP are found and resumed in `test_program_resume`."""
     program = textwrap.dedent(WRITERS[writer])
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", program, cwd=cwd, CUDA_VISIBLE_DEVICES="")
     found = listed(run_dir)
     assert {one.name: one.step for one in found} == EXPECTED[writer]
     for one in found:

@@ -1,6 +1,8 @@
 """Asking hostile scripts: they end, all that they have started ends, and the answer says what happened."""
 
+import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,18 +87,18 @@ def test_a_hostile_script_is_answered_and_leaves_nothing(
         (PARSER + "if parser is None:\n    parser.parse_args()\n", "ended without reading its command line"),
         ("import os\n" + PARSER + "os._exit(7)\n" + PARSES, "ended with code 7 before the script reached"),
         ("import os\n" + PARSER + "os.kill(os.getpid(), 11)\n" + PARSES, "ended with code -11"),
+        ("name = input('Which? ')\n" + PARSER + PARSES, "EOFError"),
+        (f"import torch\n(torch.ones(1, requires_grad=True) * 2).sum().backward()\n{PARSER}{PARSES}", "began to train"),
     ],
 )
 def test_a_script_that_does_not_reach_its_parser_says_why(
     text: str, note: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
-    import re
-
     started = time.monotonic()
-    found = asked(text, timeout_s=2)
+    found = asked(text, timeout_s=60 if "torch" in text else 2)
     assert re.search(note, found.notes[0]), found.notes
     assert [argument.field.name for argument in found.arguments] == ["lr"]  # what the source tells
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 90
     assert marked(tmp_path) == []
 
 
@@ -162,41 +164,52 @@ def test_a_default_that_asking_may_change_is_known_only_to_the_program(
     assert words == ["--device", "cpu", "--wandb_mode", "disabled"]
     assert (fields["folder"].default, fields["folder"].default_text) == (None, str(tmp_path))
     assert fields["folder"].help == str(tmp_path)
+    [kept] = (Path(os.environ["XDG_CACHE_HOME"]) / "nbtools" / "answers").iterdir()
+    assert "topsecret" not in kept.read_text()
 
 
-def test_a_log_above_the_parser_leaves_the_earlier_one_as_it_is(
-    tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
-    (tmp_path / "train.log").write_text("an earlier run")
-    log = "import logging\nlogging.basicConfig(filename='train.log', filemode='w')\nlogging.warning('started')\n"
-    found = asked(log + PARSER + PARSES)
-    assert found.is_complete, found.notes
-    assert (tmp_path / "train.log").read_text() == "an earlier run"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "open('logs/train.log', 'w')",
-        "open('large.csv', 'a').write('x')",
-        "os.truncate('large.csv', 0)",
-        "os.remove('logs/train.log')",
-        "os.rename('logs/train.log', 'logs/old.log')",
-        "pathlib.Path('logs/train.log').write_text('')",
-        "__import__('shutil').rmtree('logs/old')",
-    ],
+DATA = "os.path.realpath('logs/train.log')"
+CHANGES = (
+    "open('logs/train.log', 'w')",
+    "open('large.csv', 'a').write('x')",
+    "os.truncate('large.csv', 0)",
+    "os.remove('logs/train.log')",
+    "os.rename('logs/train.log', 'logs/old.log')",
+    "pathlib.Path('logs/train.log').write_text('')",
+    "__import__('shutil').rmtree('logs/old')",
+    "os.unlink('train.log', dir_fd=os.open('logs', os.O_RDONLY))",
+    f"os.link({DATA}, 'mine'); open('mine', 'w')",
+    f"os.chmod({DATA}, 0)",
+    f"os.utime({DATA}, (0, 0))",
+    f"open({DATA}, 'w')",
+    f"__import__('subprocess').run(['rm', '-rf', {DATA}], check=True)",
 )
-def test_files_behind_a_link_are_readable_and_not_changed(
+"""Ways to change what a link in the temporary folder leads to."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_of_the_project_are_readable_and_not_changed(
     change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
+    can_mount = subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
+    if "subprocess" in change and not can_mount:
+        pytest.skip("needs mounts of its own")
     (tmp_path / "logs" / "old").mkdir(parents=True)
     (tmp_path / "logs" / "train.log").write_text("an earlier run")
+    (tmp_path / "first.log").write_text("an earlier run")
     (tmp_path / "large.csv").write_bytes(b"1\n" * 2**20)
-    reads = "import os, pathlib\nassert len(open('large.csv').read()) == 2**21\nopen('logs/train.log').read()\n"
+    before = (tmp_path / "logs" / "train.log").stat()
+    reads = (
+        "import logging, os, pathlib\nassert len(open('large.csv').read()) == 2**21\nopen('logs/train.log').read()\n"
+    )
+    reads += "logging.basicConfig(filename='first.log', filemode='w')\nlogging.warning('started')\n"  # a copy
     assert asked(reads + PARSER + PARSES).is_complete
     note = asked(f"{reads}{change}\n{PARSER}{PARSES}").notes[0]
-    assert "may not change this while it is asked" in note and "(train.py:4)" in note
+    assert "(train.py:6)" in note and ("may not change this while it is asked" in note or "subprocess" in change)
+    after = (tmp_path / "logs" / "train.log").stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_nlink) == (before.st_mode, before.st_mtime_ns, 1)
     assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
+    assert (tmp_path / "first.log").read_text() == "an earlier run"
     assert (tmp_path / "logs" / "old").is_dir()
     assert (tmp_path / "large.csv").stat().st_size == 2**21
 
@@ -254,8 +267,6 @@ def test_parsing_words_of_its_own_is_not_the_command_line(asked: Callable[..., S
 
 
 def test_the_interceptor_is_for_old_pythons_without_nbtools() -> None:
-    import ast
-
     import nbtools.script.intercept as package
 
     for path in Path(package.__path__[0]).glob("*.py"):
@@ -274,8 +285,6 @@ def test_the_interceptor_is_for_old_pythons_without_nbtools() -> None:
 
 def in_annotation(node: Any, tree: Any) -> bool:
     """Whether an expression is a part of an annotation, which is not evaluated there."""
-    import ast
-
     found = []
     for each in ast.walk(tree):
         found += [getattr(each, name, None) for name in ("annotation", "returns")]
@@ -294,7 +303,7 @@ def test_a_default_is_what_a_word_stands_for_and_else_the_word(asked: Callable[.
     text += "parser.add_argument('--counts', type=int, nargs='+', default='3')\n"
     text += "import json\nparser.add_argument('--any', type=json.loads, default={'a': 1})\n"
     fields = {argument.field.name: argument.field for argument in asked(text + PARSES).arguments}
-    assert (fields["size"].types, fields["size"].default) == ((str,), "64,32")
+    assert (fields["size"].types, fields["size"].default, fields["size"].default_text) == ((str,), None, "[64, 32]")
     assert (fields["other"].types, fields["other"].default) == ((str,), None)
     assert (fields["any"].types, fields["any"].default) == ((str,), None)
     assert (fields["tag"].types, fields["tag"].default) == ((tuple[str, ...],), ("a",))
@@ -420,45 +429,6 @@ def test_an_answer_is_kept_until_a_file_that_was_loaded_changes(
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_secret_of_the_environment_stands_in_a_kept_answer(
-    tmp_path: Path, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MYTOK", "0123topsecret")
-    line = "import os\nparser.add_argument('--auth_token', default=os.environ['MYTOK'], help='%(default)s')\n"
-    assert asked(PARSER + line + PARSES).is_complete
-    [kept] = (Path(os.environ["XDG_CACHE_HOME"]) / "nbtools" / "answers").iterdir()
-    assert "topsecret" not in kept.read_text()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "folder = os.open('logs', os.O_RDONLY); os.unlink('train.log', dir_fd=folder)",
-        "os.link(DATA, 'mine'); open('mine', 'w')",
-        "os.chmod(DATA, 0)",
-        "os.utime(DATA, (0, 0))",
-        "open(DATA, 'w')",
-        "__import__('subprocess').run(['rm', '-rf', DATA], check=True)",
-    ],
-)
-def test_no_way_to_change_a_file_of_the_project_works(
-    change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
-    if (
-        "subprocess" in change
-        and subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("needs mounts of its own")
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "train.log").write_text("an earlier run")
-    before = (tmp_path / "logs" / "train.log").stat()
-    head = f"import os\nDATA = {str(tmp_path / 'logs' / 'train.log')!r}\n"
-    assert not asked(f"{head}{PARSER}{change}\n{PARSES}").is_complete
-    after = (tmp_path / "logs" / "train.log").stat()
-    assert (tmp_path / "logs" / "train.log").read_text() == "an earlier run"
-    assert (after.st_mode, after.st_mtime_ns, after.st_nlink) == (before.st_mode, before.st_mtime_ns, 1)
-
-
 def test_a_process_that_leaves_everything_behind_is_ended(
     tmp_path: Path, asked: Callable[..., ScriptArguments]
 ) -> None:
@@ -466,18 +436,3 @@ def test_a_process_that_leaves_everything_behind_is_ended(
     assert asked(leaves + PARSER + PARSES).is_complete
     commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
     assert ["sleep", "61.25"] not in commands
-
-
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        ("name = input('Which? ')\n", "EOFError"),
-        ("import torch\n(torch.ones(1, requires_grad=True) * 2).sum().backward()\n", "it began to train"),
-    ],
-)
-def test_a_program_that_asks_or_trains_before_its_parser_is_ended_and_says_so(
-    text: str, note: str, asked: Callable[..., ScriptArguments]
-) -> None:
-    found = asked(text + PARSER + PARSES, timeout_s=60)
-    assert note in found.notes[0]
-    assert [argument.field.name for argument in found.arguments] == ["lr"]

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import enum
 import importlib.util
+import inspect
 import io
 import runpy
 import sys
@@ -115,28 +116,48 @@ ARGPARSE = [
 ]
 
 
-def check_argparse(
-    name: str,
-    parser: argparse.ArgumentParser,
+def nested(value: Any, name: str) -> Any:
+    """A value by its dotted name, or by the last part of it, as argparse and sub-commands have it."""
+    last = name.rpartition(".")[2]
+    if isinstance(value, dict) and last in value:
+        return value[last]
+    for part in name.split("."):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return value
+
+
+def check_real(
     script: ScriptArguments,
-    values: dict[str, Any],
+    real: Callable[[list[str]], Any],
+    strings: st.SearchStrategy[str] = texts,
     command: tuple[str, ...] = (),
+    possible: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> None:
-    excluded = {argument.exclusive for argument in script.arguments if argument.exclusive}
-    for group in excluded:
-        members = [a.field.name for a in script.arguments if a.exclusive == group and a.field.name in values]
-        for other in members[1:]:
-            del values[other]
-    words = parse_words(script, ()).edited(values, command)
-    namespace = vars(parser.parse_args(words))
-    for key, value in values.items():
-        got = namespace[key.rpartition(".")[2]]
-        assert plain(got) == plain(Path(value) if isinstance(got, Path) else value), words
-    line = parse_words(script, words)
-    expected = {argument.field.name: argument.field.default for argument in script.arguments}
-    for key, value in values.items():
-        assert line.values.get(key, expected[key]) == value, words
-    assert (line.command, line.rest) == (command, [])
+    """Check that a parser reads the words of any values as these, and so does `parse_words`.
+
+    `possible` makes values that the parser can be given of those that were drawn.
+    """
+    defaults = {argument.field.name: argument.field.default for argument in script.arguments}
+
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
+    @given(all_values(script, command, strings))
+    def check(drawn: dict[str, Any]) -> None:
+        values = possible(drawn)
+        words = parse_words(script, ()).edited(values, command)
+        result = real(words)
+        for key, value in values.items():
+            got = nested(result, key)
+            assert plain(got) == plain(Path(value) if isinstance(got, Path) else value), words
+        line = parse_words(script, words)
+        assert (line.command, line.rest) == (command, [])
+        assert {key: line.values.get(key, defaults[key]) for key in values} == values, words
+
+    check()
+
+
+def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Values but those of some names."""
+    return lambda values: {name: value for name, value in values.items() if name not in names}
 
 
 @pytest.mark.parametrize("name", ARGPARSE)
@@ -144,14 +165,13 @@ def test_the_real_argparse_reads_what_words_writes(name: str, monkeypatch: pytes
     parser = real_parser(f"{name}.py", monkeypatch)
     script = asked(ZOO / f"{name}.py")
     assert {action.dest for action in parser._actions} - {"help"} <= {a.field.name for a in script.arguments}
+    groups = [[action.dest for action in group._group_actions] for group in parser._mutually_exclusive_groups]
 
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-    @given(all_values(script, (), texts))
-    def check(values: dict[str, Any]) -> None:
-        values.pop("config", None)  # of timm's first parser
-        check_argparse(name, parser, script, values)
+    def possible(values: dict[str, Any]) -> dict[str, Any]:
+        excluded = [name for group in groups for name in [name for name in group if name in values][1:]]
+        return without("config", *excluded)(values)  # config is of timm's first parser
 
-    check()
+    check_real(script, lambda words: vars(parser.parse_args(words)), possible=possible)
 
 
 @pytest.mark.parametrize("command", [("train",), ("data", "fetch")])
@@ -159,130 +179,59 @@ def test_sub_commands_get_the_words_of_their_own_arguments(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parser = real_parser("subcommands.py", monkeypatch)
-    script = asked(ZOO / "subcommands.py")
-
-    @settings(max_examples=40)
-    @given(all_values(script, command, texts))
-    def check(values: dict[str, Any]) -> None:
-        check_argparse("subcommands", parser, script, values, command)
-
-    check()
+    check_real(asked(ZOO / "subcommands.py"), lambda words: vars(parser.parse_args(words)), texts, command)
 
 
-def test_the_real_hf_argument_parser_reads_what_words_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_hf_argument_parser_reads_what_words_writes() -> None:
     from transformers import HfArgumentParser
 
-    script = asked(ZOO / "run_glue.py")
     namespace = runpy.run_path(str(ZOO / "run_glue.py"))
-
-    @settings(max_examples=40)
-    @given(all_values(script, (), texts))
-    def check(values: dict[str, Any]) -> None:
-        parser = HfArgumentParser(namespace["DataArguments"])
-        check_argparse("run_glue", parser, script, values)
-
-    check()
+    parser = HfArgumentParser(namespace["DataArguments"])
+    check_real(asked(ZOO / "run_glue.py"), lambda words: vars(parser.parse_args(words)))
 
 
 # --- other libraries ------------------------------------------------------------------------------
 
 
-def tyro_real(name: str) -> Callable[[list[str]], Any]:
+def loaded(name: str) -> dict[str, Any]:
+    """The names of a program that was imported as a module."""
+    spec = importlib.util.spec_from_file_location(name, ZOO / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+@pytest.mark.parametrize(("name", "cls"), [("cleanrl", "Args"), ("torchtitan", "JobConfig")])
+def test_the_real_tyro_reads_what_words_writes(name: str, cls: str) -> None:
     import tyro
 
-    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), ZOO / name)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    namespace = vars(module)
-    cls = namespace.get("Args") or namespace["JobConfig"]
-    return lambda words: tyro.cli(cls, args=words)
+    config = loaded(name)[cls]
+    strings = words_.filter(lambda text: text != "None")
+    check_real(asked(ZOO / f"{name}.py"), lambda words: tyro.cli(config, args=words), strings)
 
 
-def nested(value: Any, name: str) -> Any:
-    for part in name.split("."):
-        value = value[part] if isinstance(value, dict) else getattr(value, part)
-    return value
-
-
-@pytest.mark.parametrize("name", ["cleanrl.py", "torchtitan.py"])
-def test_the_real_tyro_reads_what_words_writes(name: str) -> None:
-    real = tyro_real(name)
-    script = asked(ZOO / name)
-
-    @settings(max_examples=40)
-    @given(all_values(script, (), words_.filter(lambda text: text != "None")))
-    def check(values: dict[str, Any]) -> None:
-        words = parse_words(script, ()).edited(values)
-        result = real(words)
-        for key, value in values.items():
-            assert plain(nested(result, key)) == plain(value), words
-        line = parse_words(script, words)
-        assert line.rest == []
-        assert all(line.values.get(key, value) == value for key, value in values.items())
-
-    check()
-
-
-def check_library(
-    script: ScriptArguments,
-    command: tuple[str, ...],
-    real: Callable[[list[str]], dict[str, Any]],
-    strings: Any,
-    examples: int = 40,
-) -> None:
-    @settings(max_examples=examples)
-    @given(all_values(script, command, strings))
-    def check(values: dict[str, Any]) -> None:
-        words = parse_words(script, ()).edited(values, command)
-        result = real(words)
-        for key, value in values.items():
-            assert plain(nested(result, key.removeprefix(".".join((*command, ""))))) == plain(value), words
-        line = parse_words(script, words)
-        assert (line.command, line.rest) == (command, [])
-        assert all(line.values.get(key, value) == value for key, value in values.items()), (line, words)
-
-    check()
-
-
-def test_the_real_click_reads_what_words_writes() -> None:
-    import click
-
-    namespace = runpy.run_path(str(ZOO / "click_app.py"))
-    got: dict[str, Any] = {}
-    namespace["cli"].callback = lambda **kwargs: got.update(kwargs)
-    namespace["train"].callback = lambda **kwargs: got.update(kwargs)
-    assert isinstance(namespace["cli"], click.Group)
-
-    def real(words: list[str]) -> dict[str, Any]:
-        got.clear()
-        namespace["cli"].main(words, standalone_mode=False)
-        return got
-
-    check_library(asked(ZOO / "click_app.py"), ("train",), real, texts)
-
-
-def test_the_real_typer_reads_what_words_writes() -> None:
+@pytest.mark.parametrize("name", ["click_app", "typer_app"])
+def test_the_real_click_and_typer_read_what_words_writes(name: str) -> None:
     import typer
 
-    namespace = runpy.run_path(str(ZOO / "typer_app.py"))
-    command = typer.main.get_command(namespace["app"])
+    namespace = runpy.run_path(str(ZOO / f"{name}.py"))
+    main = namespace["cli"] if "cli" in namespace else typer.main.get_command(namespace["app"])
     got: dict[str, Any] = {}
-    command.callback = lambda **kwargs: got.update(kwargs)
+    for command in (main, namespace["train"]) if "cli" in namespace else (main,):
+        command.callback = lambda **kwargs: got.update(kwargs)
 
     def real(words: list[str]) -> dict[str, Any]:
         got.clear()
-        command.main(words, standalone_mode=False)
+        main.main(words, standalone_mode=False)
         return got
 
-    check_library(asked(ZOO / "typer_app.py"), (), real, texts)
+    check_real(asked(ZOO / f"{name}.py"), real, command=("train",) if "cli" in namespace else ())
 
 
 def test_the_real_absl_reads_what_words_writes() -> None:
     from absl import flags
 
-    script = asked(ZOO / "absl_app.py")
     optimizer = enum.Enum("Optimizer", ["SGD", "LARS"])
 
     def real(words: list[str]) -> dict[str, Any]:
@@ -298,75 +247,49 @@ def test_the_real_absl_reads_what_words_writes() -> None:
         holder(["program", *words])
         return {**holder.flag_values_dict(), "optimizer": holder["optimizer"].value.name.lower()}
 
-    @settings(max_examples=40)
-    @given(all_values(script, (), texts))
-    def check(values: dict[str, Any]) -> None:
-        values["num_steps"] = abs(values.get("num_steps", 1)) + 1
-        values["seed"] = tuple(item for item in values.get("seed", (1,)) if item) or (3,)
-        words = parse_words(script, ()).edited(values)
-        result = real(words)
-        assert {key: plain(result[key]) for key in values} == values, words
-        assert {**values, **parse_words(script, words).values} == values
+    def possible(values: dict[str, Any]) -> dict[str, Any]:
+        seed = tuple(item for item in values.get("seed", (1,)) if item) or (3,)
+        return values | {"num_steps": abs(values.get("num_steps", 1)) + 1, "seed": seed}
 
-    check()
+    check_real(asked(ZOO / "absl_app.py"), real, possible=possible)
 
 
 @pytest.mark.slow
 def test_the_real_hydra_reads_what_words_writes() -> None:
-    hydra = require("hydra")
+    hydra, omegaconf = require("hydra"), require("omegaconf").OmegaConf
     script = asked(ZOO / "hydra_app.py")
     defaults = {argument.field.name: argument.field.default for argument in script.arguments}
 
     def real(words: list[str]) -> Any:
         with hydra.initialize_config_dir(version_base=None, config_dir=str(ZOO / "hydra_conf")):
-            return hydra.compose("config", overrides=words)
+            config = hydra.compose("config", overrides=words, return_hydra_config=True)
+        values = omegaconf.to_container(config.optimizer) | {"optimizer": config.hydra.runtime.choices.optimizer}
+        return omegaconf.to_container(config) | values
 
-    @settings(max_examples=25)
-    @given(all_values(script, (), texts))
-    def check(values: dict[str, Any]) -> None:
-        values.pop("out", None)  # an interpolation
-        values = {"data_dir": "x"} | {k: v for k, v in values.items() if not isinstance(v, str) or "$" not in v}
-        words = parse_words(script, ()).edited(values)
-        config = real(words)
-        for key, value in values.items():
-            # A value that stays as it was is not written: another optimizer has its own.
-            if key != "optimizer" and ("optimizer=sgd" not in words or value != defaults[key]):
-                assert plain(nested(config, key) if key != "layers" else list(config.layers)) == plain(value), words
-        assert {**values, **parse_words(script, words).values} == values, words
+    def possible(values: dict[str, Any]) -> dict[str, Any]:
+        values = {"data_dir": "x", "optimizer": "adam"} | without("out")(values)  # an interpolation
+        # A value that stays as it was is not written: another optimizer has its own.
+        stays = [name for name, value in values.items() if values["optimizer"] == "sgd" and value == defaults[name]]
+        return without(*stays, *(name for name, value in values.items() if "$" in str(value)))(values)
 
-    check()
+    check_real(script, real, possible=possible)
 
 
 def test_the_real_jsonargparse_reads_what_words_writes() -> None:
     jsonargparse = require("jsonargparse")
-    namespace = runpy.run_path(str(ZOO / "litgpt.py"))
 
     def setup(**kwargs: Any) -> dict[str, Any]:
         return kwargs
 
-    import inspect
-
-    setup.__signature__ = inspect.signature(namespace["setup"])  # type: ignore[attr-defined]
-    script = asked(ZOO / "litgpt.py")
+    setup.__signature__ = inspect.signature(runpy.run_path(str(ZOO / "litgpt.py"))["setup"])  # type: ignore[attr-defined]
     parser = jsonargparse.ArgumentParser()
-    parser.add_function_arguments(namespace["setup"], as_positional=True)
-
-    @settings(max_examples=30)
-    @given(all_values(script, (), words_.filter(lambda text: text.lower() not in ("null", "true", "false"))))
-    def check(values: dict[str, Any]) -> None:
-        values.pop("config", None)
-        words = parse_words(script, ()).edited(values)
-        result = parser.parse_args(words)
-        for key, value in values.items():
-            assert plain(nested(result, key)) == plain(value), words
-        assert {**values, **parse_words(script, words).values} == values, words
-
-    check()
+    parser.add_function_arguments(setup, as_positional=True)
+    strings = words_.filter(lambda text: text.lower() not in ("null", "true", "false"))
+    check_real(asked(ZOO / "litgpt.py"), parser.parse_args, strings, possible=without("config"))
 
 
 def test_the_real_fire_reads_what_words_writes() -> None:
     fire = require("fire")
-    script = asked(ZOO / "fire_app.py")
 
     def main(
         ckpt_dir: str,
@@ -382,10 +305,10 @@ def test_the_real_fire_reads_what_words_writes() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             return dict(fire.Fire(main, command=words))
 
-    check_library(script, (), real, texts)
+    check_real(asked(ZOO / "fire_app.py"), real)
 
 
-def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_configurator_reads_what_words_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = glance(ZOO / "nanogpt.py")
     code = compile((ZOO / "configurator.py").read_text(), "configurator.py", "exec")
     defaults = {
@@ -398,18 +321,7 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
         exec(code, names)
         return names
 
-    strings = texts.filter(lambda text: "=" not in text)
-
-    @settings(max_examples=40)
-    @given(all_values(script, (), strings))
-    def check(values: dict[str, Any]) -> None:
-        values.pop("config_file", None)
-        words = parse_words(script, ()).edited(values)
-        result = real(words)
-        assert {key: result[key] for key in values} == values, words
-        assert {**values, **parse_words(script, words).values} == values
-
-    check()
+    check_real(script, real, texts.filter(lambda text: "=" not in text), possible=without("config_file"))
     for text in ("None", "(None)", " None"):
         assert real(parse_words(script, ()).edited({"out_dir": text}))["out_dir"] == text
     with pytest.raises(ConfigError, match="splits its words"):
@@ -418,13 +330,12 @@ def test_the_real_configurator_reads_what_words_writes(tmp_path: Path, monkeypat
 
 def test_the_real_omegaconf_reads_what_words_writes() -> None:
     omegaconf = require("omegaconf").OmegaConf
-    script = glance(ZOO / "omegaconf_app.py")
     base = omegaconf.load(ZOO / "omegaconf_app.yaml")
 
     def real(words: list[str]) -> Any:
         return omegaconf.to_container(omegaconf.merge(base, omegaconf.from_dotlist(words)))
 
-    check_library(script, (), real, texts.filter(lambda text: "$" not in text))
+    check_real(glance(ZOO / "omegaconf_app.py"), real, texts.filter(lambda text: "$" not in text))
 
 
 def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
@@ -491,7 +402,6 @@ def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data": "x", "siz": 1}, "siz: no argument of train.py; did you mean size"),
         ({"data": "x", "size": None}, "--batch-size=None: None cannot be written"),
         ({"data": "x", "mode": "c"}, "--mode='c': allowed are a, b"),
         ({"data": "x", "list": ("-a", "b")}, "begins with - cannot stand in a list"),
@@ -503,18 +413,9 @@ def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], me
     script = script_of(
         *(DATA, SIZE),
         Argument(Field("mode", types=(), default="a", choices=("a", "b")), flags=("--mode",)),
-        Argument(Field("one", types=(bool,), default=False), flags=("--one",), action="store_true", exclusive="group"),
-        Argument(Field("two", types=(bool,), default=False), flags=("--two",), action="store_true", exclusive="group"),
         Argument(Field("list", types=(tuple[str, ...],), default=()), flags=("--list",), nargs="+"),
         Argument(Field("pair", types=(tuple[int, ...],), default=(1, 2)), flags=("--pair",), nargs=2),
     )
     with pytest.raises(ConfigError, match=message):
         parse_words(script, ()).edited(values)
-    words = parse_words(script, ()).edited({"one": True, "two": True})
-    mistakes = " ".join(parse_words(script, words).mistakes.values())
-    assert "data is missing (train.py:9)" in mistakes and "--one and --two exclude each other" in mistakes
-
-
-def test_an_unknown_sub_command_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"fly: no sub-command of train[.]py; allowed: train"):
-        parse_words(script_of(LR, commands=(("train",),)), ()).edited({}, ["fly"])
+    assert "data is missing (train.py:9)" in parse_words(script, ()).mistakes["data"]

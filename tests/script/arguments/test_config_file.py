@@ -19,7 +19,8 @@ from nbtools.launcher.programs.next_attempt import continued
 from nbtools.launcher.resume import launch_again, resume
 from nbtools.project import Project
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.config_file import changed_config, keys_of_config, load_config
+from nbtools.script.arguments.config_file import keys_of_config
+from nbtools.script.config_copy import changed_config, load_config
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
 
@@ -77,19 +78,14 @@ def test_a_copy_of_a_toml_config_keeps_every_value_that_is_not_changed(tmp_path:
         changed_config(path, ["steps=null"])
 
 
-def test_the_keys_of_a_config_are_fields_with_the_line_of_the_file(tmp_path: Path) -> None:
+def test_the_keys_of_a_config_are_fields(tmp_path: Path) -> None:
     path = tmp_path / "base.yaml"
     path.write_text(BASE)
     keys = keys_of_config(path, "base.yaml")
-    assert keys is not None
-    found = {argument.field.name: (argument.field.default, argument.field.source) for argument in keys.arguments}
-    assert found == {
-        "optim.lr": (0.1, "base.yaml:3"),
-        "optim.betas": ((0.9, 0.99), "base.yaml:4"),
-        "optim.warmup": (None, "base.yaml:5"),
-        "name": ("small", "base.yaml:6"),
-        "steps": (3, "base.yaml:7"),
-    }
+    assert keys is not None and {argument.field.source for argument in keys.arguments} == {"base.yaml"}
+    found = {argument.field.name: argument.field.default for argument in keys.arguments}
+    betas = (0.9, 0.99)
+    assert found == {"optim.lr": 0.1, "optim.betas": betas, "optim.warmup": None, "name": "small", "steps": 3}
 
 
 def test_a_copy_has_the_changed_values_and_all_others(tmp_path: Path) -> None:
@@ -183,6 +179,7 @@ def test_values_of_a_config_that_cannot_be_copied_are_refused(work: Path) -> Non
         ({"args": ()}, "config_file=base.yaml: no argument names it"),
         ({"config_values": ("lr=1",)}, "is no key of"),
         ({"config_file": "no.yaml", "args": ("no.yaml",)}, "is no YAML, JSON or TOML file with keys"),
+        ({"config_values": ("other.yaml:size=5",)}, r"config_file=other\.yaml: no argument names it; add it to args"),
     ):
         with pytest.raises(LaunchError, match=wrong):
             preflight(PROGRAM.replace(**changes), gpus=(), torchrun=False)
@@ -204,17 +201,6 @@ model = yaml.safe_load(open(args.model_config))
 data = yaml.safe_load(open(args.data_config))
 print("read", json.dumps([model, data]), args.resume, flush=True)
 open("model_step3.ckpt", "w").write("x")
-"""
-LAYERED = """
-import argparse, json, yaml
-p = argparse.ArgumentParser()
-p.add_argument("--config", OPTIONS)
-args = p.parse_args()
-config = {}
-for path in args.config:
-    with open(path) as file:
-        config.update(yaml.safe_load(file))
-print("read", json.dumps(config), flush=True)
 """
 CLI = """
 import jsonargparse
@@ -278,25 +264,6 @@ def test_a_changed_value_reaches_its_file_and_the_other_stays(
     assert yaml.safe_load(Path("data/config.yaml").read_text()) == DATA
 
 
-@pytest.mark.parametrize("options", ['action="append"', 'nargs="+"'])
-def test_configs_that_one_flag_lists_are_found_and_changed(files: Path, cpu_project: Project, options: str) -> None:
-    (files / "train.py").write_text(LAYERED.replace("OPTIONS", options))
-    words = ["model/config.yaml", "data/config.yaml"]
-    args = [f"--config={word}" for word in words] if "append" in options else ["--config", *words]
-    values = ("width=9", "data/config.yaml:size=7")
-    program = Program(script="train.py", args=args, cwd=".", config_file=words[0], config_values=values)
-    run = nt.launch(program, torchrun=False, gpus=())
-    run.wait(60)
-    assert 'read {"size": 7, "width": 9, "fast": true}' in run.log()
-
-
-def test_a_file_of_a_value_that_no_argument_names_is_refused(files: Path) -> None:
-    (files / "train.py").write_text(TWO)
-    program = Program(script="train.py", args=NAMED, cwd=".", config_values=("other.yaml:size=5",))
-    with pytest.raises(LaunchError, match=r"config_file=other\.yaml: no argument names it; add it to args"):
-        preflight(program, gpus=(), torchrun=False)
-
-
 def test_a_secret_of_a_second_config_is_masked(files: Path) -> None:
     Path("data/config.yaml").write_text("api_key: x\n")
     (files / "train.py").write_text(TWO)
@@ -331,24 +298,6 @@ def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_the
 # --- what is a config -----------------------------------------------------------------------------
 
 
-def test_a_json_file_indented_with_tabs_is_a_config(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{\n\t"lr": 0.1,\n\t"model": {"width": 8}\n}\n')
-    assert load_config(path) == {"lr": 0.1, "model": {"width": 8}}
-    keys = keys_of_config(path, path.name)
-    assert keys is not None
-    assert [each.field.name for each in keys.arguments] == ["lr", "model.width"]
-
-
-@pytest.mark.parametrize("name", ["config.json", "config.yaml"])
-def test_the_lines_of_keys_are_known(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text('{\n  "lr": 0.1,\n  "model": {\n    "width": 8}\n}\n')
-    config = load_config(path)
-    assert config is not None
-    assert config.lines == {"lr": 2, "model": 3, "model.width": 4}
-
-
 def levels(first: str, item: str, start: str, end: str) -> str:
     """Ten levels, each of ten times the one before."""
     lines = [f"l0: &l0 {first}"]
@@ -358,36 +307,20 @@ def levels(first: str, item: str, start: str, end: str) -> str:
     return "\n".join(lines)
 
 
-def aliases() -> str:
-    levels = [f"l{n}: &l{n} {{a: *l{n - 1}, b: *l{n - 1}}}" for n in range(1, 16)]
-    return "\n".join(["l0: &l0 {a: 1, b: 2}", *levels])
+NO_CONFIGS = {
+    "aliases": levels("{a: 1, b: 2}", "k{key}: {alias}", "{", "}"),
+    "lists without leaves": levels("[]", "{alias}", "[", "]"),
+    "dicts without leaves": levels("{}", "k{key}: {alias}", "{", "}"),
+    "merges": levels("{a: 1}", "{alias}", "{<<: [", "]}"),
+    "large": "".join(f"key_{number}: {{lr: 0.1, path: data/{number}}}\n" for number in range(6000)),
+    "recursive": "a: &a\n  b: *a\n",
+    "a list": "- 1\n",
+    "empty": "",
+    "broken": "a: [\n",
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        aliases(),
-        levels("[]", "{alias}", "[", "]"),
-        levels("{}", "k{key}: {alias}", "{", "}"),
-        levels("{a: 1}", "{alias}", "{<<: [", "]}"),
-        "".join(f"key_{number}: {{lr: 0.1, path: data/{number}}}\n" for number in range(6000)),
-        "a: &a\n  b: *a\n",
-        "- 1\n",
-        "",
-        "a: [\n",
-    ],
-    ids=[
-        "aliases",
-        "lists without leaves",
-        "dicts without leaves",
-        "merges",
-        "large",
-        "recursive",
-        "a list",
-        "empty",
-        "broken",
-    ],
-)
+@pytest.mark.parametrize("text", NO_CONFIGS.values(), ids=NO_CONFIGS)
 def test_what_is_no_config_of_a_program_is_passed_over_at_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)

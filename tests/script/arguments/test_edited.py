@@ -4,9 +4,7 @@ import argparse
 import contextlib
 import io
 import runpy
-import subprocess
-import sys
-from collections.abc import Callable
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from nbtools.script.arguments.glance import glance
 from nbtools.script.field import Field
 
 from asking import asked, script_of
-from capabilities import require
 
 ZOO = Path(__file__).parent / "zoo"
 KNOWN = """
@@ -120,135 +117,23 @@ def test_words_are_refused_if_the_real_argparse_refuses_them_and_no_others(tmp_p
     check()
 
 
-def real_main(script: Path) -> Callable[[list[str]], Any]:
-    """What `main` of a script returns for its words."""
-    return lambda words: runpy.run_path(str(script))["main"](words)
-
-
-HF = """
-from dataclasses import dataclass, field
-from transformers import HfArgumentParser
-
-@dataclass
-class Args:
-    lr: float = 1e-3
-    batch_size: int = 8
-    names: list[str] = field(default_factory=lambda: ["a"])
-    amp: bool = False
-
-def main(words):
-    parser = HfArgumentParser(Args)
-    return vars(parser.parse_args_into_dataclasses(words)[0])
-
-if __name__ == "__main__":
-    HfArgumentParser(Args).parse_args_into_dataclasses()
-"""
-TYRO = """
-from dataclasses import dataclass
-import tyro
-
-@dataclass
-class Args:
-    lr: float = 1e-3
-    batch_size: int = 8
-    names: tuple[str, ...] = ("a",)
-    amp: bool = False
-
-def main(words):
-    return vars(tyro.cli(Args, args=words))
-
-if __name__ == "__main__":
-    args = tyro.cli(Args)
-"""
-CLICK = """
-import click
-
-@click.command()
-@click.option("--lr", type=float, default=1e-3)
-@click.option("--batch-size", "-b", type=int, default=8)
-@click.option("--names", multiple=True, default=["a"])
-@click.option("--amp/--no-amp", default=False)
-def train(**values):
-    return values
-
-def main(words):
-    return train.main(words, standalone_mode=False)
-
-if __name__ == "__main__":
-    train()
-"""
-JSONARGPARSE = """
-import jsonargparse
-
-def train(lr: float = 1e-3, batch_size: int = 8, names: list[str] = ["a"], amp: bool = False):
-    return locals()
-
-def main(words):
-    parser = jsonargparse.ArgumentParser()
-    parser.add_argument("--config", action=jsonargparse.ActionConfigFile)
-    parser.add_function_arguments(train)
-    return parser.parse_args(words).as_dict() | {"config": None}
-
-if __name__ == "__main__":
-    parser = jsonargparse.ArgumentParser()
-    parser.add_argument("--config", action=jsonargparse.ActionConfigFile)
-    parser.add_function_arguments(train)
-    parser.parse_args()
-"""
-
-
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("name", "words", "edit", "added"),
     [
-        (HF, ["--batch_size=8", "--amp", "True", "--names", "x y", "z"]),
-        (HF, ["--lr", "0.001", "--batch_size", "08", "--names", "x"]),
-        (TYRO, ["--batch_size=8", "--no-amp", "--names", "x y", "z"]),
-        (CLICK, ["-b", "8", "--no-amp", "--names", "x y", "--lr=1e-3", "--names=z"]),
-        (JSONARGPARSE, ["--config", "c.yaml", "--batch_size=8", "--amp=false", "--names", "[x]"]),
+        (
+            "run_glue",
+            "--max_seq_length=256 --pad_to_max_length True --columns 'x y'",
+            {"task_name": "a"},
+            "--task_name a",
+        ),
+        ("cleanrl", "--seed=1 --no-track --exp_name cleanrl", {"batch_size": 5}, "--batch-size 5"),
+        ("click_app", "train --n 1 -v --tag=a --lr=1e-3 src --tag b", {"mode": "b"}, "--mode b"),
+        ("typer_app", "d --lr=1e-1 --no-amp --tags a", {"n": 3}, "--n 3"),
     ],
-    ids=["HfArgumentParser", "HfArgumentParser defaults", "tyro", "click", "jsonargparse"],
 )
-def test_words_that_equal_a_default_stay_byte_for_byte(
-    source: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if source == JSONARGPARSE:
-        require("jsonargparse")
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text("lr: 0.5\nbatch_size: 64\namp: true\n")
-    script = known_script(tmp_path, source)
-    assert script.is_complete, script.notes
-    real = real_main(script.script)
-    edited = parse_words(script, words).edited({"lr": 0.25})
-    assert real(edited) == {**real(words), "lr": 0.25}
-    assert [word for word in words if not word.startswith("--lr") and word != "0.001"] == [
-        word for word in edited if not word.startswith("--lr") and word != "0.25"
-    ]
-
-
-CONFIG = """
-import argparse
-import json
-
-first = argparse.ArgumentParser(add_help=False)
-first.add_argument("--config")
-known, rest = first.parse_known_args()
-parser = argparse.ArgumentParser(parents=[first])
-parser.add_argument("--lr", type=float, default=0.001)
-parser.add_argument("--epochs", type=int, default=1)
-if known.config:
-    parser.set_defaults(**json.load(open(known.config)))
-args = parser.parse_args()
-print(args.lr, args.epochs)
-"""
-
-
-def test_a_value_that_overrides_a_config_file_stays_in_the_words(tmp_path: Path) -> None:
-    script = known_script(tmp_path, CONFIG)
-    (tmp_path / "c.json").write_text('{"lr": 0.1}')
-    edited = parse_words(script, ["--config", "c.json", "--lr", "0.001"]).edited({"epochs": 5})
-    assert edited == ["--config", "c.json", "--lr", "0.001", "--epochs", "5"]
-    printed = subprocess.run([sys.executable, "train.py", *edited], cwd=tmp_path, capture_output=True, text=True)
-    assert printed.stdout.split() == ["0.001", "5"], printed.stderr
+def test_words_that_equal_a_default_stay_as_they_are(name: str, words: str, edit: dict[str, Any], added: str) -> None:
+    line = parse_words(asked(ZOO / f"{name}.py"), shlex.split(words))
+    assert line.edited(edit, line.command) == [*shlex.split(words), *added.split()]
 
 
 def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:

@@ -128,26 +128,6 @@ def old(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.promise("guide-A5")
-def test_an_old_flat_yaml_becomes_values_and_what_means_nothing_is_named_and_kept(tmp_path: Path) -> None:
-    read = read_flat_yaml(old(tmp_path, OLD), MLMPretrainingConfig)
-    assert read.values == {
-        "precision": "fp16",
-        "gradient_accumulation_steps": 4,
-        "batch_size": 512,
-        "learning_rate": 1e-4,
-        "num_workers": 4,
-        "hidden_size": 64,
-        "num_layers": 4,
-        "num_heads": 4,
-    }
-    assert list(read.unknown) == ["include", "compress_interval", "local_rank", "env"]
-    assert all(line.startswith("#") for line in read.remarks)
-    kept = [line.removeprefix("#   ") for line in read.remarks[1:]]
-    assert kept[:3] == ["include: env/darkroom", "compress_interval: 80", "local_rank: -1"]
-    assert kept[3:] == ["env:", "  size: [9, 9]", '  name: "dark', 'room"']
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
@@ -243,11 +223,8 @@ def test_new_writes_what_an_old_yaml_says_and_names_the_rest(
     assert (script.config.sequence_length, script.config.num_layers) == (64, 4), "of the preset, of the file"
     assert (script.config.learning_rate, script.config.hidden_size) == (2e-4, 128), "--set counts most"
     assert "compress_interval: MLMPretrainingConfig has no such field" in said.err
-    assert (
-        (project.scripts / "dark.py")
-        .read_text()
-        .endswith('#   env:\n#     size: [9, 9]\n#     name: "dark\n#   room"\n')
-    )
+    text = (project.scripts / "dark.py").read_text()
+    assert text.endswith('#   local_rank: -1\n#   env:\n#     size: [9, 9]\n#     name: "dark\n#   room"\n')
     assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0, "the same again changes nothing"
     assert main(words) == 2, "other values are not written over these"
 
@@ -378,9 +355,7 @@ def test_a_warm_up_longer_than_the_training_is_refused_with_its_line(tmp_path: P
     with pytest.raises(ConfigError, match=r"old\.yaml:1: num_warmup_steps=2.0: must be <= 1"):
         read_flat_yaml(old(tmp_path, "num_warmup_steps: 200\nmax_steps: 100"), AlgorithmDistillationConfig)
     read = read_flat_yaml(old(tmp_path, "train_source_timesteps: 600"), MLMPretrainingConfig)
-    assert read.unknown == {
-        "train_source_timesteps": "means num_episodes x horizon, which MLMPretrainingConfig does not have"
-    }
+    assert [*read.unknown.values()] == ["means num_episodes x horizon, which MLMPretrainingConfig does not have"]
 
 
 @pytest.mark.promise("guide-A5")
@@ -434,12 +409,6 @@ def test_set_divides_a_number_of_steps_by_those_of_the_preset(
     assert read_script(project.scripts / "warm.py").config.warmup_ratio == 0.3
     assert main([*words, "--set", "epochs=2"]) == 2
     assert "warmup_steps=30: means warmup_ratio x max_steps, and max_steps is not given" in capsys.readouterr().err
-
-
-def test_a_near_miss_is_told_the_nearest_field(tmp_path: Path) -> None:
-    read = read_flat_yaml(old(tmp_path, "learning_rat: 1\nzzz: 2"), MLMPretrainingConfig)
-    assert "did you mean learning_rate?" in read.unknown["learning_rat"]
-    assert "did you mean" not in read.unknown["zzz"]
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))

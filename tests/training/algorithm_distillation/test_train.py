@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from nbtools.data.algorithm_distillation import histories
-from nbtools.errors import CheckpointError
 from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig
-from nbtools.run.checkpoints import Checkpoint, best_of, checkpoints_in
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
@@ -136,40 +135,6 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
     assert agent.transformer.darkroom.reward_once == ("reward_once" in changes)
     if "test_goals" in changes:
         assert agent.transformer.unseen_goals_G2.tolist() == [[0, 0], [2, 1]]
-
-
-def test_it_trains_from_a_folder_of_histories_as_from_those_that_it_plays(
-    trained: Callable[..., RunDir], cpu_project: Project
-) -> None:
-    played = trained(tiny())
-    (folder,) = (path for path in (cpu_project.runs / ".cache").iterdir() if path.is_dir())
-    read = trained(tiny(dataset=str(folder)))
-    assert rows(read) == rows(played)
-
-
-def test_the_checkpoint_of_the_highest_return_is_the_best_and_is_kept(trained: Callable[..., RunDir]) -> None:
-    files = trained(tiny(max_steps=8, eval_every=1, checkpoint_every=1, keep_last=1, learning_rate=0.1))
-    returns = {row["step"]: row["eval/return_last"] for row in rows(files)}
-    highest = max(returns, key=lambda step: (returns[step], step))
-    assert len(set(returns.values())) > 1
-    kept = checkpoints_in(files.checkpoints)
-    assert [saved.step for saved in kept] == sorted({highest, 8})
-    assert best_of(kept)[0].step == highest
-
-
-def test_an_agent_opens_a_run_a_checkpoint_or_a_model_but_no_damaged_one(trained: Callable[..., RunDir]) -> None:
-    files = trained(tiny())
-    paths = (files.path, files.checkpoint(6), files.checkpoint(6) / "model", files.outputs / "model")
-    found = [Agent.open(path).returns(num_rollouts=2, num_episodes=3) for path in paths]
-    assert all((each == found[0]).all() for each in found)
-    weights = files.checkpoint(6) / "model" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-9] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        Agent.open(files.path)
-    with pytest.raises(CheckpointError, match="no such folder"):
-        Agent.open(files.path / "nothing")
 
 
 # --- real processes -------------------------------------------------------------------------------

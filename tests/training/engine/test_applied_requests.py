@@ -21,8 +21,8 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.requests.events import read_events
 from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine import vote
 from nbtools.training.engine.optimizer import Optimizer
+from nbtools.training.process import vote
 
 from trainings import TINY, ByHand, assert_same_checkpoints, rows, script_text, write_inputs
 

@@ -225,21 +225,6 @@ def test_sharding_that_accelerate_asks_for_is_said_to_be_ignored() -> None:
     assert "FSDP" in note and "ignored" in note
 
 
-@pytest.mark.parametrize(
-    ("environment", "args", "name"),
-    [
-        ({}, [], "python"),
-        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, [], "torchrun"),
-        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}, ["--local-rank=0"], "torch.distributed.launch"),
-        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "ACCELERATE_MIXED_PRECISION": "no"}, [], "accelerate launch"),
-        ({"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "NBTOOLS_RUN_DIR": "/r"}, [], "nbtools launch"),
-        ({"WORLD_SIZE": "2"}, [], "a launcher that sets WORLD_SIZE"),
-    ],
-)
-def test_what_started_a_process_is_recognised(environment: dict[str, str], args: list[str], name: str) -> None:
-    assert launchers.name(environment, args) == name
-
-
 def test_accelerate_s_cpu_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
@@ -262,32 +247,23 @@ class Later(MLMPretrainingConfig):
     cleaning: str = setting("none", "Cleaning of the text.", before="light")
 
 
-@pytest.fixture
-def checkpoint_before(tmp_path: Path) -> Path:
-    """A checkpoint of a run whose config.json does not know the field."""
-    write_json(tmp_path / "config.json", {"recipe": "mlm_pretraining", "config": CONFIG.model_dump(mode="json")})
-    (tmp_path / "checkpoints" / "step-000010").mkdir(parents=True)
-    return tmp_path / "checkpoints" / "step-000010"
-
-
-def test_a_resumed_run_keeps_the_meaning_that_a_new_field_had_then(checkpoint_before: Path) -> None:
-    flags = parse(Later(batch_size=4), ["--resume-from", str(checkpoint_before), "--batch-size", "8"])
-    assert (flags.config.cleaning, flags.config.batch_size) == ("light", 8)
-    assert flags.notes == ("cleaning='light', as in the run that is resumed",)
-    assert parse(Later(batch_size=4), []).config.cleaning == "none"
-
-
-@pytest.mark.parametrize(("config", "flags"), [(Later(cleaning="none"), []), (Later(), ["--cleaning", "none"])])
-def test_a_value_that_the_user_gave_counts_more_than_the_record(
-    config: Later, flags: list[str], checkpoint_before: Path
+@pytest.mark.parametrize(
+    ("config", "given", "recorded", "cleaning"),
+    [
+        (Later(batch_size=4), ["--batch-size", "8"], CONFIG, "light"),
+        (Later(cleaning="none"), [], CONFIG, "none"),
+        (Later(), ["--cleaning", "none"], CONFIG, "none"),
+        (Later(), [], Later(), "none"),
+    ],
+)
+def test_a_resumed_run_keeps_the_meaning_that_a_new_field_had_unless_a_value_is_given(
+    config: Later, given: list[str], recorded: TrainConfig, cleaning: str, tmp_path: Path
 ) -> None:
-    assert parse(config, ["--resume-from", str(checkpoint_before), *flags]).config.cleaning == "none"
-
-
-def test_a_record_that_knows_the_field_is_left_to_the_script(checkpoint_before: Path) -> None:
-    content = {"recipe": "mlm_pretraining", "config": Later().model_dump(mode="json")}
-    write_json(checkpoint_before.parent.parent / "config.json", content)
-    assert parse(Later(), ["--resume-from", str(checkpoint_before)]).config.cleaning == "none"
+    write_json(tmp_path / "config.json", {"recipe": "mlm_pretraining", "config": recorded.model_dump(mode="json")})
+    (tmp_path / "checkpoints" / "step-000010").mkdir(parents=True)
+    flags = parse(config, ["--resume-from", str(tmp_path / "checkpoints" / "step-000010"), *given])
+    assert flags.config.cleaning == cleaning
+    assert flags.notes == ("cleaning='light', as in the run that is resumed",) * (cleaning == "light")
 
 
 # --- epochs and the cap of a preset -----------------------------------------------------------------

@@ -10,7 +10,6 @@ import torch
 from split_corpus import num_sequences, read_documents, split_documents
 from transformers import AutoTokenizer
 
-from nbtools.data import corpus
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.engine.sampler import (
@@ -22,6 +21,7 @@ from nbtools.training.engine.sampler import (
     load,
     spread,
 )
+from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import (
     MaskedTraining,
     Masking,
@@ -29,7 +29,6 @@ from nbtools.training.mlm_pretraining.masking import (
     unigram_log_probabilities,
 )
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.tokenized import TokenizedText, open_tokenized, tokenize
 from nbtools.training.text.tokenizers import EOS, train_tokenizer, word_tokenizer
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -47,7 +46,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def text(dataset: Path, tmp_path: Path) -> TokenizedText:
+def text(dataset: Path, tmp_path: Path) -> MLMText:
     return open_tokenized(tokenized(dataset, tmp_path), 16)
 
 
@@ -65,32 +64,12 @@ def mlm_config(dataset: Path, **changes: Any) -> MLMPretrainingConfig:
 # --- tokenizer ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        "Hello, World! it's a_b 3.14",
-        "tabs\tand\nlines\u00a0and\u3000spaces",
-        "\u039f\u0394\u039f\u03a3 \u03bf\u03b4\u03cc\u03c2",  # a final sigma
-        "\u4f60\u597d world \u304b\u306a",
-        "na\u00efve caf\u00e9 e\u0301 \u2014 \u201cquoted\u201d \u20ac5",
-        "[MASK] [PAD] x[SEP]y",
-        "",
-    ],
-)
-def test_the_tokenizer_cuts_as_the_corpus_counts(sample: str) -> None:
-    tokenizer = word_tokenizer([sample, "filler words"], 1000)
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(
-        tokenizer.backend_tokenizer.normalizer.normalize_str(sample)
-    )
-    assert [piece for piece, _ in pieces] == corpus.words(sample)
-
-
 def test_the_saved_tokenizer_gives_the_ids_that_were_trained_on(dataset: Path, tmp_path: Path) -> None:
     folder = tokenized(dataset, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     train, _ = split_documents(read_documents(str(dataset), 1))
     ids = [token for document in train for token in tokenizer(document)["input_ids"]]
-    assert ids == np.load(folder / "train.npy").tolist()
+    assert ids == np.load(folder / "train_data.npy").tolist()
     assert tokenizer.decode(tokenizer("one two")["input_ids"], skip_special_tokens=True) == "one two"
 
 
@@ -101,17 +80,17 @@ def test_vocabulary_has_the_special_tokens_first_and_then_the_most_frequent_word
     assert tokenizer("a zebra")["input_ids"] == [6, 3, 2]
 
 
-def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: TokenizedText) -> None:
+def test_rows_are_as_many_as_the_form_counted(dataset: Path, text: MLMText) -> None:
     train, evaluation = split_documents(read_documents(str(dataset), 1))
-    assert len(text.train_NT) == num_sequences(train, 16)
-    assert len(text.eval_NT) == num_sequences(evaluation, 16)
+    assert len(text.train) == num_sequences(train, 16)
+    assert len(text.evaluation) == num_sequences(evaluation, 16)
 
 
 def test_a_text_is_tokenized_once_and_found_again(dataset: Path, tmp_path: Path) -> None:
     first = tokenized(dataset, tmp_path)
-    before = (first / "train.npy").stat().st_mtime_ns
+    before = (first / "train_data.npy").stat().st_mtime_ns
     assert tokenized(dataset, tmp_path) == first
-    assert (first / "train.npy").stat().st_mtime_ns == before
+    assert (first / "train_data.npy").stat().st_mtime_ns == before
     assert tokenized(dataset, tmp_path, vocab_size=9) != first
     (dataset / "00.txt").write_text("something else entirely")
     assert tokenized(dataset, tmp_path) not in (first, None)
@@ -140,11 +119,6 @@ def test_an_unwritable_cache_is_a_data_error(dataset: Path, tmp_path: Path) -> N
         tokenized(dataset, tmp_path)
 
 
-def test_a_missing_model_name_is_a_clear_error(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model_name='.*: neither a folder nor a hub id"):
-        tokenized(dataset, tmp_path, model_name=str(tmp_path / "nowhere"))
-
-
 def test_a_tokenizer_without_a_mask_token_is_refused(dataset: Path, tmp_path: Path) -> None:
     train_tokenizer("words", ["a b"], 10, last=(), names={"eos_token": EOS}).save_pretrained(tmp_path / "gpt")
     with pytest.raises(ConfigError, match="no mask token"):
@@ -154,12 +128,14 @@ def test_a_tokenizer_without_a_mask_token_is_refused(dataset: Path, tmp_path: Pa
 # --- order ----------------------------------------------------------------------------------------
 
 
-def steps(num_steps: int, world_size: int, accumulation: int, batch_size: int, **start: int) -> list[list[int]]:
+def steps(
+    num_steps: int, world_size: int, accumulation: int, batch_size: int, num_samples: int = 50, **more: Any
+) -> list[list[int]]:
     """Samples of each optimizer step, over all ranks and passes."""
     result: list[list[int]] = [[] for _ in range(num_steps)]
     for rank in range(world_size):
-        of_rank: dict[str, Any] = {"rank": rank, "world_size": world_size, "seed": 3, **start}
-        order = iter(SampleOrder(50, batch_size, gradient_accumulation_steps=accumulation, **of_rank))
+        of_rank: dict[str, Any] = {"rank": rank, "world_size": world_size, "seed": 3, **more}
+        order = iter(SampleOrder(num_samples, batch_size, gradient_accumulation_steps=accumulation, **of_rank))
         for step in range(num_steps):
             for _ in range(accumulation):
                 result[step] += next(order)[1].tolist()
@@ -199,17 +175,12 @@ def test_another_number_of_samples_per_step_skips_and_repeats_none(before: int, 
     assert 50 - len(used) - sum(map(len, rest)) < 4 * after, "only what is too little for a step is left out"
 
 
-def test_fewer_samples_than_one_step_needs_is_an_error() -> None:
-    with pytest.raises(DataError, match="3 training samples"):
-        SampleOrder(3, 1, world_size=4)
-
-
-def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_is_used(text: TokenizedText) -> None:
-    dataset = MaskedTraining(text.train_NT, Masking.of(text, 0.2, seed=1))
+def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_is_used(text: MLMText) -> None:
+    dataset = MaskedTraining(text.train, Masking.of(text, 0.2, seed=1))
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    alone = load(dataset, SampleOrder(len(text.train_NT), 4))
-    ahead = load(dataset, SampleOrder(len(text.train_NT), 4), num_workers=1)
+    alone = load(dataset, SampleOrder(len(text.train), 4))
+    ahead = load(dataset, SampleOrder(len(text.train), 4), num_workers=1)
     for _ in range(40):
         for here, there in zip(next(alone), next(ahead), strict=True):
             assert torch.equal(here, there)
@@ -221,44 +192,42 @@ def test_reading_ahead_in_processes_changes_nothing_and_no_global_random_number_
 
 
 @pytest.fixture
-def masking(text: TokenizedText) -> Masking:
+def masking(text: MLMText) -> Masking:
     return Masking.of(text, 0.25, seed=0)
 
 
-def test_every_sequence_predicts_the_same_number_of_ordinary_words(text: TokenizedText, masking: Masking) -> None:
-    samples = np.arange(len(text.train_NT))
-    _, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch=0)
-    assert positions_BK.shape == (len(text.train_NT), 4)
+def test_every_sequence_predicts_the_same_number_of_ordinary_words(text: MLMText, masking: Masking) -> None:
+    samples = np.arange(len(text.train))
+    _, positions_BK, labels_BK = masking.for_training(text.train, samples, epoch=0)
+    assert positions_BK.shape == (len(text.train), 4)
     assert (positions_BK.diff(dim=1) > 0).all()
     assert not set(labels_BK.unique().tolist()) & set(text.tokenizer.all_special_ids)
-    assert torch.equal(torch.from_numpy(text.train_NT.astype(np.int64)).gather(1, positions_BK), labels_BK)
+    assert torch.equal(torch.from_numpy(text.train.astype(np.int64)).gather(1, positions_BK), labels_BK)
 
 
-def test_masking_depends_on_the_sample_and_the_epoch_but_not_on_the_batch(
-    text: TokenizedText, masking: Masking
-) -> None:
-    together = masking.for_training(text.train_NT[:8], np.arange(8), epoch=2)
-    alone = masking.for_training(text.train_NT[5:6], np.array([5]), epoch=2)
+def test_masking_depends_on_the_sample_and_the_epoch_but_not_on_the_batch(text: MLMText, masking: Masking) -> None:
+    together = masking.for_training(text.train[:8], np.arange(8), epoch=2)
+    alone = masking.for_training(text.train[5:6], np.array([5]), epoch=2)
     for whole, part in zip(together, alone, strict=True):
         assert torch.equal(whole[5:6], part)
-    assert not torch.equal(together[1], masking.for_training(text.train_NT[:8], np.arange(8), epoch=3)[1])
+    assert not torch.equal(together[1], masking.for_training(text.train[:8], np.arange(8), epoch=3)[1])
     other_seed = Masking.of(text, 0.25, seed=1)
-    assert not torch.equal(together[1], other_seed.for_training(text.train_NT[:8], np.arange(8), epoch=2)[1])
+    assert not torch.equal(together[1], other_seed.for_training(text.train[:8], np.arange(8), epoch=2)[1])
 
 
-def test_eighty_ten_ten_and_all_positions_alike(text: TokenizedText, masking: Masking) -> None:
+def test_eighty_ten_ten_and_all_positions_alike(text: MLMText, masking: Masking) -> None:
     num_masked = num_kept = num_changed = 0
     hits_T = torch.zeros(16)
-    samples = np.arange(len(text.train_NT))
+    samples = np.arange(len(text.train))
     for epoch in range(60):
-        inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT, samples, epoch)
+        inputs_BT, positions_BK, labels_BK = masking.for_training(text.train, samples, epoch)
         shown_BK = inputs_BT.gather(1, positions_BK)
         num_masked += int((shown_BK == masking.mask_id).sum())
         num_kept += int((shown_BK == labels_BK).sum())
         num_changed += int(((shown_BK != labels_BK) & (shown_BK != masking.mask_id)).sum())
         hits_T += torch.bincount(positions_BK.flatten(), minlength=16)
         untouched = torch.ones_like(inputs_BT, dtype=torch.bool).scatter(1, positions_BK, False)
-        assert torch.equal(inputs_BT[untouched], torch.from_numpy(text.train_NT.astype(np.int64))[untouched])
+        assert torch.equal(inputs_BT[untouched], torch.from_numpy(text.train.astype(np.int64))[untouched])
     total = num_masked + num_kept + num_changed
     words = len(masking.maskable_ids)
     assert num_masked / total == pytest.approx(0.8, abs=0.01)
@@ -266,10 +235,10 @@ def test_eighty_ten_ten_and_all_positions_alike(text: TokenizedText, masking: Ma
     assert hits_T.min() / hits_T.max() > 0.85
 
 
-def test_evaluation_shows_none_of_the_words_and_never_changes(text: TokenizedText, masking: Masking) -> None:
-    samples = np.arange(len(text.eval_NT))
-    first = masking.for_evaluation(text.eval_NT, samples)
-    again = masking.for_evaluation(text.eval_NT, samples)
+def test_evaluation_shows_none_of_the_words_and_never_changes(text: MLMText, masking: Masking) -> None:
+    samples = np.arange(len(text.evaluation))
+    first = masking.for_evaluation(text.evaluation, samples)
+    again = masking.for_evaluation(text.evaluation, samples)
     inputs_BT, positions_BK, _ = first
     assert (inputs_BT.gather(1, positions_BK) == masking.mask_id).all()
     assert all(torch.equal(here, there) for here, there in zip(first, again, strict=True))
@@ -313,14 +282,14 @@ def test_all_ranks_have_equally_many_batches_and_each_sample_is_of_one(
 
 
 @pytest.mark.parametrize("share", [1, 2])
-def test_every_evaluation_sample_belongs_to_one_rank(text: TokenizedText, masking: Masking, share: int) -> None:
-    count = len(text.eval_NT) // share
+def test_every_evaluation_sample_belongs_to_one_rank(text: MLMText, masking: Masking, share: int) -> None:
+    count = len(text.evaluation) // share
     part = {"num_samples": count} if share > 1 else {}
-    whole = [row for batch in evaluation_batches(text.eval_NT, masking, 3, **part) for row in batch[0].tolist()]
+    whole = [row for batch in evaluation_batches(text.evaluation, masking, 3, **part) for row in batch[0].tolist()]
     shares = [
         row
         for rank in range(2)
-        for batch in evaluation_batches(text.eval_NT, masking, 3, rank=rank, world_size=2, **part)
+        for batch in evaluation_batches(text.evaluation, masking, 3, rank=rank, world_size=2, **part)
         for row in batch[0][(batch[2] != IGNORED).any(1)].tolist()
     ]
     assert len(whole) == count
@@ -350,32 +319,10 @@ def test_an_epoch_by_length_is_a_permutation_with_similar_lengths_together() -> 
 
 
 def test_the_order_by_length_does_not_depend_on_how_a_step_is_divided_or_where_it_resumes() -> None:
-    def samples(size: int, passes: int, ranks: int, first_step: int = 0, number: int = 80) -> list[int]:
-        orders = [
-            iter(
-                SampleOrder(
-                    1000,
-                    size,
-                    gradient_accumulation_steps=passes,
-                    rank=rank,
-                    world_size=ranks,
-                    position=16 * first_step,
-                    lengths=lambda epoch: LENGTHS + epoch,
-                )
-            )
-            for rank in range(ranks)
-        ]
-        return [
-            int(sample)
-            for _ in range(first_step, number)
-            for _ in range(passes)
-            for order in orders
-            for sample in next(order)[1]
-        ]
-
-    whole = samples(16, 1, 1)
-    assert whole == samples(4, 2, 2) == samples(2, 2, 4)
-    assert whole[16 * 31 :] == samples(4, 4, 1, first_step=31)
+    by_length: dict[str, Any] = {"num_samples": 1000, "lengths": lambda epoch: LENGTHS + epoch}
+    whole = steps(80, 1, 1, 16, **by_length)
+    assert whole == steps(80, 2, 2, 4, **by_length) == steps(80, 4, 2, 2, **by_length)
+    assert whole[31:] == steps(49, 1, 4, 4, position=16 * 31, **by_length)
 
 
 class Unsendable(torch.utils.data.Dataset[Any]):

@@ -2,8 +2,6 @@
 
 import csv
 import functools
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +112,7 @@ def test_the_outside_is_counted_on_the_held_out_texts_alone() -> None:
     )
     assert first.reference_name == "ngram"
     held_out = first.evaluation.texts_NT
-    assert first.reference.losses(held_out)[0] < first.reference.losses(first.train.texts_NT).min()
+    assert first.reference(held_out)[0] < first.reference(first.train.texts_NT).min()
     assert words(other, other.evaluation.texts_NT[0]) == words(first, held_out[0])
 
 
@@ -355,77 +353,3 @@ def test_two_ranks_with_a_judge_that_writes_take_the_step_of_one(library: Projec
         assert seen[0][name] == pytest.approx(seen[1][name], rel=0.01, abs=0.125 if name in of_texts else 0), name
     states = [checkpoint.load_state(RunDir(run.dir).checkpoint(22)) for run in (shared, alone)]
     assert states[0]["verdicts"] == states[1]["verdicts"] != {"baseline": 0.0}
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no such file": ({"dataset": "no.csv"}, r"no\.csv.*: no such file"),
-    "no such column": ({"text_col": "body"}, r"stories\.csv, line 1, column 'body': is missing"),
-    "no such prompt column": ({"prompt_cols": ("title", "mood")}, r"line 1, column 'mood': is missing"),
-    "short texts": ({"min_chars": 45, "max_chars": 90}, r"stories\.csv, line 2, column 'human_story': .* min_chars=45"),
-    "too few texts": ({"min_chars": 400, "short_texts": "leave_out"}, r"0 different texts; at least two are needed"),
-    "other vocabulary": (
-        {"model_name": "pair/writer", "judge_name": "other"},
-        r"judge_name='other': has another vocabulary than the generator 'pair/writer' \(.*\)",
-    ),
-    "no such model": ({"model_name": "pair/nobody"}, r"model_name='pair/nobody': .*cannot be loaded"),
-    "no such judge": ({"model_name": "pair/writer", "judge_name": "nobody/here"}, r"judge_name='nobody/here': .*can"),
-    "generator too short": (
-        {"model_name": "pair/writer", "sequence_length": 290, "prompt_length": 24},
-        r"model_name='pair/writer': takes at most 300 tokens, and prompt_length=24 \+ sequence_length=290 = 314",
-    ),
-    "judge too short": (
-        {"model_name": "pair/writer", "judge_name": "pair/judge", "judging": "verdicts", "sequence_length": 60,
-         "prompt_length": 24},
-        r"judge_name='pair/judge': takes at most 160 tokens, and .* 2 x sequence_length=60",
-    ),
-    "no room for a prompt": (
-        {"model_name": "pair/writer", "prompt_length": 9}, r"prompt_length=9: \d+ tokens of it are the instruction"
-    ),
-}  # fmt: skip
-
-_TELL = """
-import json
-from pathlib import Path
-
-from nbtools.errors import NbtoolsError
-from nbtools.training.llm_gan import train as llm_gan
-
-CASES = {cases!r}
-
-def tell(worker, config):
-    told = {{}}
-    for name, changes in CASES.items():
-        changed = config.replace(**changes)
-        try:
-            data = llm_gan.text_data(worker, changed)
-            worker.ranks.in_turn(lambda: llm_gan.build_models(changed, data))
-        except NbtoolsError as error:
-            told[name] = type(error).__name__ + ": " + str(error)
-    Path(f"told-{{worker.rank}}.json").write_text(json.dumps(told))
-
-llm_gan.train = tell
-"""
-
-
-@pytest.mark.slow
-def test_bad_data_and_models_are_told_on_every_rank_before_the_first_step(library: Project) -> None:
-    trainings.save_tokenizer(library.root / "other", ["entirely other words"])
-    (library.root / "other" / "config.json").write_text((library.root / "pair/judge/config.json").read_text())
-    with by_hand(library) as start:
-        start.forked(training(), more=_TELL.format(cases={name: changes for name, (changes, _) in BAD.items()}))
-    told = [json.loads((library.root / f"told-{rank}.json").read_text()) for rank in range(2)]
-    assert told[0] == told[1]
-    for name, (_, said) in BAD.items():
-        assert re.search(rf"^(DataError|ConfigError): .*{said}", told[0].get(name, "nothing"), re.DOTALL), (
-            name,
-            told[0],
-        )
-
-
-def test_short_texts_that_are_left_out_are_counted_in_the_log(
-    library: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_rows(library.root / "stories.csv", [*CSV, ("Short", "noir", "Too short.")])
-    train_here(library, training(max_steps=1, short_texts="leave_out"), monkeypatch=monkeypatch)
-    said = "note: 1 of 49 texts of stories.csv are shorter than 20 characters and left out"
-    assert capfd.readouterr().out.count(said) == 1

@@ -19,9 +19,9 @@ def test_the_markov_chains_sequences_have_its_truth_and_no_other_tokens() -> Non
     assert data.alphabet.mask(torch.from_numpy(data.train.texts_NT)).all()
     logits_V = data.alphabet.without_banned(torch.zeros(10))
     assert logits_V.softmax(0).tolist() == pytest.approx([0] * 3 + [1 / 7] * 7)
-    truth = data.reference.losses(data.evaluation.texts_NT).mean()
+    truth = data.reference(data.evaluation.texts_NT).mean()
     shuffled = np.random.default_rng(0).permuted(data.evaluation.texts_NT, axis=1)
-    assert truth < data.reference.losses(shuffled).mean() - 0.3
+    assert truth < data.reference(shuffled).mean() - 0.3
     assert not (data.train.texts_NT[:40] == data.evaluation.texts_NT).all(1).any()
     # The data stay when a training's seed changes: what is measured is the same.
     assert (markov_data(CONFIG.replace(seed=5)).train.texts_NT == data.train.texts_NT).all()

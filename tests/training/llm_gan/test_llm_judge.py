@@ -10,9 +10,8 @@ import torch
 from torch.nn.functional import log_softmax
 
 from nbtools.data.llm_gan.stories import Story
-from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
-from nbtools.recipes.llm_gan import RECIPE, discriminator_positions, load_stories
+from nbtools.recipes.llm_gan import load_stories
 from nbtools.training.llm_gan import llm_judge
 from nbtools.training.llm_gan.dataset import tokenize_stories
 from nbtools.training.llm_gan.discriminator import Pairs
@@ -238,18 +237,6 @@ def test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch(
     assert discriminator.training, "as it was before"
 
 
-def test_the_size_that_the_form_shows_is_that_of_both_models(data: GANData, discriminator: LLMJudge) -> None:
-    longest = discriminator.questions(
-        torch.full((1, 5), 9), torch.full((1, 6), 9), torch.full((1, 6), 9), torch.tensor([True])
-    )
-    assert longest.shape[1] + 5 <= discriminator_positions(tiny())
-    assert discriminator.model.config.n_positions == discriminator_positions(tiny())
-    from nbtools.training.llm_gan.generator import build_generator
-
-    both = discriminator.model.num_parameters() + build_generator(tiny(), data.alphabet).num_parameters()
-    assert RECIPE.num_parameters(tiny(), data.alphabet.vocab_size) == both
-
-
 # --- pretrained -----------------------------------------------------------------------------------
 
 
@@ -276,16 +263,6 @@ def test_a_pretrained_judge_is_asked_in_words_which_text_is_human(
     loss, _ = discriminator(tokens, weights, torch.full((3,), -1))
     loss.backward()
     assert all(weight.grad is not None for weight in discriminator.parameters())
-
-
-def test_a_pretrained_judge_too_short_for_two_texts_is_refused(tmp_path: Path) -> None:
-    save_pair(tmp_path)
-    config = tiny(
-        model_name=str(tmp_path / "writer"), judge_name=str(tmp_path / "judge"), prompt_length=24, sequence_length=60
-    )
-    data = tokenize_stories(config, STORIES, STORIES[:1], pretrained_tokenizer(config))
-    with pytest.raises(ConfigError, match=r"judge_name=.*takes at most 160 tokens, and .* \+ the question = \d+"):
-        build_llm_judge(config, data)
 
 
 # --- learning -------------------------------------------------------------------------------------
@@ -351,18 +328,6 @@ def warmed_up(
 
 
 SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.seeds)])
-
-
-@pytest.mark.slow
-@SEEDS
-def test_the_warm_up_teaches_it_to_tell_texts_that_it_never_read(
-    python_text: tuple[LLMGANConfig, GANData], seed: int
-) -> None:
-    discriminator, _, held_out = warmed_up(*python_text, seed, 100)
-    assert accuracy(discriminator, held_out) > 0.85
-    prompts, reals, _, numbers = held_out
-    humans = (prompts, reals, reals.roll(1, 0), numbers)
-    assert 0.35 < accuracy(discriminator, humans) < 0.65, "between two human texts there is nothing to tell"
 
 
 @pytest.mark.slow

@@ -50,14 +50,6 @@ def test_every_loss_is_that_of_counting_by_hand(texts: list[list[int]], text: li
     assert model.losses(rows(text))[0] == pytest.approx(by_hand(texts, text, order))
 
 
-@given(texts=st.lists(TEXT, min_size=1, max_size=8), context=st.lists(st.integers(2, V - 1), max_size=3))
-def test_the_probabilities_of_what_may_follow_add_up_to_one(texts: list[list[int]], context: list[int]) -> None:
-    model = NGrams(rows(*texts), Alphabet(V, -1, None))  # without an end, every token is one like the others
-    following = np.array([[*context, token] for token in range(V)], dtype=np.int32)
-    before = model.losses(np.array([context], dtype=np.int32))[0] * len(context) if context else 0.0
-    assert np.exp(before - model.losses(following) * (len(context) + 1)).sum() == pytest.approx(1)
-
-
 def test_nothing_behind_the_end_counts_and_a_cut_text_needs_none() -> None:
     texts = rows([2, 3, EOS], [3, 2, 4, 5, 2])
     model = NGrams(texts, Alphabet(V, PAD, EOS))
@@ -66,28 +58,6 @@ def test_nothing_behind_the_end_counts_and_a_cut_text_needs_none() -> None:
     assert np.array_equal(model.losses(noisy), model.losses(texts))
     assert np.array_equal(NGrams(noisy, Alphabet(V, PAD, EOS)).losses(texts), model.losses(texts))
     assert model.losses(rows([EOS]))[0] > 0
-
-
-def test_the_longer_the_context_the_better_texts_of_the_same_kind_and_the_worse_random_ones_are_told() -> None:
-    generator = np.random.default_rng(0)
-    transitions = generator.dirichlet(np.full(20, 0.1), size=20)
-
-    def sample(count: int) -> npt.NDArray[np.int32]:
-        texts = np.zeros((count, 12), dtype=np.int32)
-        for text in texts:
-            state = generator.integers(20)
-            for place in range(12):
-                state = generator.choice(20, p=transitions[state])
-                text[place] = state
-        return texts
-
-    counted, same = sample(1000), sample(200)
-    random = generator.integers(0, 20, (200, 12), dtype=np.int32)
-    losses = [NGrams(counted, Alphabet(20, -1, None), order).losses(same).mean() for order in (1, 2)]
-    assert losses[1] < losses[0] - 0.5
-    model = NGrams(counted, Alphabet(20, -1, None))
-    assert model.losses(same).mean() < losses[0] - 0.5
-    assert model.losses(random).mean() > model.losses(same).mean() + 2
 
 
 def test_a_vocabulary_of_a_million_words_overflows_nothing() -> None:
@@ -102,17 +72,6 @@ def test_a_vocabulary_of_a_million_words_overflows_nothing() -> None:
 
 
 @pytest.mark.promise("safety-copies")
-def test_a_copied_text_has_known_n_grams_and_another_one_has_none() -> None:
-    rng = np.random.default_rng(0)
-    train, other = (rng.integers(2, 1000, (50, 20)).astype(np.int32) for _ in range(2))
-    copies = Copies(train, Alphabet(1000, PAD, EOS))
-    assert copies.count(train[:10]) == (10 * 16, 10 * 16)
-    assert copies.count(other) == (0, 50 * 16)
-    half = np.concatenate([train[:1, 3:13], other[:1, :10]], axis=1)
-    assert copies.count(half) == (6, 16), "the order of the tokens counts, their place does not"
-    assert copies.count(train[:1, ::-1].copy()) == (0, 16)
-
-
 @given(
     texts=st.lists(st.lists(st.integers(2, 4), max_size=8), min_size=1, max_size=6),
     text=st.lists(st.integers(2, 4), max_size=8),
@@ -154,24 +113,6 @@ def bleu_by_definition(text: list[int], references: list[list[int]]) -> float:
 
 def of_texts(*texts: list[int]) -> float:
     return self_bleu(rows(*([*each, EOS] for each in texts), length=9), Alphabet(12, PAD, EOS))
-
-
-def test_self_bleu_is_the_one_computed_by_hand() -> None:
-    # Three of four tokens, two of three pairs, one of two triples, and 0.1 for the missing four.
-    alike = (3 / 4 * 2 / 3 * 1 / 2 * 0.1) ** 0.25
-    assert of_texts([2, 3, 4, 5], [2, 3, 4, 6], [7, 8]) == pytest.approx((2 * alike + 0) / 3)
-    # A repeated token counts as often as one other text has it; [2, 2, 3, 4] has (2,) and (2, 2), each at its most.
-    repeated = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
-    back = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
-    assert of_texts([2, 2, 2, 2], [2, 2, 3, 4]) == pytest.approx((repeated + back) / 2)
-    # A text half as long as the other one is penalized by e^(1 - 4/2).
-    short, long = math.exp(-1) * (0.1 * 0.1) ** 0.25, (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
-    assert of_texts([2, 3], [2, 3, 4, 5]) == pytest.approx((short + long) / 2)
-
-
-def test_equal_texts_have_a_self_bleu_of_1_and_different_ones_of_0() -> None:
-    assert of_texts(*[[2, 3, 4, 5, 6]] * 3) == pytest.approx(1)
-    assert of_texts([2, 3, 4], [5, 6, 7], []) == 0
 
 
 @given(st.lists(st.lists(st.integers(2, 5), max_size=8), min_size=2, max_size=6))

@@ -249,16 +249,6 @@ def test_too_little_memory_for_all_texts_names_the_field(monkeypatch: pytest.Mon
         rollouts.rollout_inputs([batch])
 
 
-def test_a_judge_that_is_never_good_enough_is_said_so_and_there_is_no_game(
-    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
-) -> None:
-    files = trained(tiny(judge_accuracy=0.999))
-    assert not any("train/reward" in row for row in rows(files))
-    said = capfd.readouterr().out
-    assert said.count("its warm-up continues") == 2, "where its warm-up ends, and at the evaluation after it"
-    assert "no adversarial step was taken" in said
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -365,7 +355,7 @@ def assert_target(files: RunDir, game_steps: int) -> int:
     assert last - since <= game_steps
     assert before["eval/judge_accuracy"] >= 0.8
     assert after["eval/oracle_loss"] <= before["eval/oracle_loss"] - 0.3
-    assert after["eval/oracle_loss"] > markov.random_chain(30).entropy(12) - 0.1, "not by repeating what is probable"
+    assert after["eval/oracle_loss"] > 1.9, "not by repeating what is probable: the chain's own sequences have 2.0"
     assert after["eval/loss"] <= before["eval/loss"] + 0.05
     assert after["eval/unique"] >= 0.9
     return since

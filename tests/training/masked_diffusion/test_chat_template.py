@@ -118,26 +118,6 @@ def test_every_answer_is_trained_on_and_rows_are_the_templates_own_text(
     assert [len(part) for part in parts] == [2 * len(day) for day in days]
 
 
-def test_answers_keep_their_end_of_turn_token(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer("chars", ["".join(map(chr, range(9, 127))), "👍"], 300)
-    tokenizer.bos_token = "<|startoftext|>"
-    answers = {}
-    for name, template in TEMPLATES.items():
-        tokenizer.chat_template = template
-        tokenizer.save_pretrained(tmp_path / name)
-        config = MaskedDiffusionConfig(model_name=str(tmp_path / name), sequence_length=2048)
-        folder, _ = cached_pairs(tmp_path / "cache", [written(tmp_path)], config)
-        answers[name] = {answer for _, answer in rows(open_cached(folder, config))[0] if answer.startswith("It")}
-    ends = {
-        "llama": f"👍<|eot|>{EOS}",
-        "chatml": f"👍<|im_end|>\n{EOS}",
-        "ended": f"👍{EOS}",
-        "llada": f"👍<|eot_id|>{EOS}",
-    }
-    for name, end in ends.items():
-        assert answers[name] and all(answer.endswith(end) for answer in answers[name])
-
-
 def test_without_a_template_form_and_training_say_what_to_do(project: Project) -> None:
     config = MaskedDiffusionConfig(dataset=written(project.root).name, batch_size=1)
     with pytest.raises(DataError, match=r"messages need a tokenizer with a chat template; give the model_name"):
@@ -309,37 +289,6 @@ def test_malformed_rows_of_the_hub_are_left_out_and_counted_and_a_changed_templa
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(asked[:1]))
     with pytest.raises(DataError, match="'completion' is empty"):
         cached_data(project.runs, config.replace(dataset="hf/a/c"), project.root)
-
-
-def test_a_dataset_of_the_hub_is_downloaded_once_and_its_columns_decide(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library's own loading, of a folder in place of a repository."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", project.root / "hf")
-    repository = project.root / "repository"
-    (repository / "data").mkdir(parents=True)
-    asked = [{"prompt": f"{n} + 1 =", "completion": str(n + 1), "text": "x"} for n in range(30)]
-    datasets.Dataset.from_list(asked).to_parquet(str(repository / "data" / "test-00000-of-00001.parquet"))
-    load, calls = datasets.load_dataset, []
-
-    def load_dataset(path: str, *args: Any, **options: Any) -> Any:
-        calls.append(path)
-        return load(str(repository), *args, **options)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    config = MaskedDiffusionConfig(dataset="hf/owner/name,split=test", sequence_length=16, min_words=1)
-    first = cached_data(project.runs, config, project.root).folder
-    num_calls = len(calls)
-    assert set(calls) == {"owner/name"}
-    assert cached_data(project.runs, config, project.root).folder == first
-    assert len(calls) == num_calls
-    opened = open_cached(first, config)
-    assert opened.has_pairs
-    assert sorted(row for part in rows(opened) for row in part) == sorted(
-        (row["prompt"], row["completion"] + EOS) for row in asked
-    )
-    named = config.replace(dataset="hf/owner/name,split=test,column=completion")
-    assert not open_cached(cached_data(project.runs, named, project.root).folder, named).has_pairs
 
 
 def test_a_weight_of_0_is_not_trained_on_and_what_follows_the_last_answer_is_said(model: str, project: Project) -> None:

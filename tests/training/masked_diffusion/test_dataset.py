@@ -1,8 +1,6 @@
 """From text, prompts and answers to sequences: nothing is lost or leaks, and what is wrong is named with its place."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,14 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from nbtools.cli.commands import main
-from nbtools.data.masked_diffusion import prepared
+from nbtools.data import prepared
 from nbtools.data.masked_diffusion.pairs import Pair, read_pairs, split_pairs
 from nbtools.errors import ConfigError, DataError
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
+from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_cached, open_sequences, prepare
 from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.text.tokenizers import EOS, MASK, UNKNOWN, encoder, train_tokenizer
 
@@ -91,7 +89,7 @@ def test_a_prepared_folder_holds_every_document_once_on_one_side(text: Path, tmp
 
 def test_sequences_do_not_overlap_and_hold_the_stream_in_order(text: Path, tmp_path: Path) -> None:
     prepare(str(text), tmp_path / "made", vocab_size=200)
-    opened = open_text(tmp_path / "made", 16)
+    opened = open_sequences(tmp_path / "made", 16)
     flat = np.load(tmp_path / "made" / "train_data.npy")
     assert opened.train.tokens_NT.shape == (len(flat) // 16, 16)
     assert (opened.train.tokens_NT.reshape(-1) == flat[: len(flat) // 16 * 16]).all()
@@ -108,7 +106,7 @@ def test_the_command_makes_what_the_training_counts(
     config = MaskedDiffusionConfig(dataset="made", sequence_length=16, batch_size=4)
     counted = schedule(config, 2, root=project.root)
     assert counted is not None
-    opened = open_text(project.root / "made", 16)
+    opened = open_sequences(project.root / "made", 16)
     sizes = counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples
     assert sizes == (len(opened.train), len(opened.evaluation), len(opened.test))
     assert len(opened.test) > 0
@@ -132,21 +130,10 @@ def test_the_folder_is_called_as_it_was_asked_for(text: Path, project: Project, 
     assert {path.name for path in project.root.iterdir()} - before == {name}
 
 
-@pytest.mark.parametrize("tokenizer", ["chars", "words"])
-def test_the_form_counts_what_the_training_will_read(text: Path, project: Project, tokenizer: Any) -> None:
-    config = MaskedDiffusionConfig(dataset="texts", tokenizer=tokenizer, sequence_length=16, batch_size=2)
-    counted = schedule(config, 1, root=project.root)
-    assert counted is not None
-    opened = open_text(cached_text(project.runs, config, project.root), 16)
-    sizes = counted.num_train_samples, counted.num_eval_samples, counted.num_test_samples
-    assert sizes == (len(opened.train), len(opened.evaluation), len(opened.test))
-    assert len(opened.test) > 0
-
-
 def test_the_cache_is_found_again_by_content(text: Path, project: Project) -> None:
     def made(tokenizer: Any = "chars", vocab_size: int = 100) -> Path:
         config = MaskedDiffusionConfig(dataset=str(text), tokenizer=tokenizer, vocab_size=vocab_size, min_words=1)
-        return cached_text(project.runs, config)
+        return cached_data(project.runs, config).folder
 
     first = made()
     written = (first / prepared.TRAIN).stat().st_mtime_ns
@@ -165,14 +152,18 @@ def test_a_folder_of_an_older_program_is_refused_for_its_leak(tmp_path: Path) ->
         np.save(folder / name, np.zeros((10, 4096), dtype=np.int64))
     (folder / prepared.METADATA).write_text('{"vocab_size": 68, "sequence_length": 4096}')
     with pytest.raises(DataError, match=r"was not made by nbtools prepare.*overlap.*nbtools prepare TEXT"):
-        open_text(folder, 64)
+        open_sequences(folder, 64)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         (prepared.METADATA, b"{", "metadata.json: cannot be read"),
-        (prepared.METADATA, b'{"made_by": "nbtools prepare", "tokenizer": "chars"}', "is damaged"),
+        (
+            prepared.METADATA,
+            b'{"made_by": "nbtools prepare", "tokenizer": "chars"}',
+            "vocab_size is None; field required",
+        ),
         (prepared.TRAIN, b"\x93NUMPY", "train_data.npy: cannot be read"),
         (prepared.VALIDATION, None, "has no val_data.npy"),
         ("tokenizer/tokenizer.json", b"{}", "tokenizer: cannot be read"),
@@ -187,7 +178,7 @@ def test_a_damaged_folder_is_refused_by_the_name_of_the_file(
     else:
         (tmp_path / "made" / name).write_bytes(content)
     with pytest.raises(DataError, match=said):
-        open_text(tmp_path / "made", 16)
+        open_sequences(tmp_path / "made", 16)
 
 
 def test_arrays_that_do_not_fit_their_metadata_or_hold_objects_are_refused(text: Path, tmp_path: Path) -> None:
@@ -195,71 +186,17 @@ def test_arrays_that_do_not_fit_their_metadata_or_hold_objects_are_refused(text:
     for wrong in (np.zeros(5, dtype=np.uint8), np.array([{}, []], dtype=object)):
         np.save(tmp_path / "made" / prepared.TRAIN, wrong, allow_pickle=True)
         with pytest.raises(DataError, match=r"train_data.npy: (does not match|cannot be read)"):
-            open_text(tmp_path / "made", 16)
+            open_sequences(tmp_path / "made", 16)
 
 
 def test_text_that_is_too_little_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(DataError, match="empty"):
-        prepare(str(tmp_path / "empty.txt"), tmp_path / "made", vocab_size=10)
+        prepare(str(tmp_path / "empty.txt"), tmp_path / "made", vocab_size=16)
     (tmp_path / "one.txt").write_text("one document")
     with pytest.raises(DataError, match="at least two"):
-        prepare(str(tmp_path / "one.txt"), tmp_path / "made", vocab_size=10)
+        prepare(str(tmp_path / "one.txt"), tmp_path / "made", vocab_size=16)
     assert not (tmp_path / "made").exists()
-
-
-MEASURED = """
-import sys
-from pathlib import Path
-
-from nbtools.recipes import MaskedDiffusionConfig
-from nbtools.training.masked_diffusion import baselines
-from nbtools.training.masked_diffusion import train  # what a rank has loaded by then
-from nbtools.training.engine.sampler import SampleOrder
-from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
-from nbtools.training.masked_diffusion.dataset import cached_text, open_text
-
-def peak_mb():
-    # Not ru_maxrss: that of a new process begins with what its parent had.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 // 10**6 for line in lines if line.startswith("VmHWM"))
-
-before = peak_mb()
-config = MaskedDiffusionConfig(dataset=sys.argv[1], tokenizer=sys.argv[3], vocab_size=50_000)
-folder = cached_text(Path(sys.argv[2]), config)
-text = open_text(folder, 64)
-baselines.losses(text.train, text.evaluation, EvaluationMasks.of(text.evaluation, 512), len(text.tokenizer))
-NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 0))[next(iter(SampleOrder(len(text.train), 16)))]
-print(before, peak_mb(), len(text.tokenizer), 64 * (len(text.train) + len(text.evaluation)))
-"""
-
-
-def write_text(path: Path, num_bytes: int) -> None:
-    """A million different words, as unevenly frequent as those of a language, and all that a line may end with."""
-    rng = np.random.default_rng(0)
-    words = [f"w{number:x}" for number in range(1_000_000)]
-    with path.open("w") as file:
-        while file.tell() < num_bytes:
-            drawn = (len(words) ** rng.random(100_000)).astype(int).tolist()
-            lines = [" ".join(words[number - 1] for number in drawn[at : at + 100]) for at in range(0, 100_000, 100)]
-            file.write(".\n\n".join(lines) + ".\n")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_text_is_tokenized_and_counted_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:
-    """20 MB here; more text takes little more (limits on the difference: builds of torch import 200 to 400 MB)."""
-    file = tmp_path / "text.txt"
-    write_text(file, 20_000_000)
-    for level, num_kinds, least, most_mb in (("chars", 20, 18_000_000, 90), ("words", 50_000, 2_600_000, 160)):
-        cache = tmp_path / level
-        program = [sys.executable, "-c", MEASURED, str(file), str(cache), level]
-        answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=400)
-        before, peak, vocab_size, num_tokens = map(int, answer.stdout.splitlines()[-1].split())
-        assert vocab_size >= num_kinds
-        assert num_tokens > least
-        assert peak - before < most_mb, f"{peak} MB at most, {before} before the text was opened"
-        assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
 
 @given(
@@ -302,7 +239,7 @@ def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp
     file = lines(tmp_path / "pairs.jsonl")
     config = MaskedDiffusionConfig(sequence_length=24, pad_to=pad_to)
     folder, remark = cached_pairs(tmp_path, [file], config)
-    opened = open_pairs(folder, config)
+    opened = open_cached(folder, config)
     assert remark == ""
     tokenizer = opened.tokenizer
     seen = set()
@@ -317,20 +254,6 @@ def test_an_answer_follows_its_prompt_and_one_eos_or_as_many_as_fill_the_row(tmp
             seen.add(answer)
     assert len(seen) == 30
     assert (len(opened.evaluation), len(opened.test)) == (2, 1)
-
-
-def test_pairs_take_the_space_of_their_tokens_whatever_the_sequence_length(tmp_path: Path) -> None:
-    """Eight bytes for each offset and prompt beside the tokens; rows of 4,096 tokens would take 3.3 MB."""
-    file = lines(tmp_path / "pairs.jsonl", 200)
-    config = MaskedDiffusionConfig(sequence_length=4096)
-    folder, _ = cached_pairs(tmp_path, [file], config)
-    opened = open_pairs(folder, config)
-    num_tokens = sum(int(part.lengths_N.sum()) for part in (opened.train, opened.evaluation, opened.test))
-    assert num_tokens < 200 * 24
-    assert sum(path.stat().st_size for path in folder.glob("*.npy")) <= num_tokens + 16 * 203 + 9 * 128
-    other, _ = cached_pairs(tmp_path, [file], config.replace(sequence_length=64))
-    assert other != folder
-    assert (other / "train.npy").read_bytes() == (folder / "train.npy").read_bytes()
 
 
 def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path) -> None:

@@ -73,24 +73,6 @@ def test_the_masks_are_a_function_of_seed_epoch_and_sample() -> None:
         assert not torch.equal(whole[0], other[0])
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_together_see_the_batch_that_one_rank_would(world_size: int) -> None:
-    of = sequences()
-    data = forward_process.NoisedTraining(of, forward_process.Noise(MASK, PAD, 3, 0.2))
-
-    def rows(rank: int, num_ranks: int, accumulation: int = 1) -> list[list[int]]:
-        size = 8 // num_ranks // accumulation
-        order = SampleOrder(40, size, gradient_accumulation_steps=accumulation, rank=rank, world_size=num_ranks, seed=5)
-        keys = itertools.islice(iter(order), 7 * accumulation)  # beyond the first epoch
-        return [row for key in keys for row in data[key][0].tolist()]
-
-    alone = rows(0, 1)
-    shared = [rows(rank, world_size) for rank in range(world_size)]
-    size = 8 // world_size
-    joined = [row for step in range(7) for part in shared for row in part[step * size : (step + 1) * size]]
-    assert joined == alone == rows(0, 1, accumulation=4)
-
-
 def test_a_prompt_is_never_masked_and_the_answer_weighs_by_its_own_length() -> None:
     starts_N = np.arange(40) % 11
     of = sequences(starts=starts_N)
@@ -370,16 +352,14 @@ def test_the_share_of_padding_is_that_of_the_batches() -> None:
         shares.append(1 - num_own / sum(data[key][0].numel() for key in keys))
     filled = 1 - data.lengths(0).mean() / 512
     assert shares[0] < 0.1 < shares[1]
-    assert data.padding_note(plain) == (
-        f"padding: {shares[0]:.0%} of the tokens, as pairs of similar length share a batch (pad_to='longest'); "
-        f"{shares[1]:.0%} in shuffled batches, {filled:.0%} in rows of sequence_length"
-    )
+    rest = f"{filled:.0%} in rows of sequence_length"
+    assert data.padding_note(plain) == f"padding: {shares[0]:.0%} of the tokens (pad_to='longest'); {rest}"
     packed = forward_process.NoisedPairs(pairs, forward_process.Noise(2, 3, 0), 512, packs=True)
     keys = list(itertools.islice(iter(plain), 500))
     num_own = sum(int(data.lengths(0, samples_B).sum()) for _, samples_B in keys)
     share = 1 - num_own / sum(packed[key][0].numel() for key in keys)
     assert share < shares[1] / 2
-    assert packed.padding_note(plain).startswith(f"padding: {share:.0%} of the tokens, as pairs follow one another")
+    assert packed.padding_note(plain) == f"padding: {share:.0%} of the tokens (pad_to='packed'); {rest}"
 
 
 def llada() -> LLaDAModelLM:

@@ -1,18 +1,15 @@
 """LLaDA without code from the hub: a model in its published format, against the logits of its own code."""
 
 import contextlib
-import itertools
 import json
 import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,15 +22,14 @@ from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.recipes.named_model import KNOWN_MODELS, named_model
 from nbtools.rundir import media
 from nbtools.training.engine.flags import parse
-from nbtools.training.masked_diffusion.forward_process import EPSILON, EvaluationMasks, Noise, NoisedTraining
+from nbtools.training.masked_diffusion.forward_process import Noise, NoisedTraining
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
-from nbtools.training.masked_diffusion.sampling import Unmasking, sample, unmask
 from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.tokenizers import load_tokenizer
 
-from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here, write_inputs
+from trainings import TINY, rows, train_here, write_inputs
 
 LLADA = Path(__file__).with_name("llada_tiny")
 WTE = "model.transformer.wte.weight"
@@ -65,13 +61,6 @@ class LLaDAModelLM(PreTrainedModel):
 """,
 }
 """Code under the names of LLaDA's own, which reads one weight; the real one does not run with this transformers."""
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    write_inputs("masked_diffusion", cpu_project)
-    with by_hand(cpu_project) as started:
-        yield started
 
 
 @pytest.fixture
@@ -229,130 +218,7 @@ def denoiser_of_llada() -> Denoiser:
     return build_denoiser(tiny(), load_tokenizer(str(LLADA))).eval()
 
 
-@torch.no_grad()
-def as_published(denoiser: Denoiser, prompt: list[int], settings: Unmasking) -> list[int]:
-    """Algorithm 5 of Nie et al. 2025 in blocks, with classifier-free guidance, one sequence, temperature 0."""
-
-    def logits_of(tokens_T: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        logits_TV = denoiser.model(torch.from_numpy(tokens_T)[None]).logits[0].double().numpy()
-        logits_TV[:, denoiser.mask_id] = -np.inf
-        return logits_TV
-
-    tokens_T = np.array([*prompt, *[denoiser.mask_id] * settings.length])
-    places_T = np.arange(len(tokens_T))
-    steps_of_block = settings.steps // (settings.length // settings.block_length)
-    for end in range(len(prompt) + settings.block_length, len(tokens_T) + 1, settings.block_length):
-        for steps_left in range(steps_of_block, 0, -1):
-            logits_TV = logits_of(tokens_T)
-            if settings.guidance:
-                without_TV = logits_of(np.where(places_T < len(prompt), denoiser.mask_id, tokens_T))
-                with np.errstate(invalid="ignore"):
-                    logits_TV = np.nan_to_num(
-                        without_TV + (settings.guidance + 1) * (logits_TV - without_TV), nan=-np.inf, neginf=-np.inf
-                    )
-            chances_TV = np.exp(logits_TV - logits_TV.max(1, keepdims=True))
-            confidence_T = chances_TV.max(1) / chances_TV.sum(1)
-            is_open_T = (tokens_T == denoiser.mask_id) & (places_T < end)
-            confidence_T[~is_open_T] = -np.inf
-            num_open = int(is_open_T.sum())
-            for place in np.argsort(-confidence_T, kind="stable")[: math.ceil(num_open / steps_left)]:
-                tokens_T[place] = logits_TV[place].argmax()
-    return [int(token) for token in tokens_T]
-
-
-@pytest.mark.promise("safety-llada")
-@pytest.mark.parametrize("guidance", [0.0, 1.5])
-@pytest.mark.parametrize(("steps", "block_length"), [(16, 16), (5, 16), (4, 4), (12, 4)])
-def test_it_samples_token_for_token_as_published(guidance: float, steps: int, block_length: int) -> None:
-    denoiser = denoiser_of_llada()
-    # Without a prompt all positions look the same at first, and rounding would choose among them.
-    prompts_BP = torch.randint(2, 41, (3, 7), generator=torch.Generator().manual_seed(4))
-    settings = Unmasking(16, steps, block_length, guidance=guidance)
-    *_, found_BT = unmask(denoiser.logits, prompts_BP, settings, mask_id=denoiser.mask_id)
-    expected = [as_published(denoiser, prompt, settings) for prompt in prompts_BP.tolist()]
-    assert found_BT.tolist() == expected
-    assert not any(denoiser.mask_id in row for row in expected)
-    if guidance:
-        plain = Unmasking(16, steps, block_length)
-        assert expected != [as_published(denoiser, prompt, plain) for prompt in prompts_BP.tolist()]
-
-
-def test_the_noise_of_a_temperature_is_the_published_one() -> None:
-    """exp(logits) / (-log u)^temperature, in float64: the same choice for the same random numbers."""
-    logits_BTV = denoiser_of_llada().logits(torch.randint(2, 41, (4, 12))).detach()
-    for temperature in (0.3, 1.0):
-        uniform_BTV = torch.rand(logits_BTV.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-        published_BT = (logits_BTV.double().exp() / (-uniform_BTV.log()) ** temperature).argmax(-1)
-        drawn_BT = sample(logits_BTV, temperature, torch.Generator().manual_seed(2))
-        assert torch.equal(drawn_BT, published_BT)
-        assert not torch.equal(drawn_BT, logits_BTV.argmax(-1))
-
-
-@pytest.mark.promise("safety-llada")
-@torch.no_grad()
-def test_both_estimators_of_the_likelihood_are_the_published_bounds() -> None:
-    """Of an answer behind a prompt, against every mask enumerated: equations 5 (1 / t) and 6 (L / k), which agree."""
-    denoiser, row = denoiser_of_llada(), np.array([15, 3, 28, 9, 22, 31, 12])
-    first, size = 3, 4
-    by_time = by_count = 0.0
-    for chosen in itertools.product((False, True), repeat=size):
-        masked_T = np.array([False] * first + [*chosen])
-        if not (count := int(masked_T.sum())):
-            continue
-        inputs_T = torch.from_numpy(np.where(masked_T, denoiser.mask_id, row))
-        logits_TV = denoiser.model(inputs_T[None]).logits[0].double()
-        logits_TV[:, denoiser.mask_id] = -math.inf
-        loss = float(-logits_TV.log_softmax(-1)[np.arange(len(row)), row][masked_T].sum())
-        by_count += size / count * loss / math.comb(size, count) / size
-        by_time += loss * math.factorial(count - 1) * math.factorial(size - count) / math.factorial(size)
-    assert by_time == pytest.approx(by_count, rel=1e-12), "the time is integrated: a Beta function"
-
-    rows = Sequences(np.tile(row, (512, 1)), np.full(512, first))
-    training = NoisedTraining(rows, Noise(denoiser.mask_id, 0, 0))
-    estimates = [float(denoiser(*training[epoch, np.arange(512)])) / 512 for epoch in range(40)]
-    error = float(np.std(estimates)) / math.sqrt(len(estimates))
-    assert np.mean(estimates) * size == pytest.approx(by_time, abs=4 * error * size + 5 * EPSILON * by_time)
-    assert error * size < 0.02 * by_time
-
-    draws, per_token = EvaluationMasks.of(rows, 512), []
-    for draws_B, tokens_BT, masked_BT, _ in draws.batches(rows, 128):
-        inputs_BT = torch.from_numpy(np.where(masked_BT, denoiser.mask_id, tokens_BT))
-        parts = (torch.from_numpy(part) for part in (np.flatnonzero(masked_BT), tokens_BT[masked_BT]))
-        losses_K = denoiser.losses(inputs_BT, *parts, torch.empty(0)).double().numpy()
-        sums_B = np.bincount(np.nonzero(masked_BT)[0], losses_K, minlength=len(draws_B))
-        per_token += (sums_B / draws.counts_D[draws_B]).tolist()
-    error = float(np.std(per_token)) / math.sqrt(len(per_token))
-    assert np.mean(per_token) * size == pytest.approx(by_count, abs=4 * error * size)
-    assert error * size < 0.02 * by_count
-
-
 # --- trainings ------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("safety-llada")
-@pytest.mark.slow
-def test_the_guides_flags_train_it_on_two_ranks_and_its_checkpoints_resume(start: ByHand, tmp_path: Path) -> None:
-    flags = ["--data_dir", "texts", "--model_name", str(LLADA), "--batch_size", "2", "--epochs", "50"]
-    flags += ["--learning_rate", "1e-3", "--no_fp16", "--max_steps", "6"]
-    config = parse(MaskedDiffusionConfig(**TINY["masked_diffusion"]), flags).config.replace(dropout=0.0)
-    assert not config.trust_remote_code
-    straight = start.forked(config)
-    seen = rows(straight.files)
-    assert all(math.isfinite(row["train/loss"]) for row in seen)
-    assert seen[-1]["eval/loss"] < seen[2]["eval/loss"]
-    assert {"samples", "unmasking"} <= {*media.names(straight.files.media)}
-    saved = straight.files.checkpoint(3)
-    resumed = start.forked(config, "--resume-from", saved)
-    assert_same_checkpoints(straight.files.checkpoint(6), resumed.files.checkpoint(6))
-    model = straight.files.checkpoint(6) / "model"
-    assert load_file(model / "model.safetensors").keys() == load_file(LLADA / "model.safetensors").keys()
-    outputs = straight.files.outputs / "model"
-    assert all(
-        torch.equal(weight, load_llada(str(outputs)).state_dict()[name])
-        for name, weight in load_llada(str(model)).state_dict().items()
-    )
-    again = start.forked(config.replace(model_name=str(outputs), learning_rate=1e-9, max_steps=1))
-    assert rows(again.files)[-1]["eval/loss"] == pytest.approx(seen[-1]["eval/loss"], rel=1e-3)
 
 
 @pytest.mark.promise("safety-llada")

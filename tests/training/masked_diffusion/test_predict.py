@@ -114,4 +114,4 @@ def test_an_adapter_answers_in_the_chat_template_of_its_base(
 def test_an_impossible_setting_is_named_in_the_row(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = Predictor(*trained(cpu_project, monkeypatch, max_steps=1), CPU)
     (row,) = predictor.predict(["w1"], MaskedDiffusionPredict(sample_length=8, sample_block_length=3))
-    assert row["error"] == "block_length=3: must divide the length 8"
+    assert row["error"] == "sample_block_length=3: must divide the sampled length 8"

@@ -1,6 +1,5 @@
 """Masked diffusion: the loss that it says, the same however the batch is divided, bit-exact resume, real learning."""
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -9,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -32,11 +30,11 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import SampleOrder
-from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_pairs, open_text, prepare
-from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedPairs, NoisedTraining
+from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_cached, open_sequences, prepare
+from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered
-from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
+from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.text.tokenizers import train_tokenizer
 
 import trainings
@@ -88,17 +86,6 @@ def test_the_loss_is_the_formula_token_by_token(denoiser: Denoiser) -> None:
             expected += (scores.logsumexp(0) - scores[true]).item() / p / (length - of.starts_N[row])
     assert expected > 0
     assert denoiser(*batch).item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_what_stands_behind_a_cut_changes_nothing(denoiser: Denoiser) -> None:
-    batch = list(
-        NoisedTraining(Sequences(np.ones((5, 10), int), np.zeros(5, int)), Noise(19, 0, 3, 1.0))[0, np.arange(5)]
-    )
-    before = denoiser(*batch)
-    behind = torch.arange(10) >= batch[4][:, None]
-    assert behind.any()
-    batch[0] = torch.where(behind, 7, batch[0])
-    assert torch.allclose(denoiser(*batch), before, rtol=1e-6)
 
 
 def test_the_mask_is_never_predicted(denoiser: Denoiser) -> None:
@@ -174,8 +161,8 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
-    folder = cached_text(texts.runs / ".cache", tiny(), texts.root)
-    text = open_text(folder, 16)
+    folder = cached_data(texts.runs / ".cache", tiny(), texts.root).folder
+    text = open_sequences(folder, 16)
     draws = EvaluationMasks.of(text.evaluation, 20)
     total = 0.0
     for draw in range(20):
@@ -253,7 +240,7 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
 ) -> None:
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
     folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
-    text = open_pairs(folder, config)
+    text = open_cached(folder, config)
     assert isinstance(text.train, Sequences)
     digest, noised = hashlib.sha256(), NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 3))
     for key in itertools.islice(iter(SampleOrder(len(text.train), 8, seed=3)), 12):
@@ -269,36 +256,6 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
     resumed = trained(MaskedDiffusionConfig.recorded(recorded), straight.checkpoint(3))
     assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
-
-
-@pytest.mark.promise("safety-pairs")
-def test_pairs_of_a_long_limit_cost_what_their_longest_in_a_batch_costs(tmp_path: Path) -> None:
-    """Entries of Python's own manual, cut into answers of about 200 characters; the limit is 4,096."""
-    rng = np.random.default_rng(0)
-    pairs = []
-    for name, text in sorted(topics.items()):
-        at = 0
-        while at < len(text):
-            size = int(200 * rng.lognormal(0, 0.5))
-            if piece := text[at : at + size].strip():
-                pairs.append({"prompt": f"{name} {at}: ", "answer": piece})
-            at += size
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
-    config = tiny(sequence_length=4096, vocab_size=200, dataset="pairs.jsonl")
-    folder, _ = cached_pairs(tmp_path, [tmp_path / "pairs.jsonl"], config)
-    train = open_pairs(folder, config).train
-    assert isinstance(train, RaggedPairs)
-    assert 150 < (train.lengths_N - train.starts_N).mean() < 250
-    data, plain = NoisedPairs(train, Noise(150, 0, 0), 4096), SampleOrder(len(train), 8)
-    num_batches = len(train) // 8
-
-    def batches(order: SampleOrder) -> list[tuple[int, np.ndarray]]:
-        return list(itertools.islice(iter(order), num_batches))
-
-    own = [len(key[1]) * int(train.lengths_N[key[1]].max()) for key in batches(plain)]
-    ours = [data[key][0].numel() for key in batches(dataclasses.replace(plain, lengths=data.lengths))]
-    assert sum(ours) <= 1.2 * sum(own)
-    assert sum(ours) < 0.1 * 8 * 4096 * num_batches
 
 
 def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:

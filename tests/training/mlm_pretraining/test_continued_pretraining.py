@@ -22,14 +22,13 @@ from nbtools.data import corpus
 from nbtools.notebook.panel import tab_html
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.named_model import weights_notes
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.mlm_pretraining import main
+from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
-from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here
 
@@ -98,14 +97,14 @@ def test_every_sequence_of_bert_stands_between_cls_and_sep_which_are_never_predi
     config = tiny(dataset=str(texts.root / "texts"), model_name=bert(texts.root / "bert"))
     folder = tokenize(texts.runs / ".cache", config).folder
     text = open_tokenized(folder, 16, with_template=True)
-    rows_NT = text.train_NT[np.arange(len(text.train_NT))]
-    assert text.train_NT.shape == rows_NT.shape
+    rows_NT = text.train[np.arange(len(text.train))]
+    assert text.train.shape == rows_NT.shape
     for row in rows_NT.tolist():
         assert text.tokenizer(text.tokenizer.decode(row[1:-1]))["input_ids"] == row
-    stream = np.load(folder / "train.npy")
+    stream = np.load(folder / "train_data.npy")
     assert (rows_NT[:, 1:-1].reshape(-1) == stream[: rows_NT[:, 1:-1].size]).all()
     masking = Masking.of(text, 0.5, 0)
-    inputs_BT, positions_BK, _ = MaskedTraining(text.train_NT, masking)[0, np.arange(4)]
+    inputs_BT, positions_BK, _ = MaskedTraining(text.train, masking)[0, np.arange(4)]
     assert ((positions_BK > 0) & (positions_BK < 15)).all()
     assert (inputs_BT[:, 0] == text.tokenizer.cls_token_id).all()
     assert (inputs_BT[:, -1] == text.tokenizer.sep_token_id).all()
@@ -143,10 +142,6 @@ def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
     run = Run(files.path)
     print_run(run.summary())
     assert told in capfd.readouterr().out and told in tab_html.config(run)
-    assert weights_notes(config) == [
-        "model_name: the names of its weights begin with '_orig_mod.', which is left out",
-        "model_name: holds a BertModel without a head; a new one starts at random, unless it is tied",
-    ]
 
 
 # --- length and dropout ---------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 import functools
 import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,18 +21,16 @@ from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
-from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
-from nbtools.training.engine.optimizer import Optimizer
-from nbtools.training.mlm_pretraining import main
+from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
-from nbtools.training.text.tokenized import open_tokenized, tokenize
 
 import trainings
 from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
@@ -101,7 +97,7 @@ def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
     text = open_tokenized(cached, 16)
     masking = Masking.of(text, 0.15, seed=0)
     loss, right, count = 0.0, 0, 0
-    for inputs_BT, positions_BK, labels_BK in evaluation_batches(text.eval_NT, masking, 1000):
+    for inputs_BT, positions_BK, labels_BK in evaluation_batches(text.evaluation, masking, 1000):
         with torch.no_grad():
             logits_BTV = model(input_ids=inputs_BT).logits
         for row in range(len(labels_BK)):
@@ -143,19 +139,11 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     text = open_tokenized(folder, 16)
     model = build_model(config, text)
     masking = Masking.of(text, 0.3, seed=0)
-    inputs_BT, positions_BK, labels_BK = masking.for_training(text.train_NT[:4], torch.arange(4).numpy(), 0)
+    inputs_BT, positions_BK, labels_BK = masking.for_training(text.train[:4], torch.arange(4).numpy(), 0)
     labels_BT = torch.full_like(inputs_BT, -100).scatter(1, positions_BK, labels_BK)
     expected = model(input_ids=inputs_BT, labels=labels_BT).loss
     loss_sum = MaskedLM(model)(inputs_BT, positions_BK, labels_BK)
     assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
-
-
-def test_every_kind_of_random_number_matters_to_that_test(trained: Callable[..., RunDir]) -> None:
-    config = tiny(dropout=0.2, checkpoint_every=6)
-    first, second = trained(config), trained(config.replace(seed=1))
-    files = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second)]
-    assert files[0]["model/model.safetensors"] != files[1]["model/model.safetensors"]
-    assert files[0]["rank-0.pt"] != files[1]["rank-0.pt"]
 
 
 def test_a_damaged_checkpoint_is_not_resumed(trained: Callable[..., RunDir]) -> None:
@@ -229,103 +217,6 @@ def test_activations_computed_again_give_the_same_loss_and_gradients(
         assert one_row == pytest.approx(other_row, rel=1e-6)
 
 
-STEP_MEMORY = """
-from pathlib import Path
-
-import torch
-
-from nbtools.recipes import MLMPretrainingConfig
-from nbtools.recipes.modernbert import modernbert_settings
-from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.engine.optimizer import enable_gradient_checkpointing
-from transformers import ModernBertConfig, ModernBertForMaskedLM
-
-def peak_mib():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
-
-def step(model, batch_size):
-    inputs_BT = torch.randint(5, 1000, (batch_size, 128))
-    model(inputs_BT, torch.arange(8).expand(batch_size, -1), inputs_BT[:, :8]).backward()
-
-config = MLMPretrainingConfig(num_layers=12, num_heads=4, hidden_size=128, sequence_length=128)
-settings = ModernBertConfig(**modernbert_settings(config, 1000))
-kept, again = (MaskedLM(ModernBertForMaskedLM(settings)).train() for _ in range(2))
-enable_gradient_checkpointing(again)
-for model in (kept, again):
-    step(model, 2)  # the first pass loads what is loaded once
-before = peak_mib()
-for model in (again, kept):  # the larger peak last
-    step(model, 32)
-    print(peak_mib() - before)
-"""
-
-
-@pytest.mark.slow
-def test_activations_computed_again_take_less_than_half_the_memory() -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, "-c", STEP_MEMORY]
-    answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=200, env=environment)
-    again, kept = map(int, answer.stdout.split())
-    assert kept > 100
-    assert again < kept / 2
-
-
-@pytest.mark.promise("guide-M4")
-@pytest.mark.parametrize(
-    "name", [name for name in RECIPES["mlm_pretraining"].presets if "standard" in name or "h200" in name]
-)
-def test_every_value_of_a_preset_reaches_the_training(
-    texts: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Two steps of it on the CPU, on another text: all else is as the preset says."""
-    torch.set_num_threads(1)
-    config, _ = RECIPES["mlm_pretraining"].preset(name)
-    assert isinstance(config, MLMPretrainingConfig)
-    files = RunDir.create(texts.runs, "preset")
-    monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-    flags = ["--dataset", "None", "--max-steps", "2", "--log-every", "1", "--precision", "fp32"]
-    monkeypatch.setattr(sys, "argv", ["preset.py", *flags])
-    rates: list[float] = []
-    real = Optimizer.step
-
-    def spy(optimizer: Optimizer, step: int) -> None:
-        real(optimizer, step)
-        assert optimizer.adamw.param_groups[0]["weight_decay"] == config.weight_decay
-        rates.append(optimizer.adamw.param_groups[0]["lr"])
-
-    monkeypatch.setattr(Optimizer, "step", spy)
-    main(config)
-    content = read_json(files.config) or {}
-    changed = {"dataset": None, "max_steps": 2, "log_every": 1, "precision": "fp32"}
-    assert content["config"] == {**config.model_dump(mode="json"), **changed}
-    assert sorted(content["overridden"]) == sorted(changed)
-    assert [row["samples"] for row in rows(files)[:2]] == [config.batch_size, 2 * config.batch_size]
-    assert rows(files)[2].keys() >= {"test/loss", "test/accuracy"}
-    assert rates == pytest.approx([config.learning_rate * share for share in (2 / 3, 1 / 3)])
-    model = transformers.AutoModelForMaskedLM.from_pretrained(
-        checkpoints_in(files.checkpoints)[-1].path / "model"
-    ).config
-    shape = (model.num_hidden_layers, model.num_attention_heads, model.hidden_size, model.max_position_embeddings)
-    assert shape == (config.num_layers, config.num_heads, config.hidden_size, config.sequence_length)
-    assert model.vocab_size == content["derived"]["vocab_size"] <= config.vocab_size
-
-
-def test_a_dataset_of_the_hub_is_trained_on_like_a_folder(
-    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
-    documents = [{"text": file.read_text()} for file in sorted((texts.root / "texts").iterdir())]
-    found = datasets.Dataset.from_list(documents)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found.to_iterable_dataset())
-    downloaded = trained(tiny(dataset="hf/owner/name:part"))
-    assert "owner/name (part) from the Hugging Face hub, a download of all its documents" in capfd.readouterr().out
-    assert rows(downloaded) == rows(trained(tiny()))
-    first = trained(tiny(dataset="hf/owner/name:part", max_samples=20))
-    samples = [(read_json(files.config) or {})["derived"]["num_train_samples"] for files in (downloaded, first)]
-    assert 0 < samples[1] < samples[0]
-
-
 def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = first.checkpoint(30) / "model"
@@ -382,14 +273,6 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
 
 
 @pytest.mark.slow
-def test_a_wrong_flag_ends_with_code_2_and_makes_no_run(start: ByHand, texts: Project) -> None:
-    process = start(tiny(), "--learning-rate", "-1", nproc=None)
-    assert process.wait(120) == 2
-    assert "must be > 0" in start.said(process)
-    assert list(texts.runs.iterdir()) == []
-
-
-@pytest.mark.slow
 def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Project) -> None:
     process = start(tiny(max_steps=500, epochs=500, checkpoint_every=500), nproc=None, more=SLOW_STEPS)
     run = wait_for_step(texts, 2)
@@ -410,23 +293,6 @@ def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: flo
                 return run
         time.sleep(0.05)
     raise AssertionError(f"step {step} was not reached in {timeout_s} s")
-
-
-@pytest.mark.slow
-def test_a_hub_out_of_reach_ends_all_ranks_before_the_first_step(
-    start: ByHand, texts: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("datasets", reason="the extra `data` is not installed")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(texts.root / "hf"))
-    process = start(tiny(dataset="hf"))
-    assert process.wait(180) == 1
-    run = newest_run(texts)
-    assert run.state is RunState.FAILED
-    assert run.failure is not None
-    assert "dataset='hf': allenai/c4 (en) cannot be read from the Hugging Face hub" in run.failure.message
-    assert not run.files.metrics.exists() or rows(run.files) == []
-    assert (run.own_history.last_step or 0) == 0
 
 
 @pytest.mark.promise("fault-7", "fault-27")

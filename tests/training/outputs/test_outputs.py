@@ -22,8 +22,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
-from nbtools.training.engine import worker as engine
-from nbtools.training.outputs import outputs
+from nbtools.training.outputs import outputs, retries
 from nbtools.training.outputs.outputs import Outputs, checked_save_dir
 from nbtools.training.process.signals import StopRequest
 
@@ -169,8 +168,8 @@ def test_a_save_dir_that_cannot_be_written_is_tried_again_and_recorded(
         copy(source, target, run_id)
 
     monkeypatch.setattr(outputs, "_copy", fails)
-    monkeypatch.setattr(engine, "_RETRY_EVERY_S", 0.01)
-    monkeypatch.setattr(engine, "LAST_SAVE_S", 600 if tries == 1 else 0)
+    monkeypatch.setattr(retries, "_RETRY_EVERY_S", 0.01)
+    monkeypatch.setattr(retries, "LAST_SAVE_S", 600 if tries == 1 else 0)
     run = Run(tiny_training(save_dir="results"))
     assert run.state is RunState.SUCCEEDED
     assert ("No space left on device; everything is in" in run.summary()["outputs"]) is (tries == 2)

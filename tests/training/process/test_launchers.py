@@ -49,16 +49,16 @@ def shipped(project: Project) -> Project:
 @pytest.mark.promise("guide-A2")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "variables", "name", "world_size"),
+    ("words", "variables", "world_size"),
     [
-        ([], {}, "python", 1),
-        (["-W", "ignore", "-m", "torch.distributed.launch", TWO, *PORT_0], {}, "torch.distributed.launch", 2),
-        (["-m", "torch.distributed.run", TWO, *PORT_0], ACCELERATE, "accelerate launch", 2),
+        ([], {}, 1),
+        (["-W", "ignore", "-m", "torch.distributed.launch", TWO, *PORT_0], {}, 2),
+        (["-m", "torch.distributed.run", TWO, *PORT_0], ACCELERATE, 2),
     ],
     ids=["python", "torch.distributed.launch", "accelerate"],
 )
 def test_each_launcher_starts_the_shipped_script(
-    shipped: Project, words: list[str], variables: dict[str, str], name: str, world_size: int
+    shipped: Project, words: list[str], variables: dict[str, str], world_size: int
 ) -> None:
     run = trained(shipped, sys.executable, *words, SCRIPT, *SMALL, **variables)
     assert (run.state, run.step) == (RunState.SUCCEEDED, 2)
@@ -68,7 +68,6 @@ def test_each_launcher_starts_the_shipped_script(
     assert run.config["environment"]["precision"] == precision
     assert run.config["config"]["batch_size"] == 4
     log = " ".join(run.log(500).split())
-    assert f"started by {name} " in log
     assert f"precision {precision} " in log
     assert f"4 per process x 1 accumulated x {world_size} process" in log
     assert ("precision=bf16 from accelerate launch" in log) == (precision == "bf16")
@@ -87,4 +86,3 @@ def test_the_written_shell_script_trains_from_any_folder(project: Project) -> No
     assert (run.state, run.step) == (RunState.SUCCEEDED, 2)
     assert run.config is not None
     assert run.config["derived"]["world_size"] == 2
-    assert "started by torchrun " in " ".join(run.log(500).split())

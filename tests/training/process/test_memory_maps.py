@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from nbtools.training.algorithm_distillation.dataset import Windows
 from nbtools.training.engine.sampler import SampleOrder, load
-from nbtools.training.masked_diffusion.dataset import open_text, prepare
+from nbtools.training.masked_diffusion.dataset import open_sequences, prepare
 from nbtools.training.masked_diffusion.forward_process import Noise, NoisedTraining
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.process.memory_maps import send_by_path
@@ -39,7 +39,7 @@ def dataset(recipe: str, path: Path) -> tuple[Dataset[Any], int]:
         return windows, len(windows)
     (path.parent / "text.txt").write_text("A text of characters, which repeats.\n\n" * 30_000)
     prepare(str(path.parent / "text.txt"), path.parent / "made", vocab_size=100)
-    sequences = open_text(path.parent / "made", 32).train
+    sequences = open_sequences(path.parent / "made", 32).train
     return NoisedTraining(sequences, Noise(1, 0, 0)), len(sequences)
 
 

@@ -14,15 +14,17 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
+from nbtools.run.checkpoints import Progress
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
+from nbtools.training.process.heartbeat_writer import HeartbeatWriter
+from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.step_clock import StepClock, training_flops
 
-from trainings import CLOCKED, TINY, by_hand, rows, train_here, write_inputs
+from trainings import CLOCKED, TINY, rows, train_here, write_inputs
 
-CPU = torch.device("cpu")
 LLADA = Path(__file__).parents[1] / "masked_diffusion" / "llada_tiny"
 
 
@@ -34,42 +36,65 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time_s
 
 
+def clock_of(
+    progress: Progress, num_passes: int = 0, device: str = "cpu", world_size: int = 1, largest: Any = list
+) -> StepClock:
+    """The clock of rank 0; `largest` returns the largest values of all ranks."""
+    ranks = SimpleNamespace(rank=0, world_size=world_size, device=torch.device(device), max=largest)
+    heartbeat = SimpleNamespace(enter=lambda phase, step: None)
+    return StepClock(cast(HeartbeatWriter, heartbeat), cast(Ranks, ranks), progress, num_passes)
+
+
 def test_a_row_has_throughput_and_the_share_of_waiting_without_what_was_aside(now: list[float]) -> None:
-    clock = StepClock(CPU, 0)
-    clock.start(1000)
-    with clock.waiting():
+    progress = Progress(samples=1000)
+    clock = clock_of(progress)
+    clock.start()
+    with clock.data():
         now[0] += 2
-    with clock.aside():
+    with clock.aside("evaluation"):
         now[0] += 50
     now[0] += 6
-    assert clock.lap(1080) == (10, 0.25, 8, [])
+    progress.samples = 1080
+    assert clock.lap() == (10, {"train/data_wait": 0.25})
     now[0] += 4
-    assert clock.lap(1084) == (1, 0, 4, [])
+    progress.samples = 1084
+    assert clock.lap() == (1, {"train/data_wait": 0})
 
 
 def test_arrivals_are_timed_from_one_all_reduce_to_the_next_without_what_is_aside(now: list[float]) -> None:
-    clock = StepClock(CPU, 2)
+    asked: list[list[float]] = []
+
+    def largest(values: list[float]) -> list[float]:
+        asked.append(values)
+        return [0.5, 0.0, 44.0, 60.0, 20.0, 20.0, 24.0] if len(asked) == 1 else [0.0] * 4
+
+    clock = clock_of(Progress(), 2, world_size=2, largest=largest)
 
     def enter(phase: str, then_s: float) -> None:
         clock.enter(phase)
         now[0] += then_s
 
-    clock.start(0)
+    clock.start()
     for _ in range(2):  # steps of two passes; the all-reduce is in the second one
         for phase, seconds in (("data", 1), ("forward", 2), ("backward", 4)):
             enter(phase, seconds)
         for phase, seconds in (("data", 1), ("forward", 2), ("backward", 100)):
             enter(phase, seconds)
-    with clock.aside():
-        enter("evaluation", 50)
-    for phase, seconds in (("data", 3), ("forward", 5), ("backward", 7), ("forward", 9), ("backward", 11)):
+    with clock.aside("evaluation"):
+        now[0] += 50
+    for phase, seconds in (("data", 3), ("forward", 5), ("backward", 7), ("forward", 9), ("backward", 5)):
         enter(phase, seconds)
-    assert clock.lap(0)[3] == [10, 10, 24]
-    assert clock.lap(0)[3] == [], "each is told once"
+    _, row = clock.lap()
+    # The last of both ranks arrives after 64 s in all, and they compute for 52 s in the mean: a wait of 12 of 249 s.
+    assert row == {"train/data_wait": 0.5, "train/peer_wait": pytest.approx(12 / 249)}
+    clock.lap()
+    assert asked == [[0, 0, 44, 0, 10, 10, 24], [0, 0, 0, 0]], "each is told once"
 
 
-def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    queued_ms, waited = [0.0], [0]
+def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued_ms, waited, asked = [0.0], [0], []
 
     class Event:  # no GPU: the interface of torch's, on a stream whose work the test queues
         def __init__(self, *, enable_timing: bool) -> None:
@@ -85,53 +110,21 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(monk
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    clock = StepClock(torch.device("cuda"), 1)
-    clock.start(0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12.5e9)
+    clock = clock_of(progress := Progress(), 1, "cuda", largest=lambda values: asked.append(values) or values)
+    clock.peak_samples_per_s = 60.0
+    clock.start()
     for forward_ms in (20, 30, 40):
         clock.enter("forward")
         queued_ms[0] += forward_ms
         clock.enter("backward")
         queued_ms[0] += 100
     assert waited == [0]
-    assert clock.lap(0)[3] == [0.02, 0.03, 0.04] and waited == [1]
-
-
-DELAYS = """
-import os, time
-from nbtools.training.engine.worker import Worker
-
-rank, delay_s, forwards = int(os.environ["RANK"]), 0.06, []
-wrap, batches = Worker.wrap, Worker.batches
-
-def delay(module, args):
-    if module.training:
-        forwards.append(1)
-        time.sleep(delay_s * (rank == 1 and 6 < len(forwards) <= 9))
-
-def wrap_and_delay(worker, module, **options):
-    module.register_forward_pre_hook(delay)
-    return wrap(worker, module, **options)
-
-def delayed(worker, *args):
-    for number, batch in enumerate(batches(worker, *args), start=1):
-        time.sleep(delay_s * (rank == 0 and number > 9))
-        yield batch
-
-Worker.wrap, Worker.batches = wrap_and_delay, delayed
-"""
-
-
-def test_rows_say_how_long_a_rank_waits_for_a_slower_one(cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    changes = {"max_steps": 12, "log_every": 3, "eval_every": 12, "checkpoint_every": 12}
-    config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **changes})
-    with by_hand(cpu_project) as start:
-        parsed = rows(start.forked(config, more=DELAYS).files, without=())
-    tokens = 3 * 2 * config.batch_size * 16
-    waits_s = [row["train/peer_wait"] * tokens / row["train/tokens_per_s"] for row in parsed]
-    _, equal, slow_forward, slow_data = waits_s  # the first one warms up
-    # One of two ranks waits 0.06 s in each of three steps.
-    assert equal < 0.06 < min(slow_forward, slow_data) and max(slow_forward, slow_data) < 0.15, waits_s
+    now[0] += 2
+    progress.samples = 60
+    row = {"train/data_wait": 0, "train/peer_wait": 0, "train/mfu": 0.5, "system/peak_memory_gb": 12.5}
+    assert clock.lap() == (30, row)
+    assert asked == [[0, 12.5, 0.09, 0.02, 0.03, 0.04]] and waited == [1]
 
 
 def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable[..., RunDir]) -> None:
@@ -143,19 +136,6 @@ def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable
     assert not {"train/mfu", "system/peak_memory_gb"} & {name for row in parsed.values() for name in row}
     assert not any("train/peer_wait" in row for row in parsed.values()), "there are no other ranks"
     assert {"train/data_wait", "train/peer_wait"} <= {*CLOCKED}
-
-
-def test_on_a_gpu_a_row_compares_the_rate_with_that_of_a_matrix_product_and_has_the_peak(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[list[float]] = []
-    ranks = SimpleNamespace(max=lambda values: asked.append(values) or [0.2, 14.0, 0.0])
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12.5e9)
-    worker = SimpleNamespace(_clock=StepClock(CPU, 0), ranks=ranks, rank=0, world_size=1, device=torch.device("cuda"))
-    worker._peak_samples_per_s = 60.0
-    row = Worker._compare_steps(cast(Worker, worker), 30.0, 0.1, 2.0, [])
-    assert row == {"train/data_wait": 0.2, "train/mfu": 0.5, "system/peak_memory_gb": 14.0}
-    assert asked == [[0.1, 12.5, 0.0]], "the largest of all ranks"
 
 
 # --- FLOPs ----------------------------------------------------------------------------------------

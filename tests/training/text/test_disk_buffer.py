@@ -91,7 +91,7 @@ from pathlib import Path
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training import mlm_pretraining  # what a rank has loaded by then
 from nbtools.training.mlm_pretraining.masking import Masking, unigram_log_probabilities
-from nbtools.training.text.tokenized import open_tokenized, tokenize
+from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 
 def peak_mib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -102,8 +102,8 @@ config = MLMPretrainingConfig(dataset=sys.argv[1], min_words=5, vocab_size=10_00
 folder = tokenize(Path(sys.argv[2]), config).folder
 text = open_tokenized(folder, 128)
 masking = Masking.of(text, 0.15, seed=0)
-unigram_log_probabilities(text.train_NT, masking.maskable_ids, masking.vocab_size)
-print(before, peak_mib(), len(text.train_NT) + len(text.eval_NT) + len(text.test_NT))
+unigram_log_probabilities(text.train, masking.maskable_ids, masking.vocab_size)
+print(before, peak_mib(), len(text.train) + len(text.evaluation) + len(text.test))
 """
 
 

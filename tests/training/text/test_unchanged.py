@@ -18,14 +18,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from unchanged_texts import SPECIAL, TEXTS, write_texts
 
 from nbtools.cli.commands import main
-from nbtools.data import corpus
-from nbtools.data.masked_diffusion import prepared
+from nbtools.data import corpus, prepared
 from nbtools.recipes import LLMGANConfig, MaskedDiffusionConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.recipes.llm_gan import load_stories
 from nbtools.recipes.text_classification import load_samples
 from nbtools.training.llm_gan.dataset import tokenize_stories
-from nbtools.training.masked_diffusion.dataset import cached_pairs, cached_text, open_text
-from nbtools.training.text.tokenized import tokenize
+from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_sequences
+from nbtools.training.mlm_pretraining.dataset import tokenize
 from nbtools.training.text.tokenizers import separator_of
 from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset
 
@@ -79,7 +78,7 @@ def test_characters_of_code_verse_tables_and_mathematics_come_back(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder)), say=said.append)
+    made = cached_data(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder)), say=said.append).folder
     tokenizer = AutoTokenizer.from_pretrained(made / prepared.TOKENIZER)
     assert is_whole(decoded(tokenizer, *(made / name for name in PREPARED)))
     assert said == ["note: the byte order mark of 1 file is left out"]
@@ -94,7 +93,7 @@ def test_prepare_keeps_every_character_and_records_how_the_text_was_cleaned(
         made = tmp_path / clean
         assert main(["prepare", str(folder), "--out", str(made), "--clean", clean]) == 0
         assert prepared.read_prepared_metadata(made).clean == clean
-        documents = decoded(open_text(made, 16).tokenizer, *(made / name for name in PREPARED))
+        documents = decoded(open_sequences(made, 16).tokenizer, *(made / name for name in PREPARED))
         assert ("".join(documents).count("  ") > 0) is (clean == "none")
         if clean == "none":
             assert is_whole(documents)
@@ -106,10 +105,10 @@ def test_a_pretrained_tokenizer_gets_the_text_unchanged_in_both_recipes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    made = cached_text(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder), model_name=model))
+    made = cached_data(tmp_path / "cache", MaskedDiffusionConfig(dataset=str(folder), model_name=model)).folder
     diffusion = decoded(tokenizer, *(made / name for name in PREPARED))
     made = tokenize(tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), model_name=model)).folder
-    masked = decoded(tokenizer, *(made / f"{name}.npy" for name in ("train", "eval", "test")))
+    masked = decoded(tokenizer, *(made / name for name in PREPARED))
     assert is_whole(diffusion)
     assert Counter(masked) == Counter(diffusion)
 
@@ -175,13 +174,13 @@ def test_a_text_that_a_template_wrote_gets_its_ids_if_asked_and_they_are_counted
     said: list[str] = []
     diffusion = MaskedDiffusionConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
     masked = MLMPretrainingConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
-    made = cached_text(tmp_path / "cache", diffusion, say=said.append)
+    made = cached_data(tmp_path / "cache", diffusion, say=said.append).folder
     others = [tokenize(tmp_path / "cache", masked, say=said.append).folder for _ in range(2)]
     for files in ([made / name for name in PREPARED], sorted(others[0].glob("*.npy"))):
         assert {0, 1, 2, 4} <= set(np.concatenate([np.load(file) for file in files]).tolist())
     notes = [remark for remark in said if "special" in remark]
     assert len(notes) == 3 and all(note.startswith(f"note: {written} special tokens written") for note in notes)
-    assert cached_text(tmp_path / "cache", diffusion.replace(special_tokens="text")) != made
+    assert cached_data(tmp_path / "cache", diffusion.replace(special_tokens="text")).folder != made
     assert tokenize(tmp_path / "cache", masked.replace(special_tokens="text")).folder != others[0]
 
 
@@ -194,7 +193,7 @@ def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and
         tmp_path / "cache", MLMPretrainingConfig(dataset=str(folder), vocab_size=200), say=said.append
     ).folder
     tokenizer = AutoTokenizer.from_pretrained(made / "tokenizer")
-    parts = [np.load(made / f"{name}.npy") for name in ("train", "eval", "test")]
+    parts = [np.load(made / name) for name in PREPARED]
     ids = np.concatenate(parts)
     text = ids[ids != separator_of(tokenizer)]
     found = Counter(tokenizer.convert_ids_to_tokens(text.tolist()))
@@ -230,7 +229,7 @@ def test_a_caches_folder_of_cleaned_text_is_not_that_of_unchanged_text(folder: P
 def test_rare_characters_beyond_the_vocabulary_are_counted_and_told(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     config = MaskedDiffusionConfig(dataset=str(folder), vocab_size=40)
-    made = cached_text(tmp_path / "cache", config, say=said.append)
+    made = cached_data(tmp_path / "cache", config, say=said.append).folder
     num_unknown = sum(int((np.load(made / name) == 1).sum()) for name in PREPARED)
     assert num_unknown == prepared.read_prepared_metadata(made).num_unknown_tokens > 0
     assert f"note: {num_unknown:,} of " in said[-1]

@@ -137,7 +137,7 @@ def small_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
         tried: list[int] = []
         real = measure.run_steps
 
-        def run_steps(config: Any, measured_s: float) -> measure.Steps:
+        def run_steps(config: Any, measured_s: float) -> dict[str, Any]:
             tried.append(config.batch_size)
             if config.batch_size > capacity:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")

@@ -9,10 +9,10 @@
 Training, validation and test never share a document. Sequences are cut from the rows side by side, so none overlap.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.data.metadata import FORMAT, Count, checked, read_object
 from nbtools.data.split import DataDigest, digest_of
 from nbtools.errors import DataError
 from nbtools.project import file_digest
@@ -28,10 +28,10 @@ class PreparedMetadata:
 
     tokenizer: str
     """chars, words, or the model whose tokenizer it is."""
-    vocab_size: int
+    vocab_size: Count
     """Number of tokens with the mask, which is the last one if the tokenizer was built here."""
-    num_train_tokens: int
-    num_val_tokens: int
+    num_train_tokens: Count
+    num_val_tokens: Count
     num_unknown_tokens: int = 0
     """Tokens of all parts that are not in the vocabulary."""
     clean: str = "light"
@@ -40,7 +40,7 @@ class PreparedMetadata:
     num_special_tokens: int = 0
     """Control tokens of the model that were read from the text."""
     made_by: str = _MADE_BY
-    format: int = 1
+    format: int = FORMAT
 
 
 def is_prepared(path: Path) -> bool:
@@ -54,24 +54,14 @@ def read_prepared_metadata(folder: Path) -> PreparedMetadata:
     for name in (TRAIN, VALIDATION, METADATA):
         if not (folder / name).is_file():
             raise DataError(f"dataset {str(folder)!r}: has no {name}; {again}")
-    try:
-        content = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / METADATA}: cannot be read ({error}); {again}") from None
-    if not isinstance(content, dict) or content.get("made_by") != _MADE_BY:
+    path = folder / METADATA
+    content = read_object(path, again)
+    if content.get("made_by") != _MADE_BY:
         raise DataError(
-            f"{folder / METADATA}: was not made by nbtools prepare. The windows of older programs overlap and were "
-            "divided at random, so that training text is in the validation; "
-            f"prepare the text itself again: nbtools prepare TEXT --out {folder.name}_new"
+            f"{path}: was not made by nbtools prepare. The windows of older programs overlap and were divided at "
+            f"random, so that training text is in the validation; {again}"
         )
-    names = ("vocab_size", "num_train_tokens", "num_val_tokens", "format")
-    numbers = [int(content[name]) for name in names if type(content.get(name)) is int and content[name] > 0]
-    if not isinstance(content.get("tokenizer"), str) or len(numbers) < len(names) or numbers[-1] != 1:
-        raise DataError(f"{folder / METADATA}: is damaged, or of a newer nbtools; {again}")
-    later = (content.get(name, 0) for name in ("num_unknown_tokens", "num_test_tokens", "num_special_tokens"))
-    num_unknown, num_test, num_special = (number if type(number) is int else 0 for number in later)
-    sizes, clean = (numbers[0], numbers[1], numbers[2]), str(content.get("clean", "light"))
-    return PreparedMetadata(content["tokenizer"], *sizes, num_unknown, clean, num_test, num_special)
+    return checked(PreparedMetadata, content, path, again)
 
 
 def digest_of_prepared(folder: Path) -> DataDigest:

@@ -1,35 +1,16 @@
-"""ModernBERT models built from a config: arguments of `transformers.ModernBertConfig`, and the number of weights."""
+"""ModernBERT and GPT-2 models built from a config: arguments of their `transformers` configs and numbers of weights."""
 
 import math
 from typing import Any
 
-from nbtools.recipes import named_model
 from nbtools.settings import setting
 
 SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first tokens of every vocabulary built here; their positions are their ids."""
 
-# Fields of the recipes that train an encoder on text.
-MODEL_NAME: Any = setting(
-    None,
-    "A local folder or hub id to start from (`from_pretrained`); None builds a ModernBERT of the size below.",
-    shapes=True,
-)
-KEEP_MODEL_DROPOUT: Any = setting(
-    False, "Keep the dropout that the config of `model_name` sets; otherwise `dropout` replaces it.", before=True
-)
-CLEAN: Any = setting(
-    "none",
-    "none keeps every character of your text; light drops lines without a letter, and repeated punctuation and "
-    "spaces. The text that ships with Python is always cleaned.",
-    before="light",
-)
-SPECIAL_TOKENS_IN_TEXT: Any = setting(
-    "text",
-    "Special tokens of `model_name` that are written in your text, such as </s>: text reads them as characters; "
-    "tokens gives them their ids, for texts that a template wrote before.",
-    before="tokens",
-)
+# Fields of the recipes whose models are built here.
+NUM_LAYERS: Any = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
+NUM_HEADS: Any = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
 
 
 def check_modernbert_width(hidden_size: int, num_heads: int) -> None:
@@ -65,13 +46,6 @@ def modernbert_settings(size: Any, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def num_parameters_of(config: Any, vocab_size: int | None) -> int | None:
-    """Return the number of weights of the model that a config names, else of the one that it builds."""
-    if config.model_name is not None:
-        return named_model.num_parameters(config)
-    return num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
-
-
 def num_modernbert_parameters(size: Any, vocab_size: int) -> int:
     """Return the number of weights, with the masked language modelling head."""
     settings = modernbert_settings(size, vocab_size)
@@ -83,3 +57,32 @@ def num_modernbert_parameters(size: Any, vocab_size: int) -> int:
     embedding = vocab_size * width + width  # the decoder shares these weights and adds a bias per word
     head = width * width + width
     return embedding + layers + width + head + vocab_size
+
+
+def check_gpt2_width(hidden_size: int, num_heads: int) -> None:
+    """Check that the width is a multiple of the number of heads, or raise ValueError."""
+    if hidden_size % num_heads:
+        raise ValueError(f"hidden_size={hidden_size} with num_heads={num_heads}: must be a multiple of num_heads")
+
+
+def gpt2_settings(size: Any, vocab_size: int, num_positions: int) -> dict[str, Any]:
+    """Return the arguments of `transformers.GPT2Config` for a config's size, a vocabulary and the longest input."""
+    return {
+        "vocab_size": vocab_size,
+        "n_positions": num_positions,
+        "n_embd": size.hidden_size,
+        "n_layer": size.num_layers,
+        "n_head": size.num_heads,
+        # GPT-2's gelu_new as one kernel: a quarter less time for small models.
+        "activation_function": "gelu_pytorch_tanh",
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "classifier_dropout"), size.dropout),
+        **dict.fromkeys(("bos_token_id", "eos_token_id")),
+    }
+
+
+def num_gpt2_parameters(size: Any, vocab_size: int, num_positions: int, num_labels: int = 0) -> int:
+    """Return the number of weights; the head shares those of the embedding, or has `num_labels` outputs."""
+    width: int = size.hidden_size
+    head = num_labels * (width + 1)
+    num_layers: int = size.num_layers
+    return (vocab_size + num_positions) * width + num_layers * (12 * width * width + 13 * width) + 2 * width + head
