@@ -167,7 +167,8 @@ class FormBody:
         """Return the values of the usual fields, for a reader without a kernel."""
         values, _ = self.fields.read()
         usual = [name for cls in (self.fields.cls, Launch) for name in cls.model_fields if cls.is_basic(name)]
-        cells = (f"<code>{name}</code> {escape(shown_masked(values[name]))}" for name in usual if name in values)
+        rows = {name: WHERE if name == "cluster" else name for name in usual}
+        cells = (f"<code>{name}</code> {escape(shown_masked(values[r]))}" for name, r in rows.items() if r in values)
         return " ".join(f"<span style='display:inline-block;margin-right:18px'>{cell}</span>" for cell in cells)
 
     # --- reading and showing ------------------------------------------------------------------------
