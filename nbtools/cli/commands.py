@@ -475,17 +475,10 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 
 def _steer(arguments: argparse.Namespace) -> int:
-    from nbtools.launcher.resume import read_changes
-    from nbtools.parsing import literal_value
-    from nbtools.rundir.rundir import has_recipe
+    from nbtools.launcher.resume import steered_changes
 
     run = _named(arguments)
-    texts = [word for word in arguments.asked if "=" in word]
-    if has_recipe(run.files):
-        values = read_changes(run, texts) if texts else {}
-    else:
-        pairs = (text.partition("=") for text in texts)
-        values = {name: literal_value(text, otherwise=text) for name, _, text in pairs}
+    values = steered_changes(run, [word for word in arguments.asked if "=" in word])
     actions = [word for word in arguments.asked if "=" not in word]
     print(printable(run.steer(*actions, timeout_s=arguments.timeout_s, **values)))
     return DONE

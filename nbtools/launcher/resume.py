@@ -28,6 +28,7 @@ from nbtools.launcher.recipe_checks import with_flags
 from nbtools.launcher.request import LaunchRequest, Preflight, run_name
 from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.machine.devices import devices
+from nbtools.parsing import literal_value
 from nbtools.project import NAME_PATTERN, Project, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming, steered_values
@@ -236,6 +237,14 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
         raise _no_fields(run, list(texts))
     config = config_of(run)
     return assigned(type(config), texts, config.model_dump())
+
+
+def steered_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
+    """Read texts such as `learning_rate=1e-4` as new values of a running training; those of a program are literals."""
+    if has_recipe(run.files):
+        return read_changes(run, texts)
+    pairs = (text.partition("=") for text in texts)
+    return {name: literal_value(text, otherwise=text) for name, _, text in pairs}
 
 
 def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:

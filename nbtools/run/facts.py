@@ -1,5 +1,6 @@
 """Facts of a run beside its state: each is worded here once, for the terminal, the panel and JSON."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,8 +81,12 @@ def stopped_by(records: Records) -> str:
 
 
 def steered(events: Iterable[Event]) -> list[tuple[str, str]]:
-    """Return what was done with each request to a training: after which step, and what, by whom."""
-    return [(f"after step {event.step}", f"{event}{f' ({event.by})' if event.by else ''}") for event in events]
+    """Return what was done with each request to a training: its number and its step, and what, by whom."""
+    number, found = itertools.count(1), []
+    for event in events:
+        mark = "" if event.refused else f"{next(number)}: "
+        found.append((f"{mark}after step {event.step}", f"{event}{f' ({event.by})' if event.by else ''}"))
+    return found
 
 
 def steps(step: int | None, total: int | None) -> str:

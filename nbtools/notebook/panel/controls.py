@@ -10,6 +10,7 @@ from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.page import Page
 from nbtools.notebook.panel.run_texts import RunTexts
+from nbtools.notebook.panel.steer_row import SteerRow
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.live import LiveCharts
@@ -74,7 +75,7 @@ class Controls:
         self, charts: LiveCharts, smoothing: widgets.Widget, changed: Callable[..., None], typed: Callable[..., None]
     ) -> None:
         self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
-        self.buttons = RunButtons(self.tabs.checkpoints.start)
+        self.buttons, self.steer = RunButtons(self.tabs.checkpoints.start), SteerRow()
         self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(4))
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
@@ -88,7 +89,7 @@ class Controls:
         state.layout.width, state.layout.flex = "0", "1 1 340px"
         top = in_row(state, buttons)
         top.layout.align_items = "flex-start"
-        upper = _column(top, unfolded, *self.words.above[2:], self.note, self.taken)
+        upper = _column(top, self.steer.widget, unfolded, *self.words.above[2:], self.note, self.taken)
         below = (self.words.sources, self.counters.widget, self.words.losses, self.trouble, self.tabs.widget, self.page)
         self.whole = _column(upper, charts.image, charts.box, *below).add_class(LIVE)
 

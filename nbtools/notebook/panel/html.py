@@ -1,4 +1,4 @@
-"""The panel's HTML: header, progress, changes, failure and ranks; every text is escaped here.
+"""The panel's HTML: header, progress, failure and ranks; every text is escaped here.
 
 A notebook trusts the output of its user's cells: JupyterLab does not remove scripts from it.
 """
@@ -23,7 +23,6 @@ from nbtools.notebook.html_parts import (
     folded_lines,
     list_html,
 )
-from nbtools.notebook.panel.changes import Change
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
 from nbtools.run.ranks.stacks import RankStacks
@@ -76,18 +75,6 @@ def header(
         f"<span role='status' style='{cut}'><span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}"
         f"</span> <b>{literal(word)}</b>{detail}</span></div>{below}</div>"
     )
-
-
-def changes_card(changes: Sequence[Change], absent_s: float) -> str:
-    """Return what changed since the last look as one line that unfolds; empty without changes."""
-    if not changes:
-        return ""
-    colour = AMBER if any(change.is_trouble for change in changes) else "#3f90da"
-    short = " · ".join(f"<span style='white-space:nowrap'>{literal(change.short)}</span>" for change in changes)
-    title = f"<b>Since the last look</b> <span style='{MUTED}'>{duration(absent_s)} ago</span> · {short}"
-    lines = [line for change in changes for line in change.details or (change.short,)]
-    style = f"border-left:4px solid {colour};padding:2px 0 2px 10px;margin:6px 0"
-    return f"<div style='{style}'>{details_html(title, list_html(lines))}</div>"
 
 
 def progress(

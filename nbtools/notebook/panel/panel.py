@@ -16,13 +16,12 @@ from IPython.display import Image
 
 from nbtools.errors import RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import remember
-from nbtools.launcher.resume import launch_again, resume
+from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.changes import record_look
 from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST
 from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.controls import Controls
@@ -35,6 +34,7 @@ from nbtools.notebook.plots.view import Options, X, view_of
 from nbtools.notebook.widgets import Displays
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
+from nbtools.run.control.steer import controls_of
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -103,6 +103,8 @@ class LivePlot(ChartView):
         ):
             button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
+        self._widgets.steer.act = lambda action: self._act("Asking the training…", lambda: self.run.steer(action))
+        self._widgets.steer.change = lambda text: self._act("Asking the training…", lambda: self._change(text))
         self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
@@ -167,7 +169,6 @@ class LivePlot(ChartView):
     def close(self) -> None:
         """End the thread and remove the widgets; the run continues."""
         self._end()
-        record_look(self.run.files, time.time())
         self._widgets.close()
         with self._lock:
             self._release()
@@ -273,6 +274,8 @@ class LivePlot(ChartView):
         if not self._is_acting:
             widgets.buttons.show(state, self._resume, may_launch=foreign_owner(self.run.dir) is None)
         widgets.words.show(self._shown, state, now)
+        is_own = state is RunState.RUNNING and foreign_owner(self.run.dir) is None
+        widgets.steer.show(controls_of(self.run.files) if is_own else None, is_acting=self._is_acting)
         widgets.counters.look(self.run.rows.sources)
 
     def _say_removed(self) -> None:
@@ -354,6 +357,9 @@ class LivePlot(ChartView):
         with self._lock:
             self._shown.read_again()
             self._changed()
+
+    def _change(self, text: str) -> str:
+        return self.run.steer(**steered_changes(self.run, [text]))
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._shown.stragglers}

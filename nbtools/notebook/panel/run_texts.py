@@ -17,9 +17,9 @@ class RunTexts:
     """One widget for each text; an empty one takes no room."""
 
     def __init__(self) -> None:
-        self.header, self.progress, self.since_look, self.ranks = (html_widget() for _ in range(4))
+        self.header, self.progress, self.ranks = (html_widget() for _ in range(3))
         self.failure, self.waiting, self.sources, self.losses = (html_widget() for _ in range(4))
-        self.above = (self.header, self.progress, self.since_look, self.ranks, self.failure, self.waiting)
+        self.above = (self.header, self.progress, self.ranks, self.failure, self.waiting)
         """In their order above the curves."""
 
     def static(self) -> str:
@@ -41,7 +41,6 @@ class RunTexts:
         self.header.value = html.header(run.name, run.id, state, notes, blocker, alarms)
         self.progress.value = html.progress(facts, _elapsed_s(shown, state, now), remaining_s, state, job_s)
         self.waiting.value = html.waiting(waits_of(run, state, facts))
-        self.since_look.value = html.changes_card(*shown.changes.changes)
         self.failure.value = html.failure(facts.failure, str(run.files.log)) if facts.failure else ""
         self.ranks.value = html.ranks(facts.ranks, shown.stragglers, now, is_running, facts.nproc_per_node)
         self.sources.value = html.sources(facts.sources)

@@ -13,7 +13,6 @@ from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.notebook.panel.changes import Absence
 from nbtools.notebook.plots.decimation import break_of, duration
 from nbtools.notebook.plots.system import SystemReader
 from nbtools.notebook.plots.view import View, view_of
@@ -91,14 +90,13 @@ class ShownRun:
         run: The run.
         snapshot: What was read last.
         stragglers: The ranks of a running training that are silent.
-        changes: The changes since the last look of the user.
         system: What the machine measured.
         reading: A sentence on rows that are not read yet; empty if all are.
     """
 
     def __init__(self, run: Run) -> None:
         self.run, self.snapshot, self.stragglers = run, Snapshot(), list[Straggler]()
-        self.changes, self.system = Absence(run.files), SystemReader(run.files.system)
+        self.system = SystemReader(run.files.system)
         self.reading = ""
         self._first: Curves | None = None
         self._stamp: object = None
@@ -115,7 +113,6 @@ class ShownRun:
         if is_new:
             self._first, self.reading = first_curves(self.run) or (None, "")
             self.snapshot, self._stamp = take_snapshot(self.run, state, self._first), stamp
-        self.changes.look(self.run, now, is_read=self.is_whole, is_final=state.is_final)
         is_running, facts = state is RunState.RUNNING, self.snapshot
         self.stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
         return is_new
@@ -147,7 +144,7 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     """Return stamps of the files that a panel shows; nothing is read while they are equal."""
     files = run.files
     written_once = files.launch, files.config, files.finished, files.unsaved, files.exit
-    shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts)
+    shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts, files.events, files.controls)
     stamps: list[object] = [file_stamp(path) for path in shown]
     if not files.metrics.exists():  # a program writes its checkpoints elsewhere
         stamps += [(saved.path, saved.time) for saved in run.checkpoints]
@@ -181,7 +178,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         warnings=breaks + _gaps_of(own) + ([not_saved] if not_saved else []) + shared_outputs(run),
         unsaved=not_saved,
         diverged=diverged,
-        version=(run.id, id(history), own.version, own.last_step, saved, len(restarts)),
+        version=(run.id, id(history), own.version, own.last_step, saved, len(restarts), len(run.events)),
     )
 
 

@@ -132,7 +132,7 @@ class Chart:
     series: Sequence[Trace] = ()
     marks: Sequence[Mark] = ()
     cuts: Sequence[tuple[float, str]] = ()
-    """(position, label) of each resume and restart."""
+    """(position, label) of each resume, restart, and request that was applied."""
     veil: float | None = None
     """Position up to which the curves are the parent's."""
     badge: Badge | None = None
@@ -386,11 +386,12 @@ def _marks(view: View, axis: Axis) -> list[Mark]:
 
 
 def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
-    """Return the resume and the restarts as `cuts`, and where the parent's part ends as `veil`."""
+    """Return the resume, the restarts and the flags as `cuts`, and where the parent's part ends as `veil`."""
     at = None if view.resumed_at is None else axis.of_step(view.resumed_at)
     about = "about " if view.is_resume_estimated else ""
     text = f"resumed at {about}{view.resumed_at:,}" if is_labelled and view.resumed_at is not None else ""
     cuts = [*([(at, text)] if at is not None else []), *((axis.of_step(step), "") for step in view.restarted_at)]
+    cuts += [(axis.of_step(step), numbers) for step, numbers in view.flags]
     left, right = axis.limits
     veil = min(at, right) if at is not None and at > left else None
     return {"cuts": [(x, label) for x, label in cuts if left < x < right], "veil": veil}

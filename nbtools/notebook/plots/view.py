@@ -26,6 +26,7 @@ Curves = Mapping[str, Series | Sketch]
 """The curves of a run, by metric."""
 _MAX_FILTER = 200
 _NUM_NAMED = 3
+_MOST_FLAGS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,8 @@ class View(Options):
     """Whether this step is an estimate, from the time of a file."""
     restarted_at: Sequence[int] = ()
     """Steps from which later attempts continued."""
+    flags: Sequence[tuple[int, str]] = ()
+    """Steps after which the training was steered, and the numbers of the events there."""
     has_ended: bool = False
     reading: str = ""
     """Text shown instead of charts while rows are being read."""
@@ -83,12 +86,24 @@ def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
     if parent is not None and resumed_at is not None:
         marks += [(step, loss) for step, loss in _marks(parent) if step <= resumed_at]
     restarted_at = [shift + step_of(restart) for restart in read_restarts(run.files)]
+    flags: dict[int, list[str]] = {}
+    for number, event in enumerate((event for event in run.events if not event.refused), start=1):
+        flags.setdefault(shift + event.step, []).append(str(number))
+    told = [(step, ", ".join(numbers)) for step, numbers in flags.items()][-_MOST_FLAGS:]
     total = f" of {run.total_steps:,}" if run.total_steps else ""
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
     options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
     return View(
-        history, run.name, subtitle, marks, resumed_at, restarted_at=restarted_at, has_ended=state.is_final, **options
+        history,
+        run.name,
+        subtitle,
+        marks,
+        resumed_at,
+        restarted_at=restarted_at,
+        flags=told,
+        has_ended=state.is_final,
+        **options,
     )
 
 

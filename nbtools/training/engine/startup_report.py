@@ -60,7 +60,7 @@ def write_startup_report(
         "environment": environment,
     }
     write_json(files.config, content)
-    values = {name: getattr(config, name) for name in config.steerable()}
+    values = {name: getattr(config, name) for name in sorted(config.steerable(), key=lambda name: "rate" not in name)}
     write_json(files.controls, {"actions": ACTIONS, "values": values})
     source = recipe.source(config, own_project().root)
     launch = getattr(sys.modules["__main__"], "launch", None)

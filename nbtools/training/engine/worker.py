@@ -51,6 +51,7 @@ from nbtools.training.engine.standalone import check_shared, claim_run, own_atte
 from nbtools.training.engine.startup_report import write_startup_report
 from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
+from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.retries import Retries
 from nbtools.training.outputs.training_log import TrainingLog
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
@@ -72,6 +73,8 @@ T = TypeVar("T")
 _SEED_OF_STEPS = 500_009
 """Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
+_PROFILED_STEPS = 5
+"""Steps that are profiled on request."""
 _PAUSE_S = 0.2
 """Time between two looks of a paused training for requests."""
 
@@ -164,7 +167,14 @@ class Worker:
             vars(self.progress).update(vars(initial.progress))  # in place: others hold it, too
             self._saver.resumed_step = initial.progress.step
             self._log.metrics.update(initial.metrics)
+        if self.config.profile_steps:
+            self._profile(self.config.profile_steps)
         self.phase("data")
+
+    def _profile(self, num_steps: int, **options: int) -> None:
+        """Begin a profile on this rank; rank 0's is in the folder itself."""
+        folder = self.files.profile / ("" if self.is_main else f"rank{self.rank}")
+        self._log.profile = Profile(folder, num_steps, self.device, self.say, **options)
 
     @property
     def is_main(self) -> bool:
@@ -348,6 +358,8 @@ class Worker:
         if (plan.config, plan.total_steps) != before:
             for optimizer in self._saver.optimizers:
                 optimizer.replan(plan.config, plan.total_steps)
+        if "profile" in self._requests.due and self._log.profile is None:
+            self._profile(_PROFILED_STEPS, num_skipped=1)  # the current one
 
     def _pause(self, plan: Plan) -> None:
         """Hold this rank between two steps, until the owner continues the training or a stop is agreed on."""
@@ -359,10 +371,10 @@ class Worker:
 
     def end_step(self, values: Mapping[str, float], total_steps: int) -> None:
         """Append the metric row of the step, if it has one, and print a row every few seconds (rank 0)."""
-        if self.config.profile_steps:
-            with self.aside("profile"):  # on all ranks: stragglers are found by the order of phases
-                if self._outputs is not None and self._outputs.profile is not None:
-                    self._outputs.profile.end_step()
+        if self._log.profile is not None:
+            with self.aside("profile"):
+                if self._log.profile.end_step():
+                    self._log.profile = None
         for optimizer in self._saver.optimizers:
             if optimizer.note:
                 self.say(f"note: {optimizer.note}")
@@ -448,6 +460,8 @@ class Worker:
         """Record the end. A failed rank does not wait for the others, which torchrun ends."""
         outputs, unsaved_since = self._outputs, self._saver.unsaved_since
         if error is None:
+            if self._log.profile is not None:
+                self._log.profile.close()
             self.vote.count()
             with self.aside("outputs"):
                 self.ranks.from_main(lambda: outputs.hand_over(draws=why == "completed") if outputs else None)

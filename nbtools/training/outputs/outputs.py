@@ -28,7 +28,6 @@ from nbtools.run.run import Run
 from nbtools.rundir.atomic import discard, hidden_name, open_folder, write_file
 from nbtools.rundir.json_files import FORMAT, read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir, foreign_owner
-from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.tensorboard_writer import Events
 from nbtools.training.outputs.wandb import WandbRun
 from nbtools.training.sharding.sharded_checkpoint import consolidate
@@ -48,7 +47,7 @@ _LINKED_BYTES = 2**20
 
 
 class Outputs:
-    """Mirrors metric rows, profiles steps, and writes the outputs at the end; on rank 0 only."""
+    """Mirrors metric rows, and writes the outputs at the end; on rank 0 only."""
 
     def __init__(
         self,
@@ -78,7 +77,6 @@ class Outputs:
         if "wandb" in names:
             self._mirrors.append(wandb := WandbRun())
             self._attempt(wandb, partial(wandb.start, files, config))
-        self.profile = Profile(files.profile, config.profile_steps, device, say) if config.profile_steps else None
 
     def add_row(self, step: int, values: Mapping[str, float]) -> None:
         """Mirror a metric row, if the config asks for it."""
@@ -116,8 +114,6 @@ class Outputs:
 
     def hand_over(self, *, draws: bool) -> None:
         """Write the outputs of a training that has ended, with a picture if `draws`; an error is a warning."""
-        if self.profile is not None:
-            self.profile.close()
         self.place_model()
         files, folder, target = self._files, self._files.outputs, self._save_dir
         self._write("outputs/", lambda: write_file(folder / HISTORY, history(Run(files.path))))

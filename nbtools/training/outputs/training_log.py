@@ -12,6 +12,7 @@ from nbtools.run.checkpoints import Checkpoint, Progress
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 from nbtools.rundir.rundir import RunDir
+from nbtools.training.outputs.profiler import Profile
 
 _PROGRESS_EVERY_S = 5.0
 
@@ -30,6 +31,8 @@ class TrainingLog:
     """Last value of every metric."""
     beside: dict[str, float] = field(default_factory=dict)
     """Values measured beside those of the recipe, for the next row."""
+    profile: Profile | None = None
+    """The profile of this rank's steps that is taken."""
     _measured: tuple[int, Mapping[str, float]] = (-1, {})
     _compiled: tuple[int, int, float] = (0, 0, 0.0)
     _said: float = 0.0

@@ -190,7 +190,7 @@ def advance(worker, plan):
     due = real(worker, plan)
     with open(f"values-{worker.rank}.txt", "a") as file:
         print(worker.progress.step, plan.config.learning_rate, plan.config.log_every, plan.total_steps, due, file=file)
-    worker._vote.stop.requested |= worker.rank == 1 and stop.exists()
+    worker.vote.stop.requested |= worker.rank == 1 and stop.exists()
     return due
 
 Worker.advance = advance
@@ -205,7 +205,7 @@ def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_
     config = RECIPES["mlm_pretraining"].config_class(
         **{
             **TINY["mlm_pretraining"],
-            "max_steps": 4000,
+            "max_steps": 1_000_000,
             "epochs": 10_000,
             "eval_every": 10**6,
             "checkpoint_every": 10**6,
