@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tiny_mlm import write_texts
@@ -35,7 +34,6 @@ from transformers import (
 )
 
 from nbtools.config import TrainConfig
-from nbtools.data.algorithm_distillation import learners
 from nbtools.data.text_classification import occupations
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
@@ -103,11 +101,6 @@ def write_csv(path: Path, rows: list[tuple[str, str, tuple[str, ...]]]) -> Path:
         writer.writerow(["occ1", "lang", "code1", "code2"])
         writer.writerows([text, lang, *(*codes, "")[:2]] for text, lang, codes in rows)
     return path
-
-
-def generate(*histories: Any) -> np.ndarray[Any, Any]:
-    """Return learning histories in one piece."""
-    return np.concatenate([*learners.generated(*histories)])
 
 
 def write_inputs(key: str, project: Project) -> None:

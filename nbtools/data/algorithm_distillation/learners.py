@@ -49,11 +49,13 @@ class Learner:
     seed: int
 
 
-def generated(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Iterator[Steps]:
-    """Yield `num_histories` histories per goal, in the order of the goals, in pieces that fit into memory.
+def generate(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Steps:
+    """Generate `num_histories` histories per goal, in the order of the goals. Shape (G * num_histories, L, 4)."""
+    return np.concatenate([*generated(learner, darkroom, goals_G2, num_histories)])
 
-    Shape (S, L, 4).
-    """
+
+def generated(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_histories: int) -> Iterator[Steps]:
+    """Yield the histories of `generate` in pieces that fit into memory. Shape (S, L, 4)."""
     numbers = max(learner.num_episodes * darkroom.horizon, NUM_ACTIONS * darkroom.num_cells)
     at_once, total = max(1, _NUMBERS_AT_ONCE // numbers), len(goals_G2) * num_histories
     kept_E = (np.arange(learner.num_episodes) + 1) * learner.episodes_played // learner.num_episodes - 1

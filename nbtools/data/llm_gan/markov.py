@@ -65,6 +65,16 @@ class MarkovChain:
         losses_N: Floats = -logs_N / sequences_NT.shape[1]
         return losses_N
 
+    def entropy(self, length: int) -> float:
+        """Return the entropy of the chain's sequences of this length, in nats per symbol: their expected loss."""
+        before_S = self.first_S
+        total = -float(before_S @ np.log(before_S))
+        entropies_S = -(self.followers_SS * np.log(self.followers_SS)).sum(axis=1)
+        for _ in range(1, length):
+            total += float(before_S @ entropies_S)
+            before_S = before_S @ self.followers_SS
+        return total / length
+
 
 @functools.lru_cache(maxsize=4)
 def random_chain(num_symbols: int) -> MarkovChain:

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from nbtools.data import data_files
 from nbtools.data.algorithm_distillation import histories
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN
+from nbtools.data.algorithm_distillation.learners import generate
 from nbtools.errors import DataError
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
-
-from trainings import generate
 
 SMALL: dict[str, Any] = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16, "num_histories": 3}
 

@@ -8,9 +8,8 @@ import pytest
 
 from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom
+from nbtools.data.algorithm_distillation.learners import generate
 from nbtools.recipes import AlgorithmDistillationConfig
-
-from trainings import generate
 
 SMALL = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16}
 MOVES = {0: (1, 0), 1: (-1, 0), 2: (0, 1), 3: (0, -1), 4: (0, 0)}

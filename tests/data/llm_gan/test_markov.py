@@ -21,9 +21,12 @@ def test_the_loss_is_the_likelihood_symbol_by_symbol(small: MarkovChain) -> None
     assert losses_N == pytest.approx(expected)
 
 
-def test_the_likelihoods_of_all_sequences_add_up_to_one(small: MarkovChain) -> None:
+def test_the_likelihoods_of_all_sequences_add_up_to_one_and_their_mean_loss_is_the_entropy(small: MarkovChain) -> None:
     every = np.array(list(itertools.product(range(3), repeat=5)), np.int32)
-    assert np.exp(-5 * small.losses(every)).sum() == pytest.approx(1)
+    losses_N = small.losses(every)
+    probabilities_N = np.exp(-5 * losses_N)
+    assert probabilities_N.sum() == pytest.approx(1)
+    assert small.entropy(5) == pytest.approx(float(probabilities_N @ losses_N))
 
 
 def test_sequences_are_drawn_with_the_chains_probabilities(small: MarkovChain) -> None:
@@ -55,10 +58,11 @@ def test_the_chain_is_always_the_same_and_possible_everywhere(num_symbols: int) 
     drawn_NT = chain.sample(2000, 12, seed=0)
     assert drawn_NT.min() >= 0
     assert drawn_NT.max() < num_symbols
+    assert chain.losses(drawn_NT).mean() == pytest.approx(chain.entropy(12), abs=0.1)
 
 
 def test_thirty_symbols_are_far_from_random() -> None:
     chain = random_chain(30)
-    assert 1.8 < chain.losses(chain.sample(5000, 12, seed=0)).mean() < 2.1
+    assert 1.8 < chain.entropy(12) < 2.1
     evenly_NT = np.random.default_rng(0).integers(0, 30, (5000, 12), dtype=np.int32)
     assert chain.losses(evenly_NT).mean() > 5

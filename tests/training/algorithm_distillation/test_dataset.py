@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from nbtools.data.algorithm_distillation import learners
+from nbtools.data.algorithm_distillation.learners import generate
 from nbtools.errors import DataError
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories, tokens_of
-
-from trainings import generate
 
 SMALL: dict[str, Any] = {"grid_size": 5, "horizon": 8, "num_episodes": 6, "sequence_length": 16, "num_histories": 3}
 
