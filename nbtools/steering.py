@@ -2,11 +2,11 @@
 
 This file needs the standard library alone, and may be copied beside a program that has no nbtools:
 
-    for change in steering.poll(step, values={"lr": lr}, actions=("save",)):
-        if change.name == "save":
+    for name, value in steering.poll(step, values={"lr": lr}, actions=("save",)):
+        if name == "save":
             save()
         else:
-            optimizer.param_groups[0]["lr"] = change.value
+            optimizer.param_groups[0]["lr"] = lr = value
 
 A request is `requests/<nanoseconds>-<random>.json` in the run directory, and appears by an atomic rename:
 
@@ -35,14 +35,6 @@ _FILE = re.compile(r"[0-9]{19}-[0-9a-f]{12}\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_AT_ONCE = 64
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class Change:
-    """An action that the owner asks for, or a new value."""
-
-    name: str
-    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -178,8 +170,8 @@ def append_rows(path: Path, rows: Collection[Mapping[str, Any]]) -> None:
 
 def poll(
     step: int, values: Mapping[str, Any] | None = None, actions: Collection[str] = (), *, every: int = 10
-) -> list[Change]:
-    """Return the changes that the owner has asked for, after each step that `every` divides; else an empty list.
+) -> list[tuple[str, Any]]:
+    """Return what the owner has asked for, after each step that `every` divides: actions with None, and new values.
 
     Every rank of a process group calls it after every step, with the same arguments: rank 0 reads the requests and
     sends them to the others, so that all change at the same step. A pause is held in here.
@@ -208,7 +200,7 @@ class _Polled:
         self.is_paused = False
         self._run, self._inbox, self._is_offered = run, Inbox(run), False
 
-    def look(self, step: int, values: Mapping[str, Any], actions: Collection[str]) -> list[Change]:
+    def look(self, step: int, values: Mapping[str, Any], actions: Collection[str]) -> list[tuple[str, Any]]:
         offered: dict[str, Any] = {"format": FORMAT, "actions": [*actions, "pause", "continue"], "values": dict(values)}
         send, is_main = _process_group()
         if is_main and not self._is_offered:
@@ -216,7 +208,7 @@ class _Polled:
             hidden = self._run / f".controls.json.{os.getpid()}.tmp"
             hidden.write_text(json.dumps(offered))
             hidden.replace(self._run / "controls.json")
-        changes: list[Change] = []
+        changes: list[tuple[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for request in decoded(send(encoded(self._inbox.take() if is_main else ()))):
             row = {"request": request.name, "step": step, "time": time.time(), "by": request.by}
@@ -228,10 +220,10 @@ class _Polled:
                 if request.action in ("pause", "continue"):
                     self.is_paused = request.action == "pause"
                 else:
-                    changes.append(Change(request.action))
+                    changes.append((request.action, None))
                 rows.append({**row, "action": request.action})
             for name, value in () if unknown else request.values.items():
-                changes.append(Change(name, value))
+                changes.append((name, value))
                 rows.append({**row, "field": name, "from": values[name], "to": value})
         if rows and is_main:
             with contextlib.suppress(OSError):  # a full disk does not end a training

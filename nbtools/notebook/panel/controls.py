@@ -67,15 +67,21 @@ class Controls:
     Args:
         charts: the picture and the canvas.
         smoothing: the slider of the curves.
+        steer: the row that steers the training.
         changed: called after a choice that is drawn differs.
         typed: called after the typed changes of a fork differ.
     """
 
     def __init__(
-        self, charts: LiveCharts, smoothing: widgets.Widget, changed: Callable[..., None], typed: Callable[..., None]
+        self,
+        charts: LiveCharts,
+        smoothing: widgets.Widget,
+        steer: SteerRow,
+        changed: Callable[..., None],
+        typed: Callable[..., None],
     ) -> None:
         self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
-        self.buttons, self.steer = RunButtons(self.tabs.checkpoints.start), SteerRow()
+        self.buttons, self.steer = RunButtons(self.tabs.checkpoints.start), steer
         self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(4))
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it

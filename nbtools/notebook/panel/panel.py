@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST
 from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
 from nbtools.notebook.panel.controls import Controls
 from nbtools.notebook.panel.snapshot import ShownRun
+from nbtools.notebook.panel.steer_row import SteerRow
 from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size, charts_of
@@ -87,7 +89,8 @@ class LivePlot(ChartView):
         self._choices = self._charts.choices
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
-        self._widgets = Controls(self._charts, self._smoothing, self._changed, self._check_changes)
+        steer = SteerRow(self._steer, lambda texts: self._steer(texts=texts))
+        self._widgets = Controls(self._charts, self._smoothing, steer, self._changed, self._check_changes)
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
         self._widgets.name_run(run)
         with suppress(OSError):  # which the first look shows
@@ -103,8 +106,6 @@ class LivePlot(ChartView):
         ):
             button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
-        self._widgets.steer.act = lambda action: self._act("Asking the training…", lambda: self.run.steer(action))
-        self._widgets.steer.change = lambda text: self._act("Asking the training…", lambda: self._change(text))
         self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
@@ -358,8 +359,9 @@ class LivePlot(ChartView):
             self._shown.read_again()
             self._changed()
 
-    def _change(self, text: str) -> str:
-        return self.run.steer(**steered_changes(self.run, [text]))
+    def _steer(self, *actions: str, texts: Sequence[str] = ()) -> None:
+        steered = partial(self.run.steer, *actions)
+        self._act("Asking the training…", lambda: steered(**steered_changes(self.run, texts)))
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._shown.stragglers}

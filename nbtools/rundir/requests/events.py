@@ -49,22 +49,19 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """Return the event as a row of events.jsonl holds it."""
-        row: dict[str, Any] = {"request": self.request, "step": self.step, "time": self.time}
-        row |= {name: text for name in ("by", "action", "refused") if (text := getattr(self, name))}
-        row |= {"field": self.field, "from": self.before, "to": self.after} if self.field else {}
-        return row | ({"attempt": self.attempt} if self.attempt > 1 else {})
+        row = {"request": self.request, "step": self.step, "time": self.time, "by": self.by, "attempt": self.attempt}
+        values = {"field": self.field, "from": self.before, "to": self.after}
+        return row | ({"refused": self.refused} if self.refused else {"action": self.action} if self.action else values)
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self | None:
         """Return the event in a row; None if it is not one."""
-        step, at = whole(row.get("step")), finite(row.get("time"))
-        request, by, action, field, refused = (
-            one_line(str(row.get(name, "")), _LONGEST_TEXT) for name in ("request", "by", "action", "field", "refused")
-        )
+        step, at, attempt = whole(row.get("step")), finite(row.get("time")), whole(row.get("attempt")) or 1
+        names = "request", "by", "action", "field", "refused"
+        request, by, action, field, refused = (one_line(str(row.get(name, "")), _LONGEST_TEXT) for name in names)
         if step is None or at is None or not (refused or field or action):
             return None
-        before, after, attempt = row.get("from"), row.get("to"), whole(row.get("attempt")) or 1
-        return cls(request, step, at, by, action, field, before, after, refused, attempt)
+        return cls(request, step, at, by, action, field, row.get("from"), row.get("to"), refused, attempt)
 
 
 def append_events(run: RunDir, events: Iterable[Event]) -> None:
