@@ -288,9 +288,9 @@ def rate(text: str, *, basic: bool = False) -> Any:
     return setting(1e-3, text, gt=0, le=10, basic=basic, steerable=True)
 
 
-def interval(default: int, text: str) -> Any:
-    """Declare a number of steps between two actions."""
-    return setting(default, text, "steps", ge=1, le=1_000_000_000, steerable=True)
+def num_steps(default: int | None, text: str, *, basic: bool = False) -> Any:
+    """Declare a number of steps."""
+    return setting(default, text, "steps", ge=1, le=1_000_000_000, basic=basic, steerable=True)
 
 
 def num_evaluated_samples(what: str, unit: str) -> Any:
@@ -314,15 +314,7 @@ class TrainConfig(Settings):
     epochs: int = setting(
         1, "Passes over the training data; max_steps ends earlier.", "epochs", ge=1, le=1_000_000, basic=True
     )
-    max_steps: int | None = setting(
-        None,
-        "Number of optimizer steps; None to train all epochs.",
-        "steps",
-        ge=1,
-        le=1_000_000_000,
-        basic=True,
-        steerable=True,
-    )
+    max_steps: int | None = num_steps(None, "Number of optimizer steps; None to train all epochs.", basic=True)
     learning_rate: float = rate("Peak learning rate of AdamW, after warm-up.", basic=True)
     lr_schedule: Literal["linear", "cosine", "constant"] = setting(
         "linear", "Decay to zero after warm-up; constant has none."
@@ -374,9 +366,9 @@ class TrainConfig(Settings):
     num_workers: int = setting(
         0, "Data loading processes; 0 loads in the rank itself.", "processes per rank", ge=0, le=64
     )
-    log_every: int = interval(10, "Steps between metric rows.")
-    eval_every: int = interval(100, "Steps between evaluations; one more at the end.")
-    checkpoint_every: int = interval(200, "Steps between checkpoints; one more at a stop and at the end.")
+    log_every: int = num_steps(10, "Steps between metric rows.")
+    eval_every: int = num_steps(100, "Steps between evaluations; one more at the end.")
+    checkpoint_every: int = num_steps(200, "Steps between checkpoints; one more at a stop and at the end.")
     checkpoint_epochs: bool = setting(True, "Also save a checkpoint at the end of each epoch.")
     keep_last: int = setting(3, "Number of newest checkpoints to keep.", "checkpoints", ge=1, le=1_000_000)
     keep_best: int = setting(

@@ -94,17 +94,8 @@ def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
     options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
-    return View(
-        history,
-        run.name,
-        subtitle,
-        marks,
-        resumed_at,
-        restarted_at=restarted_at,
-        flags=told,
-        has_ended=state.is_final,
-        **options,
-    )
+    options |= {"restarted_at": restarted_at, "flags": told, "has_ended": state.is_final}
+    return View(history, run.name, subtitle, marks, resumed_at, **options)
 
 
 def _marks(run: Run) -> list[tuple[int, float | None]]:

@@ -70,10 +70,7 @@ def _check(records: Records, actions: Sequence[str], values: Mapping[str, Any]) 
     if (state := state_of(records)) is not RunState.RUNNING:
         raise LaunchError(f"{files.id} is {state}; only a running training can be steered")
     if (controls := controls_of(files)) is None:
-        raise LaunchError(
-            f"{files.id}: takes no requests (yet): recipes do from their first step on, and a program does with "
-            "nbtools.steering.poll (see nbtools/launcher/README.md)"
-        )
+        raise LaunchError(f"{files.id}: takes no requests (yet): recipes do from their first step on, programs do not")
     if not actions and not values:
         known = ", ".join((*controls.actions, *(f"{name}=…" for name in controls.values)))
         raise ConfigError(f"nothing to do: give actions or new values, of {known}")
