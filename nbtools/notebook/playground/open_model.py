@@ -22,13 +22,13 @@ _of_runs: "weakref.WeakValueDictionary[str, OpenModel]" = weakref.WeakValueDicti
 class OpenModel:
     """The choice of a checkpoint, and its model in a process of its own."""
 
-    def __init__(self, run: Run, checkpoint: str | int | None, trusts_code: bool, has_code: bool) -> None:
+    def __init__(self, run: Run, checkpoint: str | int | None, trust_remote_code: bool, has_code: bool) -> None:
         """Choose a checkpoint, None for the latest verified one; a model with code of its own asks about it."""
         self._run = run
         self.process: ModelProcess | None = None
         self._loaded: object = None
         shape = {"width": "auto", "display": "" if has_code else "none"}
-        self.consent = widgets.Checkbox(trusts_code, description=_ASKS_CONSENT, indent=False, layout=shape)
+        self.consent = widgets.Checkbox(trust_remote_code, description=_ASKS_CONSENT, indent=False, layout=shape)
         self._latest = [("latest verified", _LATEST)]
         self.checkpoint = widgets.Dropdown(options=self._latest, description="checkpoint", **INPUT_SHAPE)
         self.row = FormRow(Field("checkpoint", help=_HELP), self.checkpoint).widget
@@ -56,9 +56,9 @@ class OpenModel:
                 earlier.close()
             _of_runs[self._run.id] = self
             tell(f"Loading {wanted or 'the model'}")
-            trusts_code = self.consent.value
-            self.process = ModelProcess(self._run, self.checkpoint.value or None, trust_remote_code=trusts_code)
-            self._loaded = wanted, trusts_code
+            trust_remote_code = self.consent.value
+            self.process = ModelProcess(self._run, self.checkpoint.value or None, trust_remote_code=trust_remote_code)
+            self._loaded = wanted, trust_remote_code
         return self.process
 
     def close(self) -> None:
