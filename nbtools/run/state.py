@@ -120,7 +120,7 @@ def _paused(records: Records) -> str:
     if (pause := held(read_events(records.files))) is None:
         return ""
     by = f" by {pause.by}" if pause.by else ""
-    return f"paused{by} after step {pause.step}: nbtools steer {records.files.id} continue"
+    return f"paused{by} after step {pause.step}"
 
 
 def _without_ranks(records: Records) -> str:

@@ -12,52 +12,12 @@ import pytest
 from pages import see, show
 
 from nbtools.metrics.writer import MetricWriter
-from nbtools.notebook.panel.changes import cache_file, record_look
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 KILLED = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-def test_a_fresh_kernel_shows_what_changed_since_the_last_look(notebook: Any, record: Any, eventually: Any) -> None:
-    run, now = record("comes_back"), time.time()
-    run.train(5, 400, now - 7200)
-    panel = show(notebook, "news.ipynb", run.files)
-    see(panel, "RUNNING")
-    eventually(cache_file(run.files).exists, "the panel records its look")
-    assert panel.get_by_text("Since the last look").count() == 0
-
-    notebook.restart_kernel()
-    look = json.loads(cache_file(run.files).read_text())
-    write_json(cache_file(run.files), {**look, "time": now - 5000})
-    run.restart(1, "step-000400", now - 4000, **KILLED)
-    run.train(405, 700, now - 3900, attempt=2)
-    run.train(705, 1200, now - 2000, every_s=3.9, attempt=2)
-    with run.files.log.open("a") as log:
-        log.write("step 700\nwarning: no checkpoint at step 700: No space left on device; older ones are kept\n")
-    notebook.run_cell(0)
-    panel = notebook.output(0)
-    card = panel.locator("details", has_text="Since the last look").locator("visible=true").first
-    see(card, "Since the last look")
-    see(card.locator("summary"), "step 400 → 1,200")
-    notebook.shoot("news", panel)
-    assert not card.get_by_text("older ones are kept").is_visible()
-    card.locator("summary").click()
-    see(card, "warning: no checkpoint at step 700: No space left on device")
-    see(card, "restarted at step 400: rank 1 on node: killed by SIGKILL")
-    see(panel, "attempt 2 of 4")
-    run.train(1205, 1210, now - 10, attempt=2)
-    see(panel, "step 1,210 of 2,000")
-    assert card.get_by_text("older ones are kept").is_visible(), "a look later it is still unfolded"
-    notebook.shoot("news-unfolded", panel)
-
-    run.end(returncode=1, failure={"rank": 0, "host": "node", "message": "ValueError: boom"})
-    see(panel, "FAILED")
-    panel.locator(".nbt-chart").first.wait_for()
-    see(panel, "Since the last look")
-    assert notebook.mistakes == []
 
 
 @pytest.mark.promise("safety-page")
@@ -241,8 +201,6 @@ def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, b
     beat = {"rank": 0, "pid": 1, "host": HOSTILE, "step": 2, "phase": HOSTILE, "time": time.time()}
     write_json(run.heartbeat(0), beat)
     run.log.write_text(f"before\n{HOSTILE}\n\x1b[31m{HOSTILE}\x1b[0m\nwarning: {HOSTILE}\nlast line\n")
-    record_look(run, 0)
-    write_json(cache_file(run), {"time": time.time() - 600, "log_bytes": 0})
     with MetricWriter(run.metrics) as writer:
         for step in (1, 2):
             writer.write(step, {"train/loss": 1.0, HOSTILE: float("nan")})

@@ -58,7 +58,7 @@ class Profile:
             return
         by = "self_device_time_total" if self._on_gpu else "self_cpu_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=_NUM_ROWS, max_name_column_width=60)
-        text = f"{num_steps} steps by {by}\n{table}"
+        text = f"{num_steps} steps after {self._num_skipped} skipped ones, by {by}\n{table}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / "table.txt").write_text(text, encoding="utf-8")
