@@ -130,7 +130,7 @@ def test_scripts_that_cannot_run_are_refused_and_nothing_is_left(project: Projec
     (project.scripts / "binary.py").write_bytes(b"\0\xff")
     assert "no such file" in refused(project.scripts / "none.py")
     assert "is a folder" in refused(project.scripts)
-    assert "NUL" in refused("a\0b.py")
+    assert "no such file" in refused("a\0b.py")
     assert f"{broken}:2: not Python" in refused(broken)
     assert "not Python" in refused(project.scripts / "binary.py")
     assert list(project.runs.iterdir()) == []
