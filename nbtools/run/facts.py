@@ -81,7 +81,7 @@ def stopped_by(records: Records) -> str:
 
 
 def steered(events: Iterable[Event]) -> list[tuple[str, str]]:
-    """Return what was done with each request to a training: its number and its step, and what, by whom."""
+    """Return the answer to each request to a training: its number and its step, what was done, and the author."""
     number, found = itertools.count(1), []
     for event in events:
         mark = "" if event.refused else f"{next(number)}: "

@@ -258,7 +258,7 @@ class Run:
 
     @property
     def events(self) -> list[Event]:
-        """What was done with each request to the running training, oldest first: see `steer`."""
+        """The answers to the requests to the running training, oldest first: see `steer`."""
         return read_events(self.files)
 
     def steer(self, *actions: str, timeout_s: float = 10.0, **values: object) -> str:

@@ -116,7 +116,7 @@ def waiting_for(records: Records) -> str:
 
 
 def _paused(records: Records) -> str:
-    """Return since which step a training is paused, and by whom; empty if it is not."""
+    """Return since which step a training is paused, and by its author; empty if it is not."""
     if (pause := held(read_events(records.files))) is None:
         return ""
     by = f" by {pause.by}" if pause.by else ""

@@ -119,7 +119,7 @@ class RunDir:
     requests = _file("requests")
     """Folder of the requests to the running training, one file each (the owner's viewers; rank 0 removes them)."""
     events = _file("events.jsonl")
-    """What was done with each request, after which step: see `nbtools.rundir.requests.events` (rank 0, appended)."""
+    """The answer to each request, and its step: see `nbtools.rundir.requests.events` (rank 0, appended)."""
     exit = _file("exit.json")
     """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
     on_end_log = _file("ranks/on_end.log")
