@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from nbtools.errors import ConfigError, shown
 from nbtools.settings import Settings, may_be_path, setting
 
 _GRES = r"(?:[A-Za-z0-9_.-]+:)?[0-9]{1,4}"
@@ -398,19 +397,6 @@ class TrainConfig(Settings):
         if self.compile and self.strategy == "fsdp":
             raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
         return self
-
-    def steered(self, values: Mapping[str, Any]) -> Self:
-        """Return a copy with values that are changed while the training runs.
-
-        Raises:
-            ConfigError: a field is unknown or cannot be changed then, or a value is not allowed.
-        """
-        if fixed := [name for name in values if name in type(self).model_fields and name not in self.steerable()]:
-            raise ConfigError(
-                f"{fixed[0]}={shown(values[fixed[0]])}: cannot change while the training runs; stop it, and resume it "
-                f"with the change. These can: {', '.join(self.steerable())}"
-            )
-        return self.replace(**values)
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """Return the changes and notes on them: `epochs` without `max_steps` lifts the cap of this config.

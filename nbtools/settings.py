@@ -85,6 +85,19 @@ class Settings(BaseModel):
         """Return a validated copy with some values changed."""
         return type(self)(**{**self.model_dump(), **changes})
 
+    def steered(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with values that are changed while the training runs.
+
+        Raises:
+            ConfigError: a field is unknown or cannot be changed then, or a value is not allowed.
+        """
+        if fixed := [name for name in values if name in type(self).model_fields and name not in self.steerable()]:
+            raise ConfigError(
+                f"{fixed[0]}={shown(values[fixed[0]])}: cannot change while the training runs; stop it, and resume it "
+                f"with the change. These can: {', '.join(self.steerable())}"
+            )
+        return self.replace(**values)
+
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
         """Build from recorded values; a field that did not exist yet keeps the meaning that it had then."""

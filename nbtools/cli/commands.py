@@ -485,9 +485,9 @@ def _steer(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from nbtools.run.control.stop import left_behind
     from nbtools.run.run import Run
     from nbtools.run.slurm_job import runs_on_slurm
+    from nbtools.run.stop import left_behind
 
     runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
     code = DONE

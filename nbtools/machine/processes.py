@@ -1,4 +1,4 @@
-"""The processes of a run: search, identification, and the sweep that ends them; `run/control/stop.py` holds the stop.
+"""The processes of a run: search, identification, and the sweep that ends them; `run/stop.py` holds the stop.
 
 A process belongs to a run if its environment named the run when it started, or if it holds a file that only the run
 writes; its name, its pid or the content of a file is not enough.

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import RunFailed, RunNotFoundError, html_table
+from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
@@ -20,8 +20,6 @@ from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.project import find_project, located
 from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
-from nbtools.run.control.steer import steer
-from nbtools.run.control.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
@@ -29,12 +27,14 @@ from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, sto
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
+from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import finite, strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.requests.events import Event, read_events, steered
+from nbtools.rundir.requests.events import Event, changed_values, read_events
+from nbtools.rundir.requests.steer import steer
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
 from nbtools.rundir.secret_values import secrets_of, without_secrets
 from nbtools.rundir.tail import last_lines, one_line
@@ -161,7 +161,7 @@ class Run:
     def total_steps(self) -> int | None:
         """Number of steps of the config, or as a script prints it (`17/250`); None if unknown."""
         planned = whole(mapping_at(self.config or {}, "derived").get("total_steps"))
-        total = whole(steered(self.events).get("max_steps")) or planned or self.rows.total_steps
+        total = whole(changed_values(self.events).get("max_steps")) or planned or self.rows.total_steps
         return total and total + self.rows.shift
 
     @property
@@ -279,7 +279,9 @@ class Run:
             ConfigError: The training does not take what was asked for, or refused it.
             LaunchError: The run does not run, takes no requests, or belongs to another user.
         """
-        found = steer(self.records, actions, values, timeout_s)
+        if (state := self.state) is not RunState.RUNNING:
+            raise LaunchError(f"{self.id} is {state}; only a running training can be steered")
+        found = steer(self.files, lambda: self.state.is_final, actions, values, timeout_s)
         if not found:
             return f"{self.id} has not answered within {timeout_s:g} s; it does after its current step"
         return f"after step {found[-1].step}: {', '.join(map(str, found))}"

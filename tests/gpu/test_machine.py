@@ -14,7 +14,7 @@ from nbtools.machine.processes import members
 from nbtools.notebook.panel import html
 from nbtools.project import Project
 from nbtools.run.state import RunState
-from nbtools.training.process.precision import set_tf32, slowdown, warning
+from nbtools.training.engine.precision import set_tf32, slowdown, warning
 
 # A launch warns that this process holds memory on the GPU.
 pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.filterwarnings("default")]

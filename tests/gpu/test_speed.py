@@ -18,8 +18,8 @@ from nbtools.recipes import RECIPES, MaskedDiffusionConfig
 from nbtools.recipes.built_models import modernbert_settings
 from nbtools.training.engine import optimizer as optimizer_module
 from nbtools.training.engine.optimizer import Optimizer, autocast, compile_forward
+from nbtools.training.engine.precision import matmul_rate
 from nbtools.training.masked_diffusion.model import Denoiser
-from nbtools.training.process.precision import matmul_rate
 
 from trainings import TINY, rows, train_here, write_inputs
 

@@ -22,10 +22,10 @@ from nbtools.launcher.placement import check_host_name, place
 from nbtools.machine import network
 from nbtools.notebook.panel.snapshot import notes_of
 from nbtools.project import Project
-from nbtools.run.control.stop import left_behind, other_machines
 from nbtools.run.records import Records
 from nbtools.run.run import Run
 from nbtools.run.state import RunState, commands_to_join, state_of, waiting_for
+from nbtools.run.stop import left_behind, other_machines
 from nbtools.rundir import machines
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.process_identity import ProcessIdentity

@@ -196,7 +196,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         **dict.fromkeys(("cwd", "python", "silent_s", "eta_s", "job", "parent")),
         **dict.fromkeys(("note", "stopped_on", "why_stopped", "unsaved", "outputs"), ""),
         **dict.fromkeys(("waiting_for", "origin", "code"), ""),
-        **{name: [] for name in ("arguments", "tags", "checkpoints", "shared", "stragglers", "curves")},
+        **{name: [] for name in ("arguments", "tags", "checkpoints", "shared", "stragglers", "curves", "events")},
         **{name: {} for name in ("weights", "join")},
         "ranks": [beat],
         "failure": failure,

@@ -36,11 +36,11 @@ from nbtools.notebook.plots.view import Options, X, view_of
 from nbtools.notebook.widgets import Displays
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
-from nbtools.run.control.steer import controls_of
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
+from nbtools.rundir.requests.steer import controls_of
 from nbtools.rundir.rundir import foreign_owner, is_removed
 
 _TEXT = "a panel of a run"

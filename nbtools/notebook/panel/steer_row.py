@@ -5,7 +5,7 @@ from collections.abc import Callable
 import ipywidgets as widgets
 
 from nbtools.notebook.widgets import in_row, make_control
-from nbtools.run.control.steer import Controls
+from nbtools.rundir.requests.steer import Steerable
 
 _ACTIONS = {
     "save": ("Save", "save", "Save a checkpoint after the current step; it is kept"),
@@ -35,7 +35,7 @@ class SteerRow:
         self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
         self.widget.layout.display = "none"
 
-    def show(self, controls: Controls | None, *, is_acting: bool) -> None:
+    def show(self, controls: Steerable | None, *, is_acting: bool) -> None:
         """Offer what a training takes now; None for one that takes nothing."""
         self.widget.layout.display = "none" if controls is None else ""
         if controls is None:

@@ -90,7 +90,7 @@ def _events_in(path: Path) -> list[Event]:
     return [event for event in found if event is not None]
 
 
-def steered(events: Iterable[Event]) -> dict[str, Any]:
+def changed_values(events: Iterable[Event]) -> dict[str, Any]:
     """Return the last value of each field that events have changed."""
     return {event.field: event.after for event in events if event.field and not event.refused}
 

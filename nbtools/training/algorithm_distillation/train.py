@@ -19,8 +19,8 @@ from nbtools.training.algorithm_distillation.dataset import LearningHistories, W
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.step_clock import training_flops
 
 Floats = npt.NDArray[np.float64]

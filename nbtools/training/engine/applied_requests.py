@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nbtools.errors import ConfigError
-from nbtools.rundir.requests.events import Event, append_events, read_events, steered
+from nbtools.rundir.requests.events import Event, append_events, changed_values, read_events
 from nbtools.rundir.requests.request_files import Inbox, Request, decoded, encoded
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.plan import Plan
@@ -46,7 +46,7 @@ class AppliedRequests:
 
         Events of earlier attempts up to that step are part of the config by now; later ones are applied again.
         """
-        self.values = {**values, **steered(event for event in self._repeated if event.step <= step)}
+        self.values = {**values, **changed_values(event for event in self._repeated if event.step <= step)}
         self._repeated = [event for event in self._repeated if event.step > step]
 
     def apply(self, plan: Plan, step: int, *, takes_requests: bool) -> None:

@@ -14,8 +14,8 @@ from nbtools.rundir.requests.request_files import ACTIONS
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
+from nbtools.training.engine.precision import warning
 from nbtools.training.engine.standalone import own_attempt, own_project
-from nbtools.training.process.precision import warning
 from nbtools.training.process.ranks import Ranks
 
 _RULE = "=" * 60

@@ -46,17 +46,17 @@ from nbtools.training.engine.optimizer import (
     enable_gradient_checkpointing,
 )
 from nbtools.training.engine.plan import Due, Plan
+from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.engine.sampler import load
 from nbtools.training.engine.standalone import check_shared, claim_run, own_attempt, own_project
 from nbtools.training.engine.startup_report import write_startup_report
-from nbtools.training.engine.tally import Tally
 from nbtools.training.outputs.outputs import Outputs
 from nbtools.training.outputs.profiler import Profile
 from nbtools.training.outputs.retries import Retries
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.outputs.training_log import TrainingLog
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
-from nbtools.training.process.precision import matmul_rate, resolved, set_tf32
 from nbtools.training.process.random_state import set_random_state
 from nbtools.training.process.rank_environment import adopt_rank
 from nbtools.training.process.ranks import Ranks

@@ -14,10 +14,10 @@ import torch
 from nbtools.errors import ConfigError
 from nbtools.recipes.llm_gan import LLMGANConfig
 from nbtools.training.engine.optimizer import autocast
-from nbtools.training.engine.tally import Tally
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.llm_gan.rewards import Baseline, returns
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.causal_sampling import train_mode
 
 Batch = tuple[torch.Tensor, ...]

@@ -27,7 +27,6 @@ from nbtools.rundir import media
 from nbtools.training.engine.initial_state import InitialState
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, uniforms
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.dataset import text_data
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs, TokenDiscriminator, build_token_discriminator
@@ -38,6 +37,7 @@ from nbtools.training.llm_gan.ngrams import self_bleu
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
 from nbtools.training.llm_gan.rollouts import GANRollouts, generating, texts_at_once
 from nbtools.training.llm_gan.stages import Stage, Stages
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.vocabulary import Floats, Tokens
 

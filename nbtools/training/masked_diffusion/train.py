@@ -20,7 +20,6 @@ from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.rundir import media
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_sequences
@@ -28,6 +27,7 @@ from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, N
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered, unmask, unmasking_of
 from nbtools.training.masked_diffusion.sequences import RaggedPairs
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.tokenizers import load_tokenizer
 
 

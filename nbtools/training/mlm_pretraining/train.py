@@ -19,7 +19,6 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.built_models import modernbert_settings
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import IGNORED
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
 from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import (
@@ -28,6 +27,7 @@ from nbtools.training.mlm_pretraining.masking import (
     evaluation_batches,
     unigram_log_probabilities,
 )
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter

@@ -23,8 +23,8 @@ from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.text_classification.dataset import (
     Augmentation,
     CharacterDataset,

@@ -19,8 +19,8 @@ from nbtools.rundir.json_files import read_json
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.optimizer import Optimizer, compile_errors
 from nbtools.training.engine.plan import Due, Plan
-from nbtools.training.engine.tally import Tally
 from nbtools.training.engine.worker import Worker
+from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.signals import StopRequest
 
 _MEASURED_S = 1.0

@@ -32,7 +32,6 @@ from nbtools.errors import RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.changes import cache_file, read_look, record_look
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.plots.charts import charts_of
@@ -46,6 +45,7 @@ from nbtools.rundir import media
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.process_identity import ProcessIdentity
+from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 
 Show = Callable[..., LivePlot]
@@ -669,6 +669,38 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, s
     assert "Succeeded" in words(panel) and "attempt 2 of 4" in words(panel)
 
 
+def test_requests_are_numbered_lines_on_every_chart(folder: RunFolder) -> None:
+    folder.rows(1, 60)
+    done = [Event("a", 20, 1.0, action="save"), Event("b", 30, 2.0, refused="no"), Event("c", 40, 3.0, action="pause")]
+    append_events(folder.files, [*done, Event("d", 40, 4.0, field="learning_rate", before=0.1, after=0.2)])
+    found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
+    assert {tuple(chart.cuts) for chart in found.shown} == {((20, "1"), (40, "2, 3"))}
+
+
+def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Run, "steer", lambda run, *actions, **values: asked.append((actions, values)) or "done")
+    folder.rows(1, 10)
+    panel = show(folder)
+    row = panel._widgets.steer
+    assert row.widget.layout.display == "none", "it takes no requests yet"
+    write_json(folder.files.controls, {"actions": ["save", "pause", "continue"], "values": {"learning_rate": 0.1}})
+    eventually(lambda: row.widget.layout.display == "")
+    shown = [name for name, button in row.buttons.items() if button.layout.display == ""]
+    assert (shown, row.changes.placeholder) == (["save", "pause"], "learning_rate=0.1")
+    row.buttons["save"].click()
+    eventually(lambda: "done" in panel._widgets.note.value)
+    row.changes.value = "learning_rate=0.5 eval_every=7"
+    row.apply.click()
+    eventually(lambda: len(asked) == 2)
+    assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7})]
+    append_events(folder.files, [Event("a", 10, 1.0, by="ana@box", action="pause")])
+    eventually(lambda: row.buttons["continue"].layout.display == "")
+    assert "paused by ana@box after step 10" in words(panel)
+    folder.end()
+    eventually(lambda: row.widget.layout.display == "none")
+
+
 def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:
     folder.rows(1, 60)
     folder.restart(1, None)
@@ -676,69 +708,6 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:
     folder.restart(3, "step-000050")
     found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
     assert [x for x, _ in found.shown[0].cuts] == [20, 50]
-
-
-def look(folder: RunFolder, at: float) -> None:
-    """Record a look of an earlier panel, before there was a log."""
-    record_look(folder.files, at)
-    write_json(cache_file(folder.files), {"time": at, "log_bytes": 0})
-
-
-def test_a_panel_shows_what_changed_since_the_last_look_and_records_its_own(folder: RunFolder, show: Show) -> None:
-    folder.rows(1, 40)
-    left = folder.started + 20.2
-    look(folder, left)
-    folder.files.log.write_text("warning: the disk is nearly full\n")
-    folder.checkpoint(40, 3.0)
-    first = show(folder, refresh_s=60.0)
-    eventually(lambda: "Since the last look" in words(first))
-    assert "step 40 → 40" not in words(first) and "1 checkpoint" in words(first)
-    assert "<li>warning: the disk is nearly full</li>" in words(first)
-    found = read_look(folder.files)
-    assert found is not None and found.time > left
-    assert found.log_bytes == folder.files.log.stat().st_size
-
-
-def test_the_first_panel_of_a_run_and_one_soon_after_show_no_news(folder: RunFolder, show: Show) -> None:
-    folder.rows(1, 10)
-    first = show(folder)
-    eventually(lambda: read_look(folder.files) is not None and "step 10 " in words(first))
-    folder.rows(11, 20)
-    second = show(folder)
-    eventually(lambda: all("step 20 " in words(panel) for panel in (first, second)))
-    folder.end()
-    eventually(lambda: threads(first) == [])
-    third = show(folder)
-    eventually(lambda: "Succeeded" in words(third))
-    assert not any("Since the last look" in words(panel) for panel in (first, second, third))
-
-
-def test_a_look_is_recorded_every_ten_seconds_and_when_the_panel_closes(
-    folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    panel = show(folder, refresh_s=3600.0)
-    eventually(lambda: read_look(folder.files) is not None)
-    start, recorded = time.time(), []
-    for second in (100, 105, 109.9, 110, 115, 120):
-        monkeypatch.setattr("nbtools.notebook.panel.panel.time.time", lambda at=start + second: at)
-        panel.refresh()
-        found = read_look(folder.files)
-        recorded.append(found and round(found.time - start, 1))
-    assert recorded == [100, 100, 100, 110, 110, 120]
-    monkeypatch.setattr("nbtools.notebook.panel.panel.time.time", lambda: start + 121)
-    panel.close()
-    found = read_look(folder.files)
-    assert found is not None
-    assert round(found.time - start, 1) == 121
-
-
-def test_the_static_words_of_a_run_that_ended_meanwhile_say_so(folder: RunFolder, show: Show) -> None:
-    folder.rows(1, 40)
-    look(folder, folder.started + 1)
-    folder.end(1, {"rank": 1, "host": None, "message": "ValueError: boom"})
-    panel = show(folder)
-    panel.refresh()
-    assert "Since the last look" in panel._static()[0] and "failed at step 40" in panel._static()[0]
 
 
 STOP_LOG = """\

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtools.rundir.requests.events import Event, append_events, paused_s, read_events, steered
+from nbtools.rundir.requests.events import Event, append_events, changed_values, paused_s, read_events
 from nbtools.rundir.rundir import RunDir
 
 SAVED = Event("a", 10, 1.0, by="ana@box", action="save")
@@ -25,7 +25,7 @@ def test_events_are_read_back_and_words(tmp_path: Path) -> None:
         "learning_rate 0.1 -> 0.05",
         "refused: max_steps=5: step 30 is done; give 30 to 60",
     ]
-    assert steered(read_events(run)) == {"learning_rate": 0.05}
+    assert changed_values(read_events(run)) == {"learning_rate": 0.05}
 
 
 def test_a_torn_row_costs_itself_alone(tmp_path: Path) -> None:

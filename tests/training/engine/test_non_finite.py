@@ -20,7 +20,7 @@ from nbtools.run.checkpoints import checkpoints_in, newest_verified
 from nbtools.run.run import Run
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.training.engine.optimizer import Optimizer
-from nbtools.training.engine.tally import Tally
+from nbtools.training.outputs.tally import Tally
 
 from trainings import TINY, ByHand, rows, write_inputs
 

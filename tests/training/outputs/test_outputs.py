@@ -312,5 +312,5 @@ def test_two_ranks_write_one_save_dir_and_a_refusal_ends_both(texts: Project, ti
         codes, said = start.ended(start.script, "--save-path", "file")
     assert tree(texts.root / "out") == tree(files.outputs) | {outputs.RECORD}
     assert len(list(files.tensorboard.iterdir())) == 1
-    assert tree(files.profile) == {"trace.json", "table.txt"}
+    assert tree(files.profile) == {"trace.json", "table.txt", "rank1/trace.json", "rank1/table.txt"}
     assert codes == [1, 1] and said.count("save_dir='file': cannot be written") == 2

@@ -12,7 +12,7 @@ import torch
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import precision
-from nbtools.training.process.precision import matmul_rate, resolved, set_tf32, slowdown, warning
+from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32, slowdown, warning
 from nbtools.training.process.ranks import Ranks
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

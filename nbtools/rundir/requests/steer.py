@@ -1,15 +1,13 @@
 """Steers a running training: writes a request into its run directory and waits for the events that answer it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nbtools.errors import ConfigError, LaunchError, did_you_mean, shown
-from nbtools.run.records import Records
-from nbtools.run.state import RunState, state_of
 from nbtools.rundir.json_files import content_of
-from nbtools.rundir.requests.events import Event, held, read_events, steered
+from nbtools.rundir.requests.events import Event, changed_values, held, read_events
 from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir, foreign_owner
 
@@ -17,7 +15,7 @@ _LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
-class Controls:
+class Steerable:
     """The actions that a running training takes, and the values that may be changed."""
 
     actions: tuple[str, ...]
@@ -26,17 +24,19 @@ class Controls:
     is_paused: bool
 
 
-def controls_of(files: RunDir) -> Controls | None:
+def controls_of(files: RunDir) -> Steerable | None:
     """Return what a training takes; None if it takes nothing, as a program that does not poll."""
     found = content_of(files.controls)
     actions, values = found.get("actions"), found.get("values")
     if not isinstance(actions, list) or not isinstance(values, dict):
         return None
     events = read_events(files)
-    return Controls(tuple(map(str, actions)), {**values, **steered(events)}, held(events) is not None)
+    return Steerable(tuple(map(str, actions)), {**values, **changed_values(events)}, held(events) is not None)
 
 
-def steer(records: Records, actions: Sequence[str], values: Mapping[str, Any], timeout_s: float) -> list[Event]:
+def steer(
+    files: RunDir, has_ended: Callable[[], bool], actions: Sequence[str], values: Mapping[str, Any], timeout_s: float
+) -> list[Event]:
     """Ask a running training for actions and for new values; wait for its answer.
 
     Returns:
@@ -44,33 +44,31 @@ def steer(records: Records, actions: Sequence[str], values: Mapping[str, Any], t
 
     Raises:
         ConfigError: the training does not take what was asked for.
-        LaunchError: the run does not run, takes no requests, or belongs to another user.
+        LaunchError: it takes no requests, has ended meanwhile, or belongs to another user.
     """
-    files = records.files
-    _check(records, actions, values)
+    _check(files, actions, values)
     asked = [write_request(files, action=action) for action in actions]
     asked += [write_request(files, values=values)] if values else []
     until = time.monotonic() + timeout_s
     while True:
+        over = has_ended()  # checked first: it answers before its end
         answers = [event for event in read_events(files) if event.request in asked]
         if {event.request for event in answers} == {*asked} or time.monotonic() > until:
             break
-        if state_of(records).is_final:
-            raise LaunchError(f"{files.id} ended before it could answer; its last events: nbtools show {files.id}")
+        if over:
+            raise LaunchError(f"{files.id} ended before it could answer; see nbtools show {files.id}")
         time.sleep(_LOOK_EVERY_S)
     if refused := [event.refused for event in answers if event.refused]:
         raise ConfigError("; ".join(refused))
     return answers
 
 
-def _check(records: Records, actions: Sequence[str], values: Mapping[str, Any]) -> None:
-    files = records.files
+def _check(files: RunDir, actions: Sequence[str], values: Mapping[str, Any]) -> None:
     if owner := foreign_owner(files.path):
         raise LaunchError(f"{files.id}: belongs to {owner}, who alone may steer it")
-    if (state := state_of(records)) is not RunState.RUNNING:
-        raise LaunchError(f"{files.id} is {state}; only a running training can be steered")
     if (controls := controls_of(files)) is None:
-        raise LaunchError(f"{files.id}: takes no requests (yet): recipes do from their first step on, programs do not")
+        why = "recipes do from their first step on, programs do not"
+        raise LaunchError(f"{files.id}: takes no requests (yet): {why}")
     if not actions and not values:
         known = ", ".join((*controls.actions, *(f"{name}=…" for name in controls.values)))
         raise ConfigError(f"nothing to do: give actions or new values, of {known}")
