@@ -24,6 +24,7 @@ from nbtools.rundir.tail import end_of, one_line
 
 _MOST_BYTES = 1 << 20
 _LONGEST_TEXT = 500
+_TEXTS = "request", "by", "action", "field", "refused"
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,16 @@ class Event:
     def from_json(cls, row: Mapping[str, Any]) -> Self | None:
         """Return the event in a row; None if it is not one."""
         step, at, attempt = whole(row.get("step")), finite(row.get("time")), whole(row.get("attempt")) or 1
-        names = "request", "by", "action", "field", "refused"
-        request, by, action, field, refused = (one_line(str(row.get(name, "")), _LONGEST_TEXT) for name in names)
+        request, by, action, field, refused = (one_line(str(row.get(name, "")), _LONGEST_TEXT) for name in _TEXTS)
         if step is None or at is None or not (refused or field or action):
             return None
-        return cls(request, step, at, by, action, field, row.get("from"), row.get("to"), refused, attempt)
+        before, after = _scalar(row.get("from")), _scalar(row.get("to"))
+        return cls(request, step, at, by, action, field, before, after, refused, attempt)
+
+
+def _scalar(value: object) -> object:
+    """Return a value that strict JSON holds; the text of any other one."""
+    return value if value is None or isinstance(value, int | str) or finite(value) is not None else shown(value, 100)
 
 
 def append_events(run: RunDir, events: Iterable[Event]) -> None:

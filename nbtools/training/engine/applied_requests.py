@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nbtools.errors import ConfigError
-from nbtools.rundir.requests.events import Event, append_events, changed_values, read_events
+from nbtools.rundir.requests.events import Event, append_events, changed_values, held, read_events
 from nbtools.rundir.requests.request_files import Inbox, Request, decoded, encoded
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.plan import Plan
@@ -47,6 +47,8 @@ class AppliedRequests:
         Events of earlier attempts up to that step are part of the config by now; later ones are applied again.
         """
         self.values = {**values, **changed_values(event for event in self._repeated if event.step <= step)}
+        if held(self._repeated) is not None and self._ranks.is_main:  # a pause ends with its attempt
+            self._record([Event("restart", step, time.time(), action="continue", attempt=self._attempt)])
         self._repeated = [event for event in self._repeated if event.step > step]
 
     def apply(self, plan: Plan, step: int, *, takes_requests: bool) -> None:

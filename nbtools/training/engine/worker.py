@@ -440,10 +440,8 @@ class Worker:
             write_more: writes what the models need beside them, such as a tokenizer, into the folder that it is given.
             stage: of the training; only checkpoints of the newest one's stage count as best.
         """
-        self._saver.recorded |= {
-            "steered": self._requests.values or None,
-            "asked": "save" in self._requests.due or None,
-        }
+        steered, asked = self._requests.values or None, "save" in self._requests.due or None
+        self._saver.recorded |= {"steered": steered, "asked": asked}
         with self.aside("checkpoint"):
             self._saver.save(models, state, rank_state, self._log.measured(), write_more, stage)
 

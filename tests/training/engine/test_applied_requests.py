@@ -13,14 +13,21 @@ from typing import Any
 import pytest
 from waiting import eventually
 
+from nbtools.config import Launch
+from nbtools.errors import ConfigError, LaunchError
+from nbtools.launcher.launch import launch
+from nbtools.launcher.resume import resume
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.requests.events import read_events
+from nbtools.rundir.requests.events import Event, append_events, held, read_events
 from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir
+from nbtools.script.script import write_script
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.process import vote
 
@@ -160,6 +167,14 @@ def beside(act: Callable[[], None]) -> Iterator[None]:
         done.result()
 
 
+def test_a_pause_ends_with_its_attempt(steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    files = steered("mlm_pretraining", {})
+    append_events(files, [Event("a", 9, 1.0, action="pause")])
+    monkeypatch.setenv("NBTOOLS_ATTEMPT", "2")
+    steered("mlm_pretraining", {}, resume=files.checkpoint(6), files=files)
+    assert held(read_events(files)) is None
+
+
 def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Callable[..., RunDir]) -> None:
     files = RunDir(steered("mlm_pretraining", {}, checkpoint_every=100, keep_last=1).path)
     held: list[dict[str, Any]] = []
@@ -239,3 +254,32 @@ def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_
     first, second = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(2))
     assert first == second
     assert len({line.split()[1] for line in first.splitlines()}) > 5, "many rates were taken"
+
+
+@pytest.mark.slow
+def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(cpu_project: Project) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    values = {"max_steps": 3000, "epochs": 1000, "eval_every": 10**6, "checkpoint_every": 10**6, "log_every": 1}
+    more = {"checkpoint_epochs": False, "lr_schedule": "constant", "warmup_ratio": 0.0}
+    config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **values, **more})
+    run = launch(write_script(config, "tiny", Launch(nproc_per_node=2, gpus=()), project=cpu_project))
+    eventually(lambda: run.files.controls.exists() and run.step > 3)
+    assert run.steer("save").endswith(": save")
+    assert "learning_rate 0.01 -> 0.002" in run.steer(learning_rate=0.002, max_steps=2000)
+    with pytest.raises(ConfigError, match="did you mean learning_rate"):
+        run.steer(learning_rat=1.0)
+    eventually(lambda: run.checkpoints)
+    run.stop()
+    first, last = run.checkpoints
+    with pytest.raises(LaunchError, match="is STOPPED; only a running training can be steered"):
+        run.steer("save")
+    child = resume(run, args=["--max-steps", str(last.step + 3)])
+    assert child.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert {row["train/learning_rate"] for row in rows(child.files)} == {0.002}
+    assert child.info["resumed_from"]["changes"].keys() == {"max_steps"}
+    fork = resume(run, first.step, changes={"max_steps": first.step + 3})
+    assert fork.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert {row["train/learning_rate"] for row in rows(fork.files)} == {0.01}
+    assert [difference.name for difference in compare_runs(run, fork).differences if "steered" in difference.name] == [
+        f"steered.{name} after step {event.step}" for event in run.events for name in [event.field or event.action]
+    ]
