@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table
+from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table, shown
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
@@ -280,7 +280,8 @@ class Run:
             LaunchError: The run does not run, takes no requests, or belongs to another user.
         """
         if (state := self.state) is not RunState.RUNNING:
-            raise LaunchError(f"{self.id} is {state}; only a running training can be steered")
+            asked = ", ".join(map(shown, (*actions, *values)))
+            raise LaunchError(f"{asked}: {self.id} is {state}; only a running training can be steered")
         found = steer(self.files, lambda: self.state.is_final, actions, values, timeout_s)
         if not found:
             return f"{self.id} has not answered within {timeout_s:g} s; it does after its current step"

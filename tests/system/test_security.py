@@ -228,6 +228,7 @@ def test_no_display_has_characters_that_hide_or_reorder_others(project: Project)
 # --- hostile values in every argument of the command line -----------------------------------------
 
 VALID = {
+    "ACTION|FIELD=VALUE": "save",
     "RUN": "latest",
     "RECIPE": "mlm_pretraining",
     "RECIPE|PROGRAM.py": "mlm_pretraining",
