@@ -14,6 +14,7 @@ from pages import see, show
 from nbtools.metrics.writer import MetricWriter
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RunDir
 
 KILLED = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
@@ -201,6 +202,8 @@ def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, b
     beat = {"rank": 0, "pid": 1, "host": HOSTILE, "step": 2, "phase": HOSTILE, "time": time.time()}
     write_json(run.heartbeat(0), beat)
     run.log.write_text(f"before\n{HOSTILE}\n\x1b[31m{HOSTILE}\x1b[0m\nwarning: {HOSTILE}\nlast line\n")
+    append_events(run, [Event(HOSTILE, 1, 1.0, HOSTILE, field=HOSTILE, before=HOSTILE, after=HOSTILE)])
+    write_json(run.controls, {"actions": [HOSTILE, "save"], "values": {HOSTILE: HOSTILE}})
     with MetricWriter(run.metrics) as writer:
         for step in (1, 2):
             writer.write(step, {"train/loss": 1.0, HOSTILE: float("nan")})
@@ -218,10 +221,7 @@ def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, b
         page.wait_for_timeout(500)
         assert_literal(page)
         for index in (0, 3):
-            panel = notebook.output(index)
-            news = panel.get_by_text("Since the last look").locator("visible=true")
-            assert news.count() == (index == 0), "the first panel alone shows it"
-            assert panel.get_by_text(HOSTILE).count() >= 5
+            assert notebook.output(index).get_by_text(HOSTILE).count() >= 5
         notebook.shoot("hostile", notebook.output(0))
         notebook.command("docmanager:save")
         assert notebook.mistakes == []
@@ -235,7 +235,7 @@ def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, b
         dialogs: list[str] = []
         exported.on("dialog", lambda dialog: dialogs.append(dialog.message))
         exported.goto((tmp_path / "exported.html").as_uri(), wait_until="domcontentloaded")
-        see(exported, "Since the last look")
+        see(exported, "window.__pwned")
         exported.wait_for_timeout(500)
         assert exported.get_by_text("window.__pwned").count() >= 5
         assert_literal(exported)

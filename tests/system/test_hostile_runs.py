@@ -306,7 +306,7 @@ VERBS = [
     *(["show", "RUN"], ["show", "RUN", "--json"], ["show", "RUN", "--media"], ["show", "RUN", "--stacks"]),
     *(["log", "RUN"], ["wait", "RUN", "--timeout", "0.01"], ["stop", "RUN"], ["resume", "RUN"]),
     *(["log", "RUN", "-f"], ["watch", "RUN"], ["plot", "RUN", "-o", "plot.png"], ["preflight", "RUN"]),
-    *(["export", "RUN"], ["predict", "RUN", "the [MASK] was open"]),
+    *(["export", "RUN"], ["predict", "RUN", "the [MASK] was open"], ["steer", "RUN", "save", "--timeout", "0.01"]),
     *(["resume", "RUN", "--set", "max_steps=3"], ["clean", "RUN"], ["clean", "RUN", "--checkpoints"]),
 ]
 """The verbs that read one run. Ctrl-C ends `log -f` and `watch` where they would wait."""

@@ -73,8 +73,6 @@ T = TypeVar("T")
 _SEED_OF_STEPS = 500_009
 """Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
-_PROFILED_STEPS = 5
-"""Steps that are profiled on request."""
 _PAUSE_S = 0.2
 """Time between two looks of a paused training for requests."""
 
@@ -359,7 +357,7 @@ class Worker:
             for optimizer in self._saver.optimizers:
                 optimizer.replan(plan.config, plan.total_steps)
         if "profile" in self._requests.due and self._log.profile is None:
-            self._profile(_PROFILED_STEPS, num_skipped=1)  # the current one
+            self._profile(5, num_skipped=1)  # the next five steps, without the current one
 
     def _pause(self, plan: Plan) -> None:
         """Hold this rank between two steps, until the owner continues the training or a stop is agreed on."""

@@ -5,6 +5,7 @@
 The answer, one line of JSON, goes to the descriptor. A first line counts: the trial may be ended while it answers.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -24,7 +25,6 @@ from nbtools.machine.devices import devices
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
 
 _LOOK_EVERY_S = 0.5
-_REMOVALS = 5
 
 
 def main() -> None:
@@ -70,12 +70,13 @@ def _watch(request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], Non
 
 
 def _remove_all(ticket: Path | None) -> None:
-    """Remove the folder that the parent would have removed; the training may still write files into it."""
+    """Remove the folder that the parent would have removed; renamed first, so that the training adds no more files."""
     if ticket is not None:
         ticket.unlink(missing_ok=True)
     folder = Path(os.environ[RUN_DIR_VARIABLE]).parent
-    for _ in range(_REMOVALS):
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder = folder.rename(folder.with_name(f"{folder.name}-ended"))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wanted_by(ticket: Path | None) -> str:

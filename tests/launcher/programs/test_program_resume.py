@@ -246,8 +246,8 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         tab = panel._widgets.tabs.checkpoints
         eventually(lambda: tab.program.pattern.value == "ckpt_*.pt")
         tab.look()
-        assert tab.start.disabled
-        assert tab.start.tooltip.startswith("Cannot resume: no argument of own.py is known to resume it")
+        why = "Cannot resume: no argument of own.py is known to resume it"
+        eventually(lambda: tab.start.disabled and tab.start.tooltip.startswith(why))
         assert "Guessed: the files by the usual names of checkpoints" in tab.program.origin.value
         tab.program.words.value = "--from {checkpoint}"
         eventually(lambda: not tab.start.disabled)
