@@ -52,7 +52,7 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     see(panel, "learning_rate 0.01 -> 0.001, eval_every 200 -> 100")
     press("Pause")
     see(panel, "paused by")
-    at = run.step
+    at = run.events[-1].step
     panel.get_by_role("button", name="Continue").locator("visible=true").first.wait_for()
     notebook.shoot("steer-paused", panel)
     look_in_the_dark(notebook, panel, "steer")
