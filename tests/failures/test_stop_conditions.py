@@ -141,7 +141,7 @@ def test_conditions_are_written_into_a_script_and_read_back(tmp_path: Path) -> N
         ({"stop_on": {"nann": True}}, "StopOn has no such field; did you mean nan"),
         ({"stop_on": {"no_improvement": 0}}, "no_improvement=0: must be >= 1"),
         ({"stop_on": {"loss_above": 1.0}}, r"loss_above=1\.0: must be > 1"),
-        ({"stop_on": {"time_budget_h": True}}, "not a number of hours"),
+        ({"stop_on": {"time_budget_h": True}}, "True is a truth value, not a number"),
         ({"on_end": "echo done"}, "give a list of words, since no shell divides it"),
         ({"on_end": ("sh", "-c", "echo {sentence}")}, "must be an argument of its own"),
         ({"on_end": ("{sentence}",)}, "must begin with a program"),
