@@ -43,7 +43,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 @pytest.fixture
 def folder(cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: MonkeyPatch) -> Path:
     """The folder of temporary files; nothing is in it before or after a trial."""
-    made = tmp_path_factory.mktemp("temporary")
+    made = tmp_path_factory.mktemp("t")  # sockets of loaders are below it, whose paths have at most 107 characters
     monkeypatch.setenv("TMPDIR", str(made))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return made
