@@ -67,7 +67,7 @@ def endless() -> TrainConfig:
 
 
 def is_training(trial: Trial) -> bool:
-    return trial.phase in ("data", "forward", "backward")  # where cores are few, it mostly waits for its loader
+    return trial.phase in ("forward", "backward")
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
