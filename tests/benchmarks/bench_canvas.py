@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.lock import acquire_lock
@@ -111,12 +112,12 @@ def measure(files: RunDir, names: tuple[str, ...], first: int, opened: tuple[str
 def first_pictures(files: RunDir, cache: Path) -> None:
     """Print the time to the first picture of a long run, without the reading of all rows that follows."""
     spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    read = LivePlot._read
+    read = ShownRun.read_rows
     for turn in range(5):
         os.environ["XDG_CACHE_HOME"] = str(cache / str(turn))
         for kind in ("cold", "opened before"):
             go_on = threading.Event()
-            LivePlot._read = lambda panel, go_on=go_on: go_on.wait() and read(panel)  # type: ignore[method-assign]
+            ShownRun.read_rows = lambda shown, go_on=go_on: go_on.wait() and read(shown)  # type: ignore[method-assign]
             began = time.process_time()
             panel = LivePlot(files.path, refresh_s=3600)
             while not panel._png:
