@@ -270,7 +270,7 @@ class Run:
             actions: `save`, `evaluate`, `pause`, `continue` or `profile` (the next five steps).
             timeout_s: Seconds to wait for the answer.
             values: Config fields and their new values: each learning rate (a new peak; the schedule keeps its shape),
-                `max_steps`, `log_every`, `eval_every`, `checkpoint_every`; of a program those that it polls.
+                `max_steps`, `log_every`, `eval_every`, `checkpoint_every`.
 
         Returns:
             One sentence: what was done after which step, or that the training has not answered yet.

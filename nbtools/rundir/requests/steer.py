@@ -25,7 +25,7 @@ class Steerable:
 
 
 def controls_of(files: RunDir) -> Steerable | None:
-    """Return what a training takes; None if it takes nothing, as a program that does not poll."""
+    """Return what a training takes; None if it takes nothing, as a program of the user's."""
     found = content_of(files.controls)
     actions, values = found.get("actions"), found.get("values")
     if not isinstance(actions, list) or not isinstance(values, dict):

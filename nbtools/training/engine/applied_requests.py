@@ -32,7 +32,8 @@ class AppliedRequests:
         """Actions to take after the current step."""
         self.is_paused = False
         self._files, self._ranks, self._attempt, self._say = files, ranks, own_attempt(), say
-        earlier: list[Event] = ranks.from_main(lambda: read_events(files))
+        # By their steps: a later attempt may have begun at an earlier one.
+        earlier = sorted(ranks.from_main(lambda: read_events(files)), key=lambda event: event.step)
         self._inbox = Inbox(files, [event.request for event in earlier])
         self._repeated = [event for event in earlier if not event.refused and event.attempt < self._attempt]
         self._unwritten: list[Event] = []
@@ -60,8 +61,7 @@ class AppliedRequests:
             data = self._ranks.bytes_of_main(lambda: encoded(self._inbox.take()))
             for request in decoded(data):
                 self._record(self._answered(request, plan, step))
-        if self._unwritten and self._ranks.is_main:
-            self._write()
+        self._write()
 
     def refuse_rest(self, step: int, why: str) -> None:
         """Answer the requests that came too late (rank 0)."""
@@ -115,10 +115,11 @@ class AppliedRequests:
 
     def _record(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._unwritten.append(event)
+            self._unwritten += [event] if self._ranks.is_main else []
             self._say(f"steered after step {event.step}: {event}" + f" ({event.by})" * bool(event.by))
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # a full disk: with the next events
-            append_events(self._files, self._unwritten)
+            if self._unwritten:
+                append_events(self._files, self._unwritten)
             self._unwritten.clear()

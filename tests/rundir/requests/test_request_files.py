@@ -1,6 +1,5 @@
 """Requests are small plain files of the run's owner, each taken once; everything else in the folder is named."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbtools.errors import ConfigError
-from nbtools.rundir.requests.request_files import Inbox, Request, decoded, encoded, write_request
+from nbtools.rundir.requests.request_files import Inbox, decoded, encoded, write_request
 from nbtools.rundir.rundir import RunDir
 
 NAME = "1769868153250000000-0123456789ab"
@@ -21,8 +20,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_requests_are_taken_once_in_the_order_of_their_times(run: RunDir) -> None:
     inbox = Inbox(run)
-    assert inbox.num_waiting() == 0
-    assert inbox.take() == [], "there is no folder yet"
+    assert (inbox.num_waiting(), inbox.take()) == (0, []), "there is no folder yet"
     first = write_request(run, action="save")
     (run.requests / f"{NAME}.json").write_text('{"format": 1, "values": {"learning_rate": 0.1}, "by": "ana@box"}')
     assert run.requests.stat().st_mode & 0o77 == 0
@@ -42,14 +40,12 @@ def test_a_request_that_was_answered_before_a_restart_is_not_taken_again(run: Ru
     assert [request.name for request in Inbox(run).take()] == [name]
 
 
-def linked(run: RunDir) -> None:
-    run.path.joinpath("elsewhere").write_text('{"format": 1, "action": "save"}')
-    (run.requests / f"{NAME}.json").symlink_to(run.path / "elsewhere")
+def linked(link: Callable[[Path, Path], None]) -> Callable[[RunDir], None]:
+    def put(run: RunDir) -> None:
+        run.path.joinpath("elsewhere").write_text('{"format": 1, "action": "save"}')
+        link(run.requests / f"{NAME}.json", run.path / "elsewhere")
 
-
-def hard_linked(run: RunDir) -> None:
-    run.path.joinpath("elsewhere").write_text('{"format": 1, "action": "save"}')
-    (run.requests / f"{NAME}.json").hardlink_to(run.path / "elsewhere")
+    return put
 
 
 def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
@@ -59,8 +55,8 @@ def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
 @pytest.mark.parametrize(
     ("put", "problem"),
     [
-        (linked, "cannot be opened"),
-        (hard_linked, "is not a plain file"),
+        (linked(Path.symlink_to), "cannot be opened"),
+        (linked(Path.hardlink_to), "is not a plain file"),
         (lambda run: os.mkfifo(run.requests / f"{NAME}.json"), "is not a plain file"),
         (lambda run: (run.requests / f"{NAME}.json").mkdir(), "is not a plain file"),
         (written("{", "notes.txt"), "is no name of a request"),
@@ -121,10 +117,3 @@ def test_values_that_fit_no_request_are_refused_before_anything_is_written(run: 
     with pytest.raises(ConfigError, match="a"):
         write_request(run, values=values)  # type: ignore[arg-type]
     assert not run.requests.exists()
-
-
-def test_a_request_is_complete_when_it_appears(run: RunDir) -> None:
-    name = write_request(run, values={"max_steps": 20})
-    content = json.loads((run.requests / f"{name}.json").read_text())
-    assert content["values"] == {"max_steps": 20}
-    assert Request.of(name, (run.requests / f"{name}.json").read_bytes()).problem == ""

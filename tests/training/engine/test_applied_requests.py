@@ -167,12 +167,20 @@ def beside(act: Callable[[], None]) -> Iterator[None]:
         done.result()
 
 
-def test_a_pause_ends_with_its_attempt(steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
-    files = steered("mlm_pretraining", {})
-    append_events(files, [Event("a", 9, 1.0, action="pause")])
-    monkeypatch.setenv("NBTOOLS_ATTEMPT", "2")
-    steered("mlm_pretraining", {}, resume=files.checkpoint(6), files=files)
-    assert held(read_events(files)) is None
+def test_a_third_attempt_repeats_the_events_of_both_before_by_their_steps(
+    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = steered("mlm_pretraining", {}, lr_schedule="constant", warmup_ratio=0.0)
+    assert not files.events.exists(), "nothing was asked for"
+    rate = {"field": "learning_rate", "before": 0.01}
+    append_events(files, [Event("a", 9, 1.0, after=0.002, **rate), Event("b", 9, 1.5, action="pause")])
+    append_events(files, [Event("c", 7, 2.0, after=0.005, attempt=2, **rate)])
+    monkeypatch.setenv("NBTOOLS_ATTEMPT", "3")
+    before = len(rows(files))
+    steered("mlm_pretraining", {}, resume=files.checkpoint(6), files=files, lr_schedule="constant", warmup_ratio=0.0)
+    rates = {row["step"]: row["train/learning_rate"] for row in rows(files)[before:]}
+    assert rates == {7: 0.01, 8: 0.005, 9: 0.005, 10: 0.002, 11: 0.002, 12: 0.002}
+    assert held(read_events(files)) is None, "a pause ends with its attempt"
 
 
 def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Callable[..., RunDir]) -> None:
