@@ -290,7 +290,7 @@ def _y_limits(shown: Floats, is_log: bool, from_zero: bool) -> Limits:
         low = 0.0
     margin = 0.06 * (high - low)
     if margin <= 1e-9 * max(abs(low), abs(high)):
-        margin = 0.5 if is_log else max(0.1 * abs(high), 1e-12)
+        margin = 0.5 if is_log or low == high == 0 else max(0.1 * abs(high), 1e-12)
     return (low if low == 0 and high > 0 and not is_log else low - margin), high + margin
 
 
