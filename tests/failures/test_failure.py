@@ -639,7 +639,7 @@ for batch in DataLoader(Samples(), 4, num_workers=2):
     ("fault", "message", "where"),
     [
         ("raises", "raised in a DataLoader worker (ValueError: bad sample 17)", "in __getitem__: raise ValueError"),
-        # torch's handler of SIGCHLD may interrupt the print of the traceback, before the source of the line
+        # torch's handler of SIGCHLD may interrupt the print of the traceback, before the first frame or its source
         ("is killed", "a DataLoader worker died", "in <module>(?:: for batch in DataLoader|$)"),
     ],
 )
@@ -651,7 +651,8 @@ def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(
     run = supervised(*agent(script, fault, nproc=1))
     found = failed(run)
     assert found.message.startswith(message)
-    assert re.match(rf"scripts/loads.py:\d+ {where}", found.where or "")
+    if fault == "raises" or 'File "' in (found.traceback or ""):
+        assert re.match(rf"scripts/loads.py:\d+ {where}", found.where or "")
     assert found.advice is not None
     assert "num_workers" in found.advice
     eventually(lambda: not members(run.files))
