@@ -199,8 +199,6 @@ def _launch(arguments: argparse.Namespace) -> int:
         return complain("--json: goes with --dry-run; nbtools show RUN --json describes a launched run")
     if arguments.try_steps and not arguments.dry_run:
         return complain("--try: goes with --dry-run, since a launch takes all steps")
-    if arguments.on is not None and (not arguments.dry_run or arguments.try_steps):
-        return complain(f"--on {shown(arguments.on)}: goes with --dry-run and without --try: it asks about other GPUs")
     script: str | Program = Program(module=arguments.script) if arguments.module else arguments.script
     if not arguments.module and (flags := help_text(arguments.script, options["args"])) is not None:
         print(flags, end="")
@@ -211,7 +209,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         return _print_started(launch_request(request, arguments.after))
     if (after := getattr(arguments, "after", None)) is not None:
         Run(after)  # an error if there is no such run
-    checked = preflight(script, on=arguments.on, **options)
+    checked = preflight(script, **options)
     if not arguments.json:
         print_findings(checked.findings, checked.title)
     tried = _tried(checked) if arguments.try_steps and not checked.problems else None

@@ -158,11 +158,9 @@ def parser(
     text = "Check and describe a launch; the script's own arguments go after --."
     preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
     preflight.set_defaults(dry_run=True, try_steps=False)
-    text = "with --dry-run: memory and fitting strategies on GPUs that this machine may lack, such as 8xH100 or 2x24GB"
     curve = "pattern of a program's printed lines, such as 'iter {step}: loss {train/loss}'; may be repeated"
     for each in (launch, preflight):
         each.add_argument("--curve", dest="curves", action="append", metavar="PATTERN", help=curve)
-        each.add_argument("--on", metavar="NxGPU", help=text)
         each.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
         each.add_argument("--name", help="last part of the run's id; default: the name of the script")
     launch.add_argument("--dry-run", action="store_true", help="check and describe the launch only")

@@ -14,7 +14,6 @@ from nbtools.launcher.program_checks import check_program, shorter
 from nbtools.launcher.recipe_checks import asks_for_help, check_data, check_recipe, flags_of
 from nbtools.launcher.request import LaunchRequest, Preflight, as_launch_error, noted
 from nbtools.launcher.sbatch import check_site, on_cluster
-from nbtools.machine.devices import gpus_named
 from nbtools.project import Project, expanded, find_project, project_of_program
 from nbtools.rundir.rundir import foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
@@ -23,33 +22,23 @@ from nbtools.script.program import Program, why_no_word
 from nbtools.script.script import Script, parse_script
 
 
-def preflight(
-    script: str | Path | Program, *, args: Sequence[str] = (), on: str | None = None, **overrides: Any
-) -> Preflight:
+def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
     """Check all that can be checked before a process is started, and show it, also what is behind a problem.
 
     The other arguments are those of `launch` for the script and its processes.
 
-    Args:
-        on: GPUs that this machine need not have, such as `8xH100`, whose memory is compared with that of a recipe.
-
     Raises:
         LaunchError: the script or an argument cannot be read, so that there is nothing to check.
     """
-    gpus = () if on is None else gpus_named(on)
-    if gpus and overrides.get("nproc_per_node") is None:
-        overrides["nproc_per_node"] = len(gpus)
-    checked = _collected(LaunchRequest.of(script, overrides, args=args, on=gpus))
-    if on and checked.config is None:
-        raise LaunchError(f"on={on!r}: is for the scripts of recipes, whose memory can be computed; leave it out")
+    checked = _collected(LaunchRequest.of(script, overrides, args=args))
     found: list[Finding] = []
     with noted(found, "slurm"):
-        checked = checked if on else with_site(checked)
+        checked = with_site(checked)
     if not any(finding.subject == "dataset" for finding in checked.findings):
         with noted(found, "dataset"):
             found += check_data(checked)
     checked = replace(checked, findings=(*checked.findings, *found))
-    if on or checked.problems:
+    if checked.problems:
         return checked
     path = [shorter(word, checked.cwd) for word in checked.target(Path("runs/ID"))]
     known = type(checked.config).model_fields if checked.config is not None else ()

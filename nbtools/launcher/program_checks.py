@@ -97,7 +97,7 @@ def check_program(
         for config, values in program.config_changes(cwd).values():
             changed_config(config, values)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
-    placement = placed(wanted, interpreter, (), found)
+    placement = placed(wanted, interpreter, found)
     what = program.module or shorter(str(source), project.root)
     where = "the project's folder" if cwd == project.root else shorter(str(cwd), project.root)
     runs = os.path.relpath(project.runs, cwd) if cwd.is_relative_to(project.root) else project.runs

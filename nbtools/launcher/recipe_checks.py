@@ -17,7 +17,6 @@ from nbtools.launcher.checks.step_count import evaluation_in_words, schedule
 from nbtools.launcher.placement import Placement, check_cores, check_host_name, place
 from nbtools.launcher.request import LaunchRequest, Preflight, as_launch_error, noted
 from nbtools.launcher.sbatch import place_job
-from nbtools.machine.devices import Device
 from nbtools.machine.interpreter import Interpreter, interpreter_for, own_interpreter
 from nbtools.project import Project
 from nbtools.recipes import Source, recipe_of
@@ -61,21 +60,19 @@ def check_recipe(
     cwd = project.root if is_inside else path.parent
     interpreter = None if wanted.python is None else interpreter_for(None, wanted.python, project.root)
     config = None if plain is None else with_flags(plain, path, args, cwd)
-    found, on = list(notes), request.on
+    found = list(notes)
     if plain is not None and config is not None:
         with noted(found, "config"), as_launch_error(path):
             recipe_of(config).refuse(config)
         with noted(found, "dataset"):
             _source_of(path, config, project)
         found += _check_lacks(plain, config)
-    placement = placed(wanted, interpreter, on, found)
-    found += placement.findings
-    if not on:
-        found += [*check_host_name(placement.launch), *check_cores(placement, project.runs)]
-        found += [check_disk(project.runs, config), *check_shared_memory(config, placement.launch)]
+    placement = placed(wanted, interpreter, found)
+    found += [*placement.findings, *check_host_name(placement.launch), *check_cores(placement, project.runs)]
+    found += [check_disk(project.runs, config), *check_shared_memory(config, placement.launch)]
     if config is not None:
         is_known = wanted.cluster is None and placement.findings
-        found += check_size(config, placement.launch.world_size, on or (placement.gpus if is_known else None))
+        found += check_size(config, placement.launch.world_size, placement.gpus if is_known else None)
     return RecipePreflight(
         request=request,
         script=path,
@@ -90,18 +87,11 @@ def check_recipe(
     )
 
 
-def placed(wanted: Launch, interpreter: Interpreter | None, on: Sequence[Device], found: list[Finding]) -> Placement:
-    """Place a launch; one that is refused, with the reason in `found`, or is asked about on GPUs of another machine
-    gets neither GPUs nor variables."""
-    findings: tuple[Finding, ...] = ()
-    if on:
-        many = f"{len(on)} x {on[0].name} ({size(on[0].memory_total_bytes)} each)"
-        findings = (ok("devices", f"{many}, as asked: {plural(wanted.resolved(len(on)).world_size, 'process')}"),)
-    else:
-        with noted(found, "devices"):
-            return place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
-    launch = wanted.resolved(len(on))
-    return Placement(launch, (), {}, False, None, interpreter or own_interpreter(), findings)
+def placed(wanted: Launch, interpreter: Interpreter | None, found: list[Finding]) -> Placement:
+    """Place a launch; one that is refused, with the reason in `found`, gets neither GPUs nor variables."""
+    with noted(found, "devices"):
+        return place(wanted, None, interpreter) if wanted.cluster is None else place_job(wanted, interpreter)
+    return Placement(wanted.resolved(0), (), {}, False, None, interpreter or own_interpreter(), ())
 
 
 def asks_for_help(has_recipe: bool, args: Sequence[str]) -> bool:

@@ -11,7 +11,6 @@ from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, ProjectError, plural, shown
 from nbtools.launcher.checks.findings import Finding, problem, render_html, render_text
 from nbtools.launcher.placement import Placement
-from nbtools.machine.devices import Device
 from nbtools.project import Project, plain_name
 from nbtools.recipes import recipe_of
 from nbtools.rundir.rundir import RunDir
@@ -36,8 +35,6 @@ class LaunchRequest:
     """Last part of the run's id; None for the name of the script."""
     project: Project | None = None
     """The project of a `Program`; None for that of the working directory."""
-    on: Sequence[Device] = ()
-    """GPUs to ask about in place of those of this machine."""
     after: Path | None = None
     """Directory of a run that must end first."""
     queue: bool = True

@@ -4,17 +4,15 @@ import contextlib
 import ctypes
 import functools
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
-from nbtools.errors import LaunchError
 from nbtools.rundir.rundir import RUN_ID_VARIABLE
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -62,50 +60,6 @@ class Device:
     """Entry for CUDA_VISIBLE_DEVICES: the index, or the UUID that the variable already holds."""
     compute_capability: tuple[int, int] | None = None
     """(major, minor); None if the driver does not report it."""
-
-
-_MEMORY_MIB: Final = {
-    "B200": (183_359, (10, 0)),
-    "H200": (143_771, (9, 0)),
-    "H100": (81_559, (9, 0)),
-    "A100": (81_920, (8, 0)),
-    "A100-40GB": (40_960, (8, 0)),
-    "A40": (46_068, (8, 6)),
-    "A6000": (49_140, (8, 6)),
-    "A10": (23_028, (8, 6)),
-    "L40S": (46_068, (8, 9)),
-    "L4": (23_034, (8, 9)),
-    "RTX5090": (32_607, (12, 0)),
-    "RTX4090": (24_564, (8, 9)),
-    "RTX3090": (24_576, (8, 6)),
-    "V100": (32_768, (7, 0)),
-    "V100-16GB": (16_384, (7, 0)),
-    "T4": (15_360, (7, 5)),
-}
-"""Memory of a GPU in MiB, as nvidia-smi shows it, and its compute capability, by name."""
-_ASKED = re.compile(r"(?:(\d{1,5}) *[x×*] *)?([A-Za-z0-9 -]{1,40}?)")
-_NUMBER_OF_GB = re.compile(r"(\d{1,4}) *G(?:i?B)?", re.IGNORECASE)
-
-
-def gpus_named(text: str) -> tuple[Device, ...]:
-    """Return GPUs that this machine need not have, from a text such as `8xH100`, `A100-40GB` or `2x24GB`.
-
-    Raises:
-        LaunchError: it names no known GPU and no size.
-    """
-    asked = _ASKED.fullmatch(text.strip())
-    count, name = (int(asked[1] or 1), asked[2]) if asked else (0, "")
-    by_name = {known.upper(): known for known in _MEMORY_MIB}
-    known = by_name.get(name.upper().replace(" ", ""), "")
-    memory_mib, capability = _MEMORY_MIB.get(known, (0, None))
-    if size := _NUMBER_OF_GB.fullmatch(name):
-        known, memory_mib = f"a GPU of {size[1]} GB", int(size[1]) * 1024
-    if not count or not memory_mib:
-        raise LaunchError(
-            f"on={text[:80]!r}: give a number and a GPU, such as 8xH100, or its memory, such as 8x24GB; known are "
-            f"{', '.join(_MEMORY_MIB)}"
-        )
-    return tuple(Device(index, "", known, memory_mib * 2**20, 0, (), str(index), capability) for index in range(count))
 
 
 def devices() -> list[Device]:

@@ -382,29 +382,6 @@ def test_a_dry_run_shows_what_is_behind_a_problem(project: Project, cli: Cli, mo
         check(path)
 
 
-@pytest.mark.parametrize(
-    ("on", "config", "memory"),
-    [
-        ("8xH100", {}, "problem: ddp 134.8 GiB (too much), fsdp 23.8 GiB (fits), ddp with LoRA 17.0 GiB (fits), "),
-        ("8 x h100", {"strategy": "fsdp"}, "ok: ddp 134.8 GiB (too much), fsdp 23.8 GiB (fits), "),
-        ("2x24GB", {"strategy": "fsdp"}, "problem: ddp 134.8 GiB (too much), fsdp 68.6 GiB (too much), ddp with LoRA"),
-        ("H200", {"adapter": "lora"}, "ok: ddp 119.4 GiB (fits), ddp with LoRA 16.9 GiB (fits)"),
-    ],
-)
-def test_memory_is_told_of_any_gpus(on: str, config: dict[str, Any], memory: str, project: Project, cli: Cli) -> None:
-    recipe = nt.RECIPES["masked_diffusion"].config_class
-    model = {"model_name": "GSAI-ML/LLaDA-8B-Instruct", "precision": "bf16", "batch_size": 1}
-    path = write_script(recipe(**model, **config), "llada", nt.Launch(nproc_per_node=1, gpus=()), project=project)
-    checked = nt.preflight(path, on=on)
-    told = found(checked, "memory")
-    assert f"{told.level}: {told.text.partition('; ')[2]}".startswith(memory)
-    devices = int(on[0]) if on[0].isdigit() else 1
-    assert found(checked, "devices").text.endswith(f"as asked: {devices} process{'es' * (devices > 1)}")
-    assert not any(finding.subject in ("disk", "command") for finding in checked.findings)
-    assert "known are B200" in cli("launch", path, "--dry-run", "--on", "8xABC", code=2).stderr
-    assert "goes with --dry-run" in cli("launch", path, "--on", on, code=2).stderr
-
-
 # --- words ----------------------------------------------------------------------------------------
 
 
