@@ -25,7 +25,6 @@ from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project, lost_target
-from nbtools.rundir.lock import acquire_lock, is_locked
 from nbtools.script.torchrun import ON_ONE_MACHINE
 
 _PROBE_TIMEOUT_S = 180
@@ -147,10 +146,6 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     text = f"{num_cores()} cores, {memory.total / 2**30:.1f} GiB memory, {memory.available / 2**30:.1f} GiB free"
     yield ok("cpu", text)
-    shared = Path("/dev/shm")
-    if shared.is_dir() and (size := shutil.disk_usage(shared).total) <= 64 * 2**20:
-        text = f"/dev/shm has only {size / 2**20:.0f} MiB: data loading processes may fail"
-        yield warn("shared mem", text, "keep num_workers=0, or start the container with --shm-size=1g")
     driver = driver_version()
     if driver is None:
         yield ok("gpus", "no NVIDIA driver: CPU processes")
@@ -255,8 +250,6 @@ def _folders() -> Iterator[Finding]:
             yield warn(f"{folder.name}/", text, "free disk space for checkpoints")
         else:
             yield ok(f"{folder.name}/", text)
-        if folder == project.runs:
-            yield _locks(existing)
 
 
 def _removed_runs() -> Iterator[Finding]:
@@ -277,18 +270,6 @@ def _slurm() -> Iterator[Finding]:
     cluster, wait = found.get("ClusterName", "of unknown name"), found.get("KillWait", "of unknown length")
     version = found.get("SLURM_VERSION", "of unknown version")
     yield ok("slurm", f"{version}, cluster {cluster}; {wait} from SIGTERM to SIGKILL (KillWait)")
-
-
-def _locks(folder: Path) -> Finding:
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".nbtools-doctor-") as name:
-        path = Path(name, "lock")
-        with contextlib.suppress(OSError):
-            if (descriptor := acquire_lock(path)) is not None:
-                works = is_locked(path)
-                os.close(descriptor)
-                if works and not is_locked(path):
-                    return ok("flock", "works in runs/")
-    return warn("flock", "no file locks in runs/: states are derived from process ids", "put runs/ on a local disk")
 
 
 def _all_reduce(backend: str) -> Finding:

@@ -15,9 +15,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from nbtools.errors import spoken
 from nbtools.failures.failure import Failure
 from nbtools.run import facts
@@ -269,26 +266,21 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
 
 
 def status_lines(run: Run, width: int = 160) -> list[str]:
-    """Return two lines: state, fraction done and remaining time; step, losses with the training's curve, and rate."""
+    """Return two lines: state, fraction done and remaining time; step, losses and rate."""
     state, step, total, left_s = run.state, run.step, run.total_steps, remaining_s(run)
-    history, first = run.own_history, [f"{run.id} {state}"]
+    first = [f"{run.id} {state}"]
     if total:
         first.append(f"{min(step / total, 1.0):4.0%}")
     if left_s is not None and left_s < _LONGEST_ETA_S:
         first.append(f"ETA {timedelta(seconds=round(left_s))}")
     if total and (room := min(_LONGEST_BAR, width - len("  ".join(first)) - 2)) > 4:
         first.insert(1, bar(step / total, room))
-    values, (pace, _) = run.metrics, history.pace()
+    values, (pace, _) = run.metrics, run.own_history.pace()
     second = [waiting_for(run.records), f"step {facts.steps(step, total)}"]
     second += [f"{name} {_number(value)}" for name, value in values.items() if name.endswith("/loss")]
     if not state.is_final:
         second += ["" if not pace else f"{1 / pace:.3g} steps/s" if pace < 1 else f"{pace:.3g} s/step", job_limit(run)]
     second = [part for part in second if part]
-    curve = next((name for name in ("train/loss", "loss") if name in values), None)
-    room = min(_LONGEST_BAR, width - len("  ".join(second)) - 1)
-    at = next((number for number, part in enumerate(second) if curve and part.startswith(f"{curve} ")), None)
-    if curve is not None and at is not None and room > 4:
-        second[at] += f" {small_curve(history[curve].values, room)}".rstrip()
     return [printable("  ".join(first)), printable("  ".join(second))]
 
 
@@ -305,17 +297,6 @@ def with_bar(rows: Iterator[_Row], total: int | None) -> Iterator[_Row]:
 def bar(done: float, width: int) -> str:
     """Return a bar that is full to this fraction."""
     return f"{'█' * round(width * min(max(done, 0.0), 1.0)):░<{width}}"
-
-
-def small_curve(values: npt.NDArray[np.float64], width: int) -> str:
-    """Return a curve in one line of characters: the means of equal parts of its finite values."""
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
-        return ""
-    known = known / (np.abs(known).max() or 1.0)  # the sum of values may be beyond the largest float
-    means = np.array([part.mean() for part in np.array_split(known, min(width, len(known)))])
-    heights = (means - means.min()) / ((means.max() - means.min()) or 1.0)
-    return "".join("▁▂▃▄▅▆▇█"[round(7 * float(height))] for height in heights)
 
 
 def _job(summary: dict[str, Any]) -> str:

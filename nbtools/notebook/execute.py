@@ -28,7 +28,6 @@ from nbtools.rundir.tail import terminal_text
 
 _format: Any = nbformat  # untyped
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_SHOWN_LINES = 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,11 +80,6 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
             except (CellControlSignal, DeadKernelError) as error:
                 failure = terminal_text(str(error).encode(errors="replace"))
                 break
-            lines = _text(cell).splitlines()
-            for line in lines[:_SHOWN_LINES]:
-                print(f"      {line[:110]}")
-            if len(lines) > _SHOWN_LINES:
-                print(f"      ... {len(lines) - _SHOWN_LINES} more lines")
     if not failure or target.resolve() != path.resolve():
         target.parent.mkdir(parents=True, exist_ok=True)
         strip(notebook)

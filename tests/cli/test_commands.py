@@ -372,7 +372,7 @@ def test_an_ascii_terminal_shows_what_it_can(root: Path, cli: Cli) -> None:
 def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
     done = cli("doctor")
     subjects = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
-    assert {"python", "nbtools", "widgets", "cpu", "gpus", "torch", "gloo", "project", "runs/", "flock"} <= subjects
+    assert {"python", "nbtools", "widgets", "cpu", "gpus", "torch", "gloo", "project", "runs/"} <= subjects
     assert not list(root.glob("**/.nbtools*"))
 
 

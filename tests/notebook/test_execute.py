@@ -48,7 +48,7 @@ def test_execution_shows_progress_and_ends_with_the_summary_and_touches_nothing(
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "[1/3] x = 40 + 2" in done.stdout
-    assert re.search(r"last\n\nsum 42\n", done.stdout)
+    assert re.search(r"print\('last'\)\n\nsum 42\n", done.stdout)
     assert path.read_bytes() == before
 
 

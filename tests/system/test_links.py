@@ -55,7 +55,7 @@ def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
     steps = {row["id"]: row["step"] for row in json.loads(nbtools("runs", "--json", env=env, code=0).stdout)}
     assert steps == {first: 4, longer: 6, fork: 8}
     findings = json.loads(nbtools("doctor", "--json", env=env, code=None).stdout)
-    checked = [found for found in findings if found["subject"] in ("project", "scripts/", "runs/", "flock")]
+    checked = [found for found in findings if found["subject"] in ("project", "scripts/", "runs/")]
     assert {found["level"] for found in checked} == {"ok"}
     nbtools("clean", fork, longer, "--yes", env=env, code=0)
     assert [path.name for path in (linked / "runs").iterdir() if not path.name.startswith(".")] == [first]
