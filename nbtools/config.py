@@ -315,10 +315,23 @@ class TrainConfig(Settings):
     )
     max_steps: int | None = num_steps(None, "Number of optimizer steps; None to train all epochs.", basic=True)
     learning_rate: float = rate("Peak learning rate of AdamW, after warm-up.", basic=True)
-    lr_schedule: Literal["linear", "cosine", "constant"] = setting(
-        "linear", "Decay to zero after warm-up; constant has none."
+    lr_schedule: Literal["linear", "cosine", "wsd", "constant"] = setting(
+        "linear", "Decay after warm-up; wsd is constant, then decays linearly over decay_ratio; constant has none."
     )
+    decay_ratio: float = setting(0.1, "Share of the steps in which wsd decays, at the end.", "of all steps", gt=0, le=1)
+    min_learning_rate: float = setting(0.0, "Learning rate to which the schedule decays.", ge=0)
     warmup_ratio: float = setting(0.1, "Share of the steps spent warming up.", "of all steps", ge=0, le=1)
+    warmup_steps: int | None = setting(
+        None, "Steps spent warming up, whatever warmup_ratio is; None for that.", "steps", ge=0
+    )
+    ema_decay: float = setting(
+        0.0,
+        "Weight of the earlier steps in the moving average of the weights, such as 0.999, with which the evaluations, "
+        "the test and the saved models are made; 0 for none.",
+        ge=0,
+        lt=1,
+        steerable=True,
+    )
     weight_decay: float = setting(0.01, "AdamW's decoupled weight decay (not on biases and norms).", ge=0)
     adam_beta1: float = beta(0.9, "gradient")
     adam_beta2: float = beta(0.999, "squared gradient")
@@ -396,6 +409,13 @@ class TrainConfig(Settings):
     def _not_compiled_and_sharded(self) -> Self:
         if self.compile and self.strategy == "fsdp":
             raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
+        return self
+
+    @model_validator(mode="after")
+    def _floor_below_peak(self) -> Self:
+        if self.min_learning_rate > self.learning_rate:
+            peak = f"learning_rate={self.learning_rate}"
+            raise ValueError(f"min_learning_rate={self.min_learning_rate}: is above {peak}, from which it decays")
         return self
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -38,7 +38,11 @@ config = AlgorithmDistillationConfig(
     max_steps=1000,
     learning_rate=0.002,
     lr_schedule="linear",
+    decay_ratio=0.1,  # of all steps
+    min_learning_rate=0.0,
     warmup_ratio=0.1,  # of all steps
+    warmup_steps=None,
+    ema_decay=0.0,
     weight_decay=0.01,
     adam_beta1=0.9,
     adam_beta2=0.99,
@@ -87,4 +91,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 4682442f15e5
+# Written by nbtools 0.1.0, checksum 4fa4371a6547

@@ -38,7 +38,11 @@ config = LLMGANConfig(
     max_steps=270,
     learning_rate=0.0003,
     lr_schedule="constant",
+    decay_ratio=0.1,  # of all steps
+    min_learning_rate=0.0,
     warmup_ratio=0.1,  # of all steps
+    warmup_steps=None,
+    ema_decay=0.0,
     weight_decay=0.01,
     adam_beta1=0.5,
     adam_beta2=0.999,
@@ -105,4 +109,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 1fb4060a9b29
+# Written by nbtools 0.1.0, checksum 7c507301b7f2

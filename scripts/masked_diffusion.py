@@ -38,7 +38,11 @@ config = MaskedDiffusionConfig(
     max_steps=1000,
     learning_rate=0.003,
     lr_schedule="linear",
+    decay_ratio=0.1,  # of all steps
+    min_learning_rate=0.0,
     warmup_ratio=0.1,  # of all steps
+    warmup_steps=None,
+    ema_decay=0.0,
     weight_decay=0.01,
     adam_beta1=0.9,
     adam_beta2=0.98,
@@ -97,4 +101,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 9e09edf66387
+# Written by nbtools 0.1.0, checksum 57ebad27fa94

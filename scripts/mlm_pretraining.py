@@ -38,7 +38,11 @@ config = MLMPretrainingConfig(
     max_steps=600,
     learning_rate=0.003,
     lr_schedule="linear",
+    decay_ratio=0.1,  # of all steps
+    min_learning_rate=0.0,
     warmup_ratio=0.1,  # of all steps
+    warmup_steps=None,
+    ema_decay=0.0,
     weight_decay=0.01,
     adam_beta1=0.9,
     adam_beta2=0.98,
@@ -88,4 +92,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 76999f0a7e52
+# Written by nbtools 0.1.0, checksum 7d8ba3743aa3

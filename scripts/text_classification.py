@@ -38,7 +38,11 @@ config = TextClassificationConfig(
     max_steps=400,
     learning_rate=0.002,
     lr_schedule="linear",
+    decay_ratio=0.1,  # of all steps
+    min_learning_rate=0.0,
     warmup_ratio=0.1,  # of all steps
+    warmup_steps=None,
+    ema_decay=0.0,
     weight_decay=0.01,
     adam_beta1=0.9,
     adam_beta2=0.999,
@@ -99,4 +103,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 0b3d70942145
+# Written by nbtools 0.1.0, checksum 73fbf276c7ba

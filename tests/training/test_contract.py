@@ -334,9 +334,8 @@ def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
     case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project
 ) -> None:
     """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
-    config = case.config(
-        batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=8, log_every=4, test_fraction=0.5
-    ).replace(checkpoint_every=case.middle)
+    values = {"batch_size": 2, "gradient_accumulation_steps": 2, "dropout": 0.2, "max_steps": 8, "log_every": 4}
+    config = case.config(**values, test_fraction=0.5, ema_decay=0.9).replace(checkpoint_every=case.middle)
     straight = start.forked(config)
     saved = straight.files.checkpoint(case.middle)
     shutil.rmtree(cpu_project.runs / ".cache", ignore_errors=True)

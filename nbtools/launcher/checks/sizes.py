@@ -58,15 +58,17 @@ def _adapter_sizes(config: TrainConfig) -> lora.AdapterSizes | None:
 def training_bytes(config: TrainConfig, precision: str = "") -> int | None:
     """Return the memory per process of weights, gradients and AdamW's two moments, without activations.
 
-    All are fp32 at every precision and DDP keeps a copy on every rank: 16 bytes per weight. The frozen weights under an
-    adapter have neither gradients nor moments, and are held at `precision` (the config's by default) where autocast
-    computes with them. None for a pretrained model of unknown size.
+    All are fp32 at every precision and DDP keeps a copy on every rank: 16 bytes per weight, 20 with averages of the
+    weights, which count for both models of the GAN. The frozen weights under an adapter have neither gradients nor
+    moments, and are held at `precision` (the config's by default) where autocast computes with them. None for a
+    pretrained model of unknown size.
     """
     if lora.is_adapted(config):
         sizes = _adapter_sizes(config)
-        return None if sizes is None else sizes.num_bytes(precision or config.precision)
+        averages = 4 * sizes.num_trained if sizes is not None and config.ema_decay else 0
+        return None if sizes is None else sizes.num_bytes(precision or config.precision) + averages
     parameters = num_trainable_parameters(config)
-    return None if parameters is None else 16 * parameters
+    return None if parameters is None else (20 if config.ema_decay else 16) * parameters
 
 
 def sharded_bytes(config: TrainConfig, world_size: int, precision: str) -> int | None:
@@ -180,11 +182,11 @@ def smallest_change(config: TrainConfig, world_size: int, precision: str, availa
 def checkpoint_bytes(config: TrainConfig) -> int | None:
     """Return the approximate size of a checkpoint; None for a pretrained model.
 
-    Weights and AdamW's two moments are fp32 at every precision: 4 + 8 bytes per weight. The rest (random state,
-    tokenizer) is about ten kilobytes per rank.
+    Weights, their averages and AdamW's two moments are fp32 at every precision: 4 bytes per weight each. The rest
+    (random state, tokenizer) is about ten kilobytes per rank.
     """
     parameters = num_trainable_parameters(config)
-    return None if parameters is None else 12 * parameters
+    return None if parameters is None else (16 if config.ema_decay else 12) * parameters
 
 
 def num_checkpoints_kept(config: TrainConfig) -> int:

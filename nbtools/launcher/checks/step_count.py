@@ -82,24 +82,31 @@ class Schedule:
         return cls(num_train, num_eval, effective_batch, steps_per_epoch, total_steps, *measured, choice, note)
 
 
+_OF_SCHEDULE = "lr_schedule", "decay_ratio"
+_LATER_FIELDS = {"min_learning_rate": 0.0, "warmup_steps": None, "decay_ratio": 0.1}
+"""Meaning of a checkpoint from before these fields."""
+
+
 def learning_rate(config: TrainConfig | SimpleNamespace, step: int, total_steps: int) -> float:
     """Return the learning rate of the optimizer step `step` (counted from 1): linear warm-up, then the decay."""
-    peak: float = config.learning_rate
-    warmup = round(config.warmup_ratio * total_steps)
-    if step <= warmup:
-        return peak * step / warmup
-    done = (step - warmup) / (total_steps - warmup + 1)
-    if config.lr_schedule == "linear":
-        return peak * (1 - done)
-    if config.lr_schedule == "cosine":
-        return peak * (1 + math.cos(math.pi * done)) / 2
-    return peak
+    peak, floor, start = config.learning_rate, config.min_learning_rate, config.warmup_steps
+    if start is None:
+        start = round(config.warmup_ratio * total_steps)
+    if step <= start:
+        return float(peak * step / start)
+    if config.lr_schedule == "wsd":
+        start = max(start, total_steps - round(config.decay_ratio * total_steps))
+    if config.lr_schedule == "constant" or step <= start:
+        return float(peak)
+    done = (step - start) / (total_steps - start + 1)
+    left = (1 + math.cos(math.pi * done)) / 2 if config.lr_schedule == "cosine" else 1 - done
+    return float(floor + (peak - floor) * left)
 
 
 def rate_settings(config: TrainConfig, total_steps: int) -> dict[str, Any]:
     """Return the values that the learning rates of a training depend on."""
     values = config.model_dump(mode="json")
-    names = [name for name in values if "learning_rate" in name or "warmup" in name or name == "lr_schedule"]
+    names = [name for name in values if "learning_rate" in name or "warmup" in name or name in _OF_SCHEDULE]
     return {**{name: values[name] for name in names}, "total_steps": total_steps}
 
 
@@ -113,6 +120,7 @@ def moved_rate(
         after: those from here on. The same ones give no note: the rate then moves as it does without a resume.
         rates: learning rates of `step` and of the next one; None to compute them.
     """
+    before = {**_LATER_FIELDS, **before}
     old, total = SimpleNamespace(**before), before["total_steps"]
     last = learning_rate(old, step, total) if rates is None else rates[0]
     now = learning_rate(SimpleNamespace(**after), step + 1, after["total_steps"]) if rates is None else rates[1]

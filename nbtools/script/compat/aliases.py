@@ -22,6 +22,7 @@ _OLDER_NAMES = {
     "batch_size": "train_batch_size batch_size_per_gpu per_device_train_batch_size",
     "gradient_accumulation_steps": "accumulation_steps", "epochs": "n_epochs num_epochs num_train_epochs",
     "max_steps": "train_timesteps", "learning_rate": "lr", "lr_schedule": "lr_scheduler_type",
+    "warmup_steps": "num_warmup_steps",
     "precision": "mixed_precision", "gradient_clip": "max_grad_norm", "compile": "torch_compile",
     "num_workers": "dataloader_num_workers", "save_dir": "save_path output_dir",
     "log_every": "log_interval logging_steps", "eval_every": "eval_interval eval_steps",
@@ -91,11 +92,7 @@ REFUSED_BESIDE: Mapping[str, tuple[str, str]] = {
 ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
 """Field of each older switch: None if the switch is off; if it is on, the field's own entry is required."""
 
-QUOTIENTS: Mapping[str, tuple[str, str]] = {
-    "num_warmup_steps": ("warmup_ratio", "max_steps"),
-    "warmup_steps": ("warmup_ratio", "max_steps"),
-    "train_source_timesteps": ("num_episodes", "horizon"),
-}
+QUOTIENTS: Mapping[str, tuple[str, str]] = {"train_source_timesteps": ("num_episodes", "horizon")}
 """Older name -> (field, divisor): the field is the older number divided by the divisor's value."""
 
 IMPLIED: Mapping[str, Mapping[str, Any]] = {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
@@ -160,19 +157,10 @@ def quotient(
     if not {field, divisor} <= cls.model_fields.keys():
         raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
     parts = given.get(divisor, base.get(divisor, cls.model_fields[divisor].default))
-    if divisor == "max_steps" and "epochs" in given and divisor not in given:
-        parts = None  # `TrainConfig.uncapped`
     digits = counted(text.replace("_", ""))
     if not digits.isdecimal() or len(digits) > 18:
         raise ConfigError("is no whole number")
-    is_share = cls.model_fields[field].annotation is float
-    if is_share and not int(digits):
-        return field, 0.0
-    if not isinstance(parts, int) or not parts:
-        raise ConfigError(f"means {field} x {divisor}, and {divisor} is not given; set {field} itself")
     whole, rest = divmod(int(digits), parts)
-    if is_share:
-        return field, int(digits) / parts
     if rest:
         raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
     return field, whole

@@ -1,9 +1,9 @@
-"""AdamW and the parts of an optimizer step: accumulation, autocast, compilation, schedule, clipping."""
+"""AdamW and the parts of an optimizer step: accumulation, autocast, compilation, schedule, clipping, averages."""
 
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, masking_utils
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
 from nbtools.launcher.checks.step_count import learning_rate, moved_rate, rate_settings
-from nbtools.training.sharding.fsdp import all_ranks_value, own_part
+from nbtools.training.sharding.fsdp import all_ranks_value, own_part, own_rows_of, release
 from nbtools.training.sharding.sharded_checkpoint import rows_like
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -77,6 +77,30 @@ def compiled_graphs() -> tuple[int, int, float]:
     return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()), spent_s["total_wall_time"]
 
 
+class WeightAverages:
+    """Exponential moving averages of weights, in fp32 as the weights are; each rank has those of its own rows."""
+
+    def __init__(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
+        self._model, self._weights = model, weights
+        self.values = [weight.detach().clone() for weight in weights]
+
+    @torch.no_grad()
+    def update(self, decay: float) -> None:
+        """Take in the weights of a step."""
+        values, weights = ([own_part(each) for each in every] for every in (self.values, self._weights))
+        torch._foreach_lerp_(values, weights, 1 - decay)
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Let averages and weights change places, one by one: a whole copy would take as much memory again."""
+        release(self._model)
+        for value, weight in zip(self.values, self._weights, strict=True):
+            average, trained = own_part(value), own_part(weight)
+            kept = trained.clone()
+            trained.copy_(average)
+            average.copy_(kept)
+
+
 class Optimizer:
     """AdamW with weight decay on matrices only, with its schedule, gradient clipping and loss scale.
 
@@ -84,9 +108,20 @@ class Optimizer:
     skipped and the scale decreases (Micikevicius et al. 2017, arXiv 1710.03740). In every precision, a step with a
     non-finite gradient norm changes neither weights nor moments. DDP has averaged the gradients by then, and the norm
     of sharded ones is that of all ranks: all see the same norm and skip the same steps.
+
+    Args:
+        may_average: whether the config's `ema_decay` is for this model.
     """
 
-    def __init__(self, model: torch.nn.Module, config: TrainConfig, total_steps: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: TrainConfig,
+        total_steps: int,
+        device: torch.device,
+        *,
+        may_average: bool = True,
+    ) -> None:
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         groups = [
             {"params": [weight for weight in weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
@@ -101,8 +136,8 @@ class Optimizer:
         self.weights = weights
         self._config = config
         self._total_steps = total_steps
-        self._device = device
-        self._scaler = self._new_scaler()
+        self._may_average = may_average
+        self.averages: WeightAverages | None = None
         self._norm = torch.zeros(())
         self._rate = 0.0
         self._before: dict[str, Any] | None = None
@@ -110,15 +145,29 @@ class Optimizer:
         """Sentence on the learning rate at the first step after a resume, if that has moved it."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped_in_a_row = torch.zeros_like(self._skipped)
+        self._scaler = self._new_scaler()
 
     def replan(self, config: TrainConfig, total_steps: int) -> None:
         """Take the learning rates of another config or end from the next step on."""
         if rate_settings(config, total_steps) != (before := rate_settings(self._config, self._total_steps)):
             self._before = {**before, "rate": self._rate}
         self._config, self._total_steps = config, total_steps
+        if bool(config.ema_decay and self._may_average) != (self.averages is not None):
+            self._start_averages()
+
+    def _start_averages(self) -> None:
+        """Average the weights from now on, if the config says so."""
+        wanted = self._config.ema_decay and self._may_average
+        self.averages = WeightAverages(self.model, self.weights) if wanted else None
+
+    def keep_averages(self) -> None:
+        """Leave the averages in the place of the weights: the training has ended."""
+        if self.averages is not None:
+            self.averages.exchange()
+            self.averages = None
 
     def _new_scaler(self) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(self._device.type, enabled=self._config.precision == "fp16")
+        return torch.amp.GradScaler(self._skipped.device.type, enabled=self._config.precision == "fp16")
 
     def forget_moments(self) -> None:
         """Start again without moments and with the first loss scale, for another loss."""
@@ -158,8 +207,10 @@ class Optimizer:
             self.adamw.found_inf = is_broken.float()  # type: ignore[attr-defined]
             self.adamw.step()
         self.adamw.zero_grad(set_to_none=not self._keeps_gradients)
+        if self.averages is not None:
+            self.averages.update(self._config.ema_decay)
         limit = self._config.max_skipped_steps
-        if self._device.type == "cpu" or step % limit == 0:  # on a GPU, reading the count waits for it
+        if self._skipped.device.type == "cpu" or step % limit == 0:  # on a GPU, reading the count waits for it
             self._check_skipped(step, limit)
 
     def _check_skipped(self, step: int, limit: int) -> None:
@@ -192,12 +243,17 @@ class Optimizer:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments, loss scale and number of skipped steps, for a checkpoint."""
+        """Return moments, loss scale and number of skipped steps, for a checkpoint.
+
+        With averages, those are what a checkpoint has as the model; the trained weights are then here.
+        """
         state: dict[str, Any] = {"optimizer": self.adamw.state_dict()["state"]}
         state["rates"] = {**rate_settings(self._config, self._total_steps), "rate": self._rate}
         state["skipped"] = [int(self._skipped), int(self._skipped_in_a_row)]
         if self._scaler.is_enabled():
             state["scaler"] = self._scaler.state_dict()
+        if self.averages is not None:  # they change places with the trained weights while a checkpoint is written
+            state["trained"] = {str(number): value for number, value in enumerate(self.averages.values)}
         return state
 
     @staticmethod
@@ -210,13 +266,18 @@ class Optimizer:
         return rows_like(weight, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a copy of what `state_dict` returned; an empty mapping changes nothing.
+        """Continue from a copy of what `state_dict` returned, with the weights of its checkpoint; or from the weights.
 
         Learning rate, weight decay and other settings stay those of the current config.
 
         Raises:
             CheckpointError: it is of another model.
         """
+        self._start_averages()
+        for number, value in state.get("trained", {}).items():
+            weight = self.weights[int(number)]
+            with torch.no_grad():
+                own_part(weight).copy_(own_rows_of(weight, value))
         if "optimizer" in state:
             groups = self.adamw.state_dict()["param_groups"]
             weights = [weight for group in self.adamw.param_groups for weight in group["params"]]

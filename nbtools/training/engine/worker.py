@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -73,6 +72,8 @@ T = TypeVar("T")
 _SEED_OF_STEPS = 500_009
 """Added to the seed for the random numbers of the steps, which are others than those of the first weights."""
 _SECONDS_PER_MINUTE = 60
+_AVERAGED = "evaluation", "checkpoint"
+"""Phases in which the averages of the weights take their place."""
 _PAUSE_S = 0.2
 """Time between two looks of a paused training for requests."""
 
@@ -302,9 +303,21 @@ class Worker:
         """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self._clock.enter(name)
 
-    def aside(self, name: str) -> AbstractContextManager[None]:
-        """Run a phase other than training, whose time does not count in the throughput."""
-        return self._clock.aside(name)
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Run a phase other than training, whose time does not count in the throughput.
+
+        In evaluations and checkpoints the averages of the weights take their place, where the config has some.
+        """
+        averages = [each.averages for each in self._saver.optimizers if each.averages and name in _AVERAGED]
+        with self._clock.aside(name):
+            for each in averages:
+                each.exchange()
+            try:
+                yield
+            finally:
+                for each in averages:
+                    each.exchange()
 
     def samples_per_s(self) -> float:
         """Return samples of all ranks per second since the last call, without evaluation and checkpoints.
@@ -404,6 +417,8 @@ class Worker:
         with self.aside("checkpoint"):
             best = self.ranks.from_main(self._saver.best)
             self.ranks.from_main(lambda: self._outputs.place_model() if self._outputs else None)
+        for optimizer in self._saver.optimizers:
+            optimizer.keep_averages()
         self._log.begin_test(best)
         return InitialState(model=None if best is None else best.path / "model")
 
@@ -439,7 +454,8 @@ class Worker:
             stage: of the training; only checkpoints of the newest one's stage count as best.
         """
         steered, asked = self._requests.values or None, "save" in self._requests.due or None
-        self._saver.recorded |= {"steered": steered, "asked": asked}
+        averaged = any(each.averages for each in self._saver.optimizers) or None
+        self._saver.recorded |= {"steered": steered, "asked": asked, "averaged": averaged}
         with self.aside("checkpoint"):
             self._saver.save(models, state, rank_state, self._log.measured(), write_more, stage)
 

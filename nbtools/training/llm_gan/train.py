@@ -54,7 +54,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     wrapped_generator, wrapped_discriminator = worker.wrap(generator), worker.wrap(discriminator)
     load_models(worker.initial_state, data, generator, discriminator)
     generator_optimizer, discriminator_optimizer = (
-        Optimizer(model, config, plan.total_steps, worker.device)
+        Optimizer(model, config, plan.total_steps, worker.device, may_average=model is wrapped_generator)
         for model in (wrapped_generator, wrapped_discriminator)
     )
     state = worker.initial_state.state

@@ -188,11 +188,11 @@ def test_link_of_a_mistake_unfolds_its_row_and_moves_the_cursor_there(
 
 
 def test_heading_of_a_folded_section_counts_what_is_changed_and_wrong_inside(form: nt.ConfigForm) -> None:
-    assert control(form, "Training · 24 more")
+    assert control(form, "Training · 28 more")
     control(form, "weight_decay").value = "0.5"
     control(form, "warmup_ratio").value = "0.2"
     control(form, "adam_beta1").value = "2"
-    control(form, "Training · 24 more · 2 changed · 1 wrong").value = True
+    control(form, "Training · 28 more · 2 changed · 1 wrong").value = True
     assert is_visible(form, control(form, "weight_decay"))
     assert not is_visible(form, control(form, "vocab_size")), "of another section"
 
@@ -201,7 +201,7 @@ def test_search_shows_the_settings_with_these_words_in_name_or_help(form: nt.Con
     find = control(form, "find")
     find.value = "Weight DECAY"
     shown = [name for name in MLMPretrainingConfig.model_fields if is_visible(form, labelled(form, name))]
-    assert shown == ["weight_decay"]
+    assert shown == ["ema_decay", "weight_decay"]
     find.value = "torch.compile"
     assert is_visible(form, labelled(form, "compile"))
     find.value = "nothing of that name"

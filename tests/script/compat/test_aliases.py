@@ -275,7 +275,7 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
         max_steps=100_000,
         epochs=1_000_000,
         checkpoint_epochs=False,
-        warmup_ratio=0.01,
+        warmup_steps=1000,
         precision="fp16",
         gradient_accumulation_steps=1,
         num_workers=12,
@@ -285,7 +285,7 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
     taken, *said = capsys.readouterr().err.splitlines()
     assert "took compress_interval, tf_n_embd as hidden_size, tf_n_layer as num_layers, tf_n_head as" in taken
-    assert "num_warmup_steps as warmup_ratio" in taken
+    assert "num_warmup_steps as warmup_steps" in taken
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
     kept = (project.scripts / "dark.py").read_text().splitlines()[-len(named) :]
     assert kept == [f"#   {line}" for line in DARKROOM.splitlines() if line.partition(":")[0] in named]
@@ -328,16 +328,9 @@ def test_an_old_config_that_turns_compression_off_trains_without_or_is_asked_whi
 @pytest.mark.parametrize(
     ("text", "values", "said"),
     [
-        ("num_warmup_steps: 500\nmax_steps: 10k", {"max_steps": 10_000, "warmup_ratio": 0.05}, ""),
-        ("num-warmup-steps: 500\nmax_steps: 10k", {"max_steps": 10_000, "warmup_ratio": 0.05}, ""),
-        (
-            "warmup_steps: 1_000\nmax_steps: 2000\nlr: 1",
-            {"max_steps": 2000, "learning_rate": 1, "warmup_ratio": 0.5},
-            "",
-        ),
-        ("num_warmup_steps: 500", {}, "means warmup_ratio x max_steps, and max_steps is not given; set warmup_ratio"),
-        ("num_warmup_steps: few\nmax_steps: 9", {"max_steps": 9}, "is no whole number"),
-        ("num_warmup_steps: [1]\nmax_steps: 9", {"max_steps": 9}, "is no whole number"),
+        ("num-warmup-steps: 1_000\nmax_steps: 10k", {"max_steps": 10_000, "warmup_steps": 1000}, ""),
+        ("train_source_timesteps: few", {}, "is no whole number"),
+        ("train_source_timesteps: [1]", {}, "is no whole number"),
         ("train_source_timesteps: 600\nhorizon: 30", {"horizon": 30, "num_episodes": 20}, ""),
         ("train_source_timesteps: 1010", {}, "means num_episodes x horizon, and is no multiple of horizon=20"),
         ("train_timesteps: 500\nepochs: 3", {"max_steps": 500, "epochs": 3, "checkpoint_epochs": False}, ""),
@@ -349,13 +342,6 @@ def test_a_number_that_means_two_fields_is_divided_by_the_one_that_is_known(
     read = read_flat_yaml(old(tmp_path, text), AlgorithmDistillationConfig)
     assert read.values == values
     assert [why.startswith(said) for why in read.unknown.values()] == ([True] if said else [])
-
-
-def test_a_warm_up_longer_than_the_training_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"old\.yaml:1: num_warmup_steps=2.0: must be <= 1"):
-        read_flat_yaml(old(tmp_path, "num_warmup_steps: 200\nmax_steps: 100"), AlgorithmDistillationConfig)
-    read = read_flat_yaml(old(tmp_path, "train_source_timesteps: 600"), MLMPretrainingConfig)
-    assert [*read.unknown.values()] == ["means num_episodes x horizon, which MLMPretrainingConfig does not have"]
 
 
 @pytest.mark.promise("guide-A5")
@@ -396,19 +382,6 @@ def test_a_key_that_means_another_thing_beside_others_is_not_taken_and_told(
     for why in read.unknown.values():
         near = why.partition("did you mean ")[2].rstrip("?")
         assert not near or (near in AlgorithmDistillationConfig.model_fields and near not in values)
-
-
-def test_set_divides_a_number_of_steps_by_those_of_the_preset(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["new", "mlm_pretraining", "warm", "--preset", "cpu_demo", "--force", "--set", "warmup_steps=30"]
-    assert main(words) == 0
-    config = read_script(project.scripts / "warm.py").config
-    assert config.max_steps is not None and config.warmup_ratio == 30 / config.max_steps
-    assert main([*words, "--set", "max_steps=100"]) == 0
-    assert read_script(project.scripts / "warm.py").config.warmup_ratio == 0.3
-    assert main([*words, "--set", "epochs=2"]) == 2
-    assert "warmup_steps=30: means warmup_ratio x max_steps, and max_steps is not given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))

@@ -105,7 +105,8 @@ def test_every_recipe_saves_evaluates_and_takes_each_of_its_rates(key: str, stee
     assert max(rates) == 10
     assert [event.refused for event in read_events(files)] == [""] * (3 + len(fields))
     controls = read_json(files.controls) or {}
-    assert controls["values"].keys() == {*fields, "max_steps", "log_every", "eval_every", "checkpoint_every"}
+    named = {"max_steps", "log_every", "eval_every", "checkpoint_every", "ema_decay"}
+    assert controls["values"].keys() == {*fields, *named}
 
 
 def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steered: Callable[..., RunDir]) -> None:

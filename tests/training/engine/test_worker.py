@@ -29,32 +29,85 @@ from nbtools.launcher.checks.step_count import learning_rate
 from nbtools.machine import devices
 from nbtools.machine.devices import Device
 from nbtools.project import Project
+from nbtools.recipes import MLMPretrainingConfig
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import optimizer as optimizer_module
+from nbtools.training.engine.checkpoint import load_state
 from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast, compile_forward
 from nbtools.training.process import heartbeat_writer
 from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest, die_with_agent
 
-from trainings import ByHand, assert_same_checkpoints, by_hand, rows
+from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, write_inputs
 
 CPU = torch.device("cpu")
 
 # --- pieces of a step -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("warmup", [0, 10, 100])
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
-def test_the_learning_rate_warms_up_to_its_peak_and_never_wastes_a_step(schedule: str, warmup: int) -> None:
-    config = TrainConfig(learning_rate=1.0, warmup_ratio=warmup / 100, lr_schedule=schedule)
-    rates = [learning_rate(config, step, 100) for step in range(1, 101)]
-    assert rates[:warmup] == pytest.approx([step / warmup for step in range(1, warmup + 1)])
-    assert min(rates) > 0
-    decay = rates[warmup:]
-    assert decay == sorted(decay, reverse=True)
-    assert rates[-1] == (1.0 if schedule == "constant" or warmup == 100 else pytest.approx(0, abs=0.02))
+@pytest.mark.parametrize("floor", [0.0, 0.125])
+@pytest.mark.parametrize("warmup", [0, 10, 80, 100])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "constant"])
+def test_the_learning_rates_are_those_of_the_formula_written_anew(schedule: str, warmup: int, floor: float) -> None:
+    """Straight lines through the corners of the schedule, or half a wave; the step after the last one has the floor."""
+    start = max(warmup, 70) if schedule == "wsd" else warmup
+    expected = []
+    for step in range(1, 101):
+        left = min((101 - step) / (101 - start), 1.0)
+        left = math.sin(math.pi / 2 * left) ** 2 if schedule == "cosine" else 1.0 if schedule == "constant" else left
+        expected.append(0.5 * step / warmup if step <= warmup else floor + (0.5 - floor) * left)
+    asked = {"learning_rate": 0.5, "min_learning_rate": floor, "lr_schedule": schedule, "decay_ratio": 0.3}
+    for given in ({"warmup_ratio": warmup / 100}, {"warmup_ratio": 0.5, "warmup_steps": warmup}):
+        config = TrainConfig(**asked, **given)
+        rates = [learning_rate(config, step, 100) for step in range(1, 101)]
+        assert rates == pytest.approx(expected, abs=1e-12)
+        assert min(rates) > 0
+
+
+def test_averages_follow_the_weights_and_take_their_place_only_where_asked() -> None:
+    torch.manual_seed(0)
+    model, config = torch.nn.Linear(5, 3), TrainConfig(ema_decay=0.75, warmup_steps=0)
+    optimizer = Optimizer(model, config, 20, CPU)
+    optimizer.load_state_dict({})
+    expected = [weight.detach().double().clone() for weight in model.parameters()]
+    for step in range(1, 21):
+        optimizer.backward(model(torch.randn(4, 5)).square().sum())
+        optimizer.step(step)
+        expected = [
+            0.75 * old + 0.25 * new.detach().double() for old, new in zip(expected, model.parameters(), strict=True)
+        ]
+    trained = [weight.detach().clone() for weight in model.parameters()]
+    averages = optimizer.averages
+    assert averages is not None
+    averages.exchange()
+    for weight, average, before in zip(model.parameters(), expected, trained, strict=True):
+        assert torch.allclose(weight.double(), average, atol=1e-6) and not torch.equal(weight, before)
+    averages.exchange()
+    assert all(map(torch.equal, model.parameters(), trained))
+    optimizer.replan(config.replace(ema_decay=0.0), 20)
+    assert optimizer.averages is None, "a request may end it"
+    assert Optimizer(model, config, 20, CPU, may_average=False).averages is None
+
+
+def test_evaluations_and_saved_models_have_the_averages_and_the_training_is_as_without(
+    trained: Callable[..., RunDir], cpu_project: Project
+) -> None:
+    write_inputs("mlm_pretraining", cpu_project)
+    values = {**TINY["mlm_pretraining"], "max_steps": 6, "test_fraction": 0.5}
+    plain, averaged = (trained(MLMPretrainingConfig(**values, ema_decay=decay)) for decay in (0.0, 0.5))
+    for name, is_same in (("train/loss", True), ("eval/loss", False), ("test/loss", False)):
+        first, second = ([row[name] for row in rows(files) if name in row] for files in (plain, averaged))
+        assert first and (first == second) == is_same, name
+    models = [load_file(files.checkpoint(6) / "model/model.safetensors") for files in (plain, averaged)]
+    assert not any(torch.equal(weight, models[1][name]) for name, weight in models[0].items())
+    assert [Checkpoint.read(each.checkpoint(6)).manifest.get("averaged") for each in (plain, averaged)] == [None, True]
+    stored = load_state(averaged.checkpoint(6))["trained"].values()
+    assert {weight.numpy().tobytes() for weight in stored} == {
+        weight.numpy().tobytes() for weight in models[0].values()
+    }
 
 
 def test_only_matrices_decay() -> None:

@@ -118,15 +118,15 @@ def test_config_of_shards_names_their_type_in_a_forward_pass_too(
 @pytest.mark.promise("fault-26", "fault-27")
 @pytest.mark.slow
 def test_shards_resume_on_any_number_of_ranks_and_under_ddp(start: ByHand) -> None:
-    values = {"dropout": 0.2, "max_steps": 6}
+    values = {"dropout": 0.2, "max_steps": 6, "ema_decay": 0.9}
     straight = start.forked(config(**values)).files
     resumed = start.forked(config(**values), "--resume-from", straight.checkpoint(3)).files
     assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
 
-    straight = start.forked(config(batch_size=6), more=FLOAT64).files
+    straight = start.forked(config(batch_size=6, ema_decay=0.9), more=FLOAT64).files
     saved = straight.checkpoint(3)
     for world_size, batch_size, strategy in ((1, 12, "fsdp"), (3, 4, "fsdp"), (2, 6, "ddp")):
-        other = config(batch_size=batch_size, strategy=strategy)
+        other = config(batch_size=batch_size, strategy=strategy, ema_decay=0.9)
         files = start.forked(other, "--resume-from", saved, nproc=world_size, more=FLOAT64).files
         assert losses(files) == pytest.approx(losses(straight, after=3), rel=1e-6)
     whole = start.forked(config(batch_size=6, strategy="ddp"), more=FLOAT64).files
