@@ -180,6 +180,7 @@ class Removal:
         self.delete = button("Delete…", "trash", tooltip, self._ask)
         self.keep = button("Keep", "", "Remove nothing", lambda: self.forget("Nothing was removed."))
         self._plan: RemovalPlan | None = None
+        self._planned_for: Sequence[str] = ()
         self._is_sure = False
 
     def forget(self, said: str = "") -> None:
@@ -190,8 +191,8 @@ class Removal:
         self._tell(said)
 
     def _ask(self) -> None:
-        if (plan := self._plan) is None:
-            names = self._chosen()
+        plan, names = self._plan, self._chosen()
+        if plan is None or names != self._planned_for:  # others may have been ticked while it looked at these
             self._act("Looking at what can be removed…", lambda: self._planned(names))
         elif not self._is_sure:
             self._is_sure = True
@@ -206,7 +207,7 @@ class Removal:
         if not (num_runs := sum(item.is_run for item in plan.items)):
             return "\n".join(["Nothing can be removed.", *kept])
         listed = [f"{item.path.name}: {item.what}, {size(item.num_bytes)}" for item in plan.items]
-        self._plan, self._is_sure, self.keep.layout.display = plan, False, ""
+        self._plan, self._planned_for, self._is_sure, self.keep.layout.display = plan, names, False, ""
         self.delete.description, self.delete.button_style = f"Delete {plural(num_runs, 'run')}", "warning"
         return "\n".join([*listed, *kept, f"{size(plan.num_bytes)} in all; what is deleted cannot be restored."])
 

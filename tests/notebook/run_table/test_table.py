@@ -11,6 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from waiting import eventually
 
 import nbtools as nt
+from nbtools.notebook.run_table import table_parts
 from nbtools.notebook.run_table.details import details_of
 from nbtools.notebook.run_table.row_html import Details, line
 from nbtools.notebook.run_table.table import RunTable
@@ -118,6 +119,25 @@ def test_a_run_is_deleted_after_two_questions_and_not_before(table: RunTable, ma
     eventually(lambda: not made[-1].path.exists())
     eventually(lambda: table._page.shown[0].id == made[-2].id)
     assert made[-2].path.exists()
+
+
+@pytest.mark.promise("runs-table")
+def test_runs_that_are_ticked_while_others_are_looked_at_are_asked_for(
+    table: RunTable, made: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, real = threading.Event(), table_parts.plan_removal
+    monkeypatch.setattr(table_parts, "plan_removal", lambda *given: go_on.wait(60) and real(*given))
+    table._page.lines[0]._tick.value = True
+    table._removal.delete.click()
+    table._page.lines[0]._tick.value = False
+    table._page.lines[1]._tick.value = True
+    go_on.set()
+    for _ in range(4):
+        assert made[-2].path.exists()
+        eventually(lambda: not table._is_acting)
+        table._removal.delete.click()
+    eventually(lambda: not made[-2].path.exists())
+    assert made[-1].path.exists(), "it was not ticked any more"
 
 
 def test_labels_are_saved_and_wrong_ones_are_explained(table: RunTable, made: list[RunDir]) -> None:
