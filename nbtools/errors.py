@@ -3,7 +3,10 @@
 import difflib
 import html
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+Say = Callable[[str], None]
+"""Prints a line, or keeps it."""
 
 
 def shown(value: object, limit: int = 80) -> str:

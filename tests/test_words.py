@@ -15,12 +15,8 @@ WORDS = ("whoever", "nobody", "somebody", "anybody", "anew", "whom")
 PHRASES = (
     *("goes on", "go on", "went on", "is told", "are told", "is heard", "has fallen", "pays"),
     *(
-        "what is there",
-        "as far as there",
-        "says of itself",
-        "say of themselves",
-        "whatever happens",
-        "nothing of the kind",
+        *("what is there", "as far as there", "says of itself", "say of themselves"),
+        *("whatever happens", "nothing of the kind"),
     ),
 )
 METAPHORS = (

@@ -19,19 +19,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tiny_mlm import write_texts
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertTokenizerFast,
-    CanineConfig,
-    CanineModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
 
 from nbtools.config import TrainConfig
 from nbtools.data.text_classification import occupations
@@ -133,12 +122,16 @@ def write_base(key: str, project: Project) -> None:
         base.mkdir()
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(40))]
         (base / "vocab.txt").write_text("\n".join(words))
-        BertTokenizerFast.from_pretrained(base).save_pretrained(base)
-        BertForMaskedLM(BertConfig(vocab_size=45, max_position_embeddings=32, **size)).save_pretrained(base)
+        transformers.BertTokenizerFast.from_pretrained(base).save_pretrained(base)
+        transformers.BertForMaskedLM(
+            transformers.BertConfig(vocab_size=45, max_position_embeddings=32, **size)
+        ).save_pretrained(base)
     elif key == "masked_diffusion":
         shutil.copytree(Path(__file__).parent / "training" / "masked_diffusion" / "llada_tiny", base)
     elif key == "text_classification":
-        CanineModel(CanineConfig(**size, num_hash_buckets=128, max_position_embeddings=128)).save_pretrained(base)
+        transformers.CanineModel(
+            transformers.CanineConfig(**size, num_hash_buckets=128, max_position_embeddings=128)
+        ).save_pretrained(base)
     else:
         stories = [f"the cat,noir,the dog number {number} runs very far . it sleeps !" for number in range(120)]
         (project.root / "stories.csv").write_text("\n".join(["title,genre,human_story", *stories]))
@@ -406,7 +399,7 @@ WORDS = (
 )
 
 
-def save_tokenizer(folder: Path, texts: Sequence[str], chat: str | None = None) -> PreTrainedTokenizerFast:
+def save_tokenizer(folder: Path, texts: Sequence[str], chat: str | None = None) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of the words of `texts`, with a chat template or without."""
     tokenizer = build_tokenizer("words", texts, 300)
     if chat:
@@ -416,15 +409,15 @@ def save_tokenizer(folder: Path, texts: Sequence[str], chat: str | None = None) 
     return tokenizer
 
 
-def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> PreTrainedTokenizerFast:
+def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> transformers.PreTrainedTokenizerFast:
     """A GPT-2 to write and a Llama to judge, with one tokenizer."""
     for name in ("writer", "judge"):
         tokenizer = save_tokenizer(root / name, WORDS, chat)
     torch.manual_seed(0)
     size = len(tokenizer)
     gpt2 = {"n_positions": 96, "n_embd": 8, "n_layer": 1, "n_head": 2, **changes}
-    GPT2LMHeadModel(GPT2Config(vocab_size=size + 3, **gpt2)).save_pretrained(root / "writer")
-    llama = LlamaConfig(
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=size + 3, **gpt2)).save_pretrained(root / "writer")
+    llama = transformers.LlamaConfig(
         vocab_size=size + 5,
         hidden_size=8,
         intermediate_size=16,
@@ -432,5 +425,5 @@ def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> PreTrained
         num_attention_heads=2,
         max_position_embeddings=160,
     )
-    LlamaForCausalLM(llama).save_pretrained(root / "judge")
+    transformers.LlamaForCausalLM(llama).save_pretrained(root / "judge")
     return tokenizer

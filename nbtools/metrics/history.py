@@ -78,9 +78,8 @@ class History(Mapping[str, Series]):
 
     def __repr__(self) -> str:
         names = ", ".join(self) or "no metrics"
-        return (
-            f"<History: {self.num_rows:,} rows up to step {self.last_step}, {names if len(names) < 200 else len(self)}>"
-        )
+        names = names if len(names) < 200 else f"{len(self)}"
+        return f"<History: {self.num_rows:,} rows up to step {self.last_step}, {names}>"
 
     def _repr_html_(self) -> str:
         rows = [("metric", "points", "last step", "last value")]

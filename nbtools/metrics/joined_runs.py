@@ -72,13 +72,11 @@ def _first_step(part: _Curves) -> int:
 
 def _begins_like(part: _Curves, before: _Curves) -> bool:
     """Whether the first rows of a run are those of its parent."""
-    same = [
-        np.isclose(
-            series.values[0], before[name].values[before[name].steps == series.steps[0]], rtol=1e-3, equal_nan=True
-        )
-        for name, series in part.items()
-        if name in before and series.steps[0] == _first_step(part)
-    ]
+    first, same = _first_step(part), []
+    for name, series in part.items():
+        if name in before and series.steps[0] == first:
+            parents = before[name].values[before[name].steps == first]
+            same.append(np.isclose(series.values[0], parents, rtol=1e-3, equal_nan=True))
     return bool(same) and all(len(found) and found.all() for found in same)
 
 

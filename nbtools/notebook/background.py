@@ -9,7 +9,11 @@ from nbtools.errors import message_of
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-Guarded = Callable[[Callable[[], object]], Callable[..., None]]
+Fill = Callable[[dict[str, Any]], None]
+"""Shows values in the rows of a form."""
+Callback = Callable[..., None]
+"""A function that a widget calls with an argument."""
+Guarded = Callable[[Callable[[], object]], Callback]
 """Wraps a callback of a widget or a thread: the callbacks run one at a time, and an exception becomes a message."""
 _PATIENCE_S = 0.05
 
@@ -17,7 +21,7 @@ _PATIENCE_S = 0.05
 def guarded_by(say: Callable[[str], object], lock: AbstractContextManager[Any] | None = None) -> Guarded:
     """Return what wraps callbacks: an exception is said, and makes no traceback in an unrelated cell."""
 
-    def wrap(action: Callable[[], object]) -> Callable[..., None]:
+    def wrap(action: Callable[[], object]) -> Callback:
         def run(*_: object) -> None:
             with lock or nullcontext():
                 try:

@@ -73,15 +73,14 @@ def delimiter_for(source: Path | None, target: Path | None) -> str:
 def read_lines(lines: Iterable[bytes], name: str) -> Iterator[InputRow]:
     """Yield lines of text, without empty ones."""
     for number, line in enumerate(lines, start=1):
+        place = f"{name}, line {number}"
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
-            yield InputRow(
-                f"{name}, line {number}", {"input": line.decode(errors="replace").rstrip()}, problem="is not UTF-8"
-            )
+            yield InputRow(place, {"input": line.decode(errors="replace").rstrip()}, problem="is not UTF-8")
             continue
         if text.strip():
-            yield InputRow(f"{name}, line {number}", {"input": text}, text)
+            yield InputRow(place, {"input": text}, text)
 
 
 def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[InputRow]:

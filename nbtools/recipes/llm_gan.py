@@ -1,7 +1,7 @@
 """LLM GAN, a generator against a judge (both language models): config, presets, data and sizes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,7 +11,7 @@ from nbtools.config import TrainConfig, beta, rate
 from nbtools.data import corpus, data_files, hub, split
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan import stories
-from nbtools.errors import shown
+from nbtools.errors import Say, shown
 from nbtools.recipes import activations, built_models, lora, named_model, text_data
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
 from nbtools.settings import setting
@@ -202,7 +202,7 @@ def discriminator_positions(config: LLMGANConfig) -> int:
 
 
 def load_stories(
-    config: LLMGANConfig, root: Path | None = None, say: Callable[[str], None] = lambda text: None
+    config: LLMGANConfig, root: Path | None = None, say: Say = lambda text: None
 ) -> tuple[list[stories.Story], list[stories.Story], list[stories.Story]]:
     """Read the training, evaluation and test texts of a dataset; `say` receives notes on texts that are left out.
 

@@ -330,9 +330,8 @@ class _Source:
         if "program" in self._assigned:
             if "config" in self._assigned:
                 self._refuse(self._assigned["program"], "config and program are both assigned")
-            call, _ = self._call_of(
-                "program", {f"{place}.Program": "Program" for place in ("nbtools", Program.__module__)}
-            )
+            names = {f"{place}.Program": "Program" for place in ("nbtools", Program.__module__)}
+            call, _ = self._call_of("program", names)
             if self._starts != "program.run(launch)" or "launch" not in self._assigned:
                 self._refuse(None, 'nothing starts it: if __name__ == "__main__": program.run(launch) is missing')
             return self._built(Program, call)

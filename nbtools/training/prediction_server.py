@@ -56,9 +56,8 @@ def main() -> None:
             defaults = settings_of(config)
             config = with_consent(config, checkpoint.path / "model", asked.trust_remote_code)
             with model_folder_of(config, checkpoint) as folder:
-                predictor = importlib.import_module(f"{recipe_of(config).module}.predict").Predictor(
-                    folder, config, device
-                )
+                module = importlib.import_module(f"{recipe_of(config).module}.predict")
+                predictor = module.Predictor(folder, config, device)
         except (NbtoolsError, OSError, RuntimeError) as error:
             write({"error": _in_words(error)})
             return

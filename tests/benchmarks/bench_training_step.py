@@ -25,25 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import (
-    GPT2Config,
-    GPT2ForTokenClassification,
-    GPT2LMHeadModel,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-)
 
+from nbtools import recipes
 from nbtools.config import TrainConfig
-from nbtools.recipes import (
-    AlgorithmDistillationConfig,
-    LLMGANConfig,
-    MaskedDiffusionConfig,
-    MLMPretrainingConfig,
-    TextClassificationConfig,
-    recipe_named,
-)
 from nbtools.recipes.built_models import modernbert_settings
 from nbtools.recipes.llm_gan import model_settings, num_positions
 from nbtools.recipes.text_classification import load_samples
@@ -72,7 +59,7 @@ def main(key: str, rounds: int = 12) -> None:
     """Run the recipe's own `train`, and the peers between its steps."""
     torch.set_num_threads(1)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    recipe = recipe_named(key)
+    recipe = recipes.recipe_named(key)
     preset, _ = recipe.preset("cpu_demo")
     never = 10**6
     config = preset.replace(
@@ -190,7 +177,7 @@ def cached(worker: Worker) -> Path:
     return next((worker.files.path.parent / ".cache").iterdir())
 
 
-def mlm_pretraining(config: MLMPretrainingConfig, worker: Worker, *, sparse: bool = True) -> Loop:
+def mlm_pretraining(config: recipes.MLMPretrainingConfig, worker: Worker, *, sparse: bool = True) -> Loop:
     """transformers' own model and loss."""
     text = open_tokenized(cached(worker), config.sequence_length)
     settings = modernbert_settings(config, len(text.tokenizer))
@@ -204,14 +191,14 @@ def mlm_pretraining(config: MLMPretrainingConfig, worker: Worker, *, sparse: boo
         loss: torch.Tensor = model(input_ids=inputs_BT, labels=labels_BT).loss
         return loss
 
-    model = ModernBertForMaskedLM(ModernBertConfig(**settings, sparse_prediction=sparse))
+    model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings, sparse_prediction=sparse))
     return minimal_loop(model, config, 0.98, batch_loss)
 
 
 class Diffusion(nn.Module):
     """transformers' own model, and the loss written out."""
 
-    def __init__(self, model: ModernBertForMaskedLM, mask_id: int, *, sparse: bool) -> None:
+    def __init__(self, model: transformers.ModernBertForMaskedLM, mask_id: int, *, sparse: bool) -> None:
         super().__init__()
         self.model, self.mask_id, self.sparse = model, mask_id, sparse
 
@@ -227,7 +214,7 @@ class Diffusion(nn.Module):
         return (losses_K / p_B1.expand_as(tokens_BT)[masked_BT]).sum() / tokens_BT.numel()
 
 
-def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: bool = True) -> Loop:
+def masked_diffusion(config: recipes.MaskedDiffusionConfig, worker: Worker, *, sparse: bool = True) -> Loop:
     """Masks drawn with torch.rand."""
     text = open_sequences(cached(worker), config.sequence_length)
     settings = modernbert_settings(config, len(text.tokenizer)) | {"pad_token_id": None}
@@ -240,11 +227,11 @@ def masked_diffusion(config: MaskedDiffusionConfig, worker: Worker, *, sparse: b
         loss: torch.Tensor = model(tokens_BT, torch.rand(tokens_BT.shape) < p_B1, p_B1)
         return loss
 
-    model = ModernBertForMaskedLM(ModernBertConfig(**settings))
+    model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**settings))
     return minimal_loop(Diffusion(model, text.tokenizer.mask_token_id, sparse=sparse), config, 0.98, batch_loss)
 
 
-def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
+def classification(config: recipes.TextClassificationConfig, worker: Worker) -> Loop:
     """The same model, over the same batches."""
     samples = load_samples(config)
     classifier = build_classifier(config, samples.system, train.code_shares(samples))
@@ -265,7 +252,7 @@ def classification(config: TextClassificationConfig, worker: Worker) -> Loop:
     return minimal_loop(classifier, config, 0.999, batch_loss)
 
 
-def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
+def distillation(config: recipes.AlgorithmDistillationConfig, worker: Worker) -> Loop:
     """The same model, over the same windows."""
     histories = open_histories(worker, config)
     windows = Windows(histories.train_HL4, config.horizon, config.sequence_length)
@@ -282,13 +269,13 @@ def distillation(config: AlgorithmDistillationConfig, worker: Worker) -> Loop:
     return minimal_loop(build_action_transformer(config, histories.test_goals_G2), config, 0.99, batch_loss)
 
 
-def adversarial(config: LLMGANConfig, worker: Worker) -> Loop:
+def adversarial(config: recipes.LLMGANConfig, worker: Worker) -> Loop:
     """Two models in DDP, texts drawn with torch.multinomial and kept keys and values, REINFORCE over a running mean."""
     data = markov_data(config)
     texts_NT = torch.from_numpy(data.train.texts_NT.astype(np.int64))
     settings = model_settings(config, data.alphabet.vocab_size, num_positions(config))
-    writer = GPT2LMHeadModel(GPT2Config(**settings))
-    discriminator = GPT2ForTokenClassification(GPT2Config(**settings, num_labels=1))  # type: ignore[call-arg]
+    writer = transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings))
+    discriminator = transformers.GPT2ForTokenClassification(transformers.GPT2Config(**settings, num_labels=1))  # type: ignore[call-arg]
     wrapped = [DistributedDataParallel(model) for model in (writer, discriminator)]
     rates = (config.learning_rate, config.judge_learning_rate)
     optimizers = [

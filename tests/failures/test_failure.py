@@ -689,16 +689,10 @@ SHOWN = Failure(
 def test_the_card_shows_the_frame_first_and_folds_the_traceback_and_the_other_ranks() -> None:
     shown = html.failure(SHOWN, "/r/rank0.log")
     parts = [
-        "<b style='font-size:15px'>the GPU ran out of memory",
-        "rank 1 on node7",
-        "at scripts/toy.py:33 in train: loss.backward()",
-        "last step 1,240, train/loss 2.346",
-        "Lower batch_size.",
-        "traceback</summary>",
-        "  deep\nthe error",
-        "1 other rank</summary>",
-        "rank 0: closed by torchrun",
-        "log: /r/rank0.log",
+        *("<b style='font-size:15px'>the GPU ran out of memory", "rank 1 on node7"),
+        *("at scripts/toy.py:33 in train: loss.backward()", "last step 1,240, train/loss 2.346"),
+        *("Lower batch_size.", "traceback</summary>", "  deep\nthe error"),
+        *("1 other rank</summary>", "rank 0: closed by torchrun", "log: /r/rank0.log"),
     ]
     page, _, copied = shown.partition("<button")
     places = [page.find(part) for part in parts[:-1]]

@@ -263,18 +263,8 @@ lines = st.one_of(
     ),
     st.sampled_from(
         [
-            b"",
-            b"{",
-            b"}",
-            b'{"a":1',
-            b'"b":2}',
-            b"{},{}",
-            b'{"a":[{}',
-            b"{}]}",
-            b'{"a":"x}',
-            b'{y"}',
-            b"\xff\xfe",
-            b"1,2",
+            *(b"", b"{", b"}", b'{"a":1', b'"b":2}', b"{},{}", b'{"a":[{}', b"{}]}", b'{"a":"x}'),
+            *(b'{y"}', b"\xff\xfe", b"1,2"),
         ]
     ),
     st.binary(max_size=20),
@@ -307,13 +297,8 @@ def test_lines_that_would_only_parse_together_are_damaged(damaged: bytes) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b'{"step": 1, "x": ' + b"9" * 10_000,
-        b"\xff" * 1000,
-        b"\0" * 1000,
-        b"null",
-        b"3",
+        *(b"[" * 100_000, b'{"a":' * 100_000, b'{"step": 1, "x": ' + b"9" * 10_000, b"\xff" * 1000),
+        *(b"\0" * 1000, b"null", b"3"),
     ],
 )
 def test_a_hostile_line_is_skipped_and_counted(line: bytes) -> None:

@@ -129,20 +129,8 @@ def run_of(project: Project) -> RunDir:
     return RunDir(folder)
 
 
-@pytest.mark.promise(
-    "guide-L4",
-    "guide-L5",
-    "guide-L7",
-    "guide-A3",
-    "guide-A4",
-    "guide-O2",
-    "guide-O3",
-    "guide-O5",
-    "guide-M2",
-    "guide-M5",
-    "guide-G3",
-    "guide-G13",
-)
+@pytest.mark.promise("guide-L4", "guide-L5", "guide-L7", "guide-A3", "guide-A4", "guide-O2", "guide-O3", "guide-O5")
+@pytest.mark.promise("guide-M2", "guide-M5", "guide-G3", "guide-G13")
 @pytest.mark.slow
 @pytest.mark.parametrize("key", COMMANDS)
 def test_the_old_command_lines_train(old: Project, start: ByHand, key: str) -> None:

@@ -248,13 +248,8 @@ def test_the_latest_run_is_the_one_that_was_launched_last(tmp_path: Path, monkey
         (tmp_path / "2026-10-25_010000_old").mkdir()
         (tmp_path / "2026-10-25_010000_old" / "launch.json").write_text("no JSON")
         assert [path.name for path in run_folders(tmp_path)] == [
-            "2026-10-27_120000_a",
-            "2026-10-24_201000_a",
-            "2026-10-25_022000_b_copy",
-            "2026-10-25_021000_a",
-            "2026-10-25_022000_a",
-            "zz_copy",
-            "2026-10-25_010000_old",
+            *("2026-10-27_120000_a", "2026-10-24_201000_a", "2026-10-25_022000_b_copy"),
+            *("2026-10-25_021000_a", "2026-10-25_022000_a", "zz_copy", "2026-10-25_010000_old"),
         ]
     finally:
         monkeypatch.undo()

@@ -462,15 +462,8 @@ def test_another_users_link_to_a_run_of_this_user_does_not_stop_it(project: Proj
 
 FILES = [
     *(
-        "launch.json",
-        "config.json",
-        "labels.json",
-        "process.json",
-        "exit.json",
-        "finished.json",
-        "lock",
-        "rank0.log",
-        "script.py",
+        *("launch.json", "config.json", "labels.json", "process.json", "exit.json"),
+        *("finished.json", "lock", "rank0.log", "script.py"),
     ),
     *("metrics.jsonl", "system.jsonl", "attempts.jsonl", "ranks/0.heartbeat.json", "ranks/0.stacks.txt"),
     *("ranks/error.json", "ranks/supervisor.log", "media/sample.jsonl", "checkpoints/step-000001/manifest.json"),

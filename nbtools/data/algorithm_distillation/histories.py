@@ -102,15 +102,11 @@ def check_histories(
     Raises:
         DataError: a value differs; the message names the field and the value of the histories.
     """
-    for name, given, found in (
-        ("grid_size", darkroom.size, metadata.grid_size),
-        ("horizon", darkroom.horizon, metadata.horizon),
-        ("reward_once", darkroom.reward_once, metadata.reward_once),
-        ("num_episodes", num_episodes, metadata.num_episodes),
-    ):
-        if given != found:
+    wanted = {"grid_size": darkroom.size, "horizon": darkroom.horizon, "reward_once": darkroom.reward_once}
+    for name, value in (wanted | {"num_episodes": num_episodes}).items():
+        if value != (found := getattr(metadata, name)):
             raise DataError(
-                f"dataset {shown(dataset)}: its histories have {name}={found}, not {given}; set {name}={found}, or "
+                f"dataset {shown(dataset)}: its histories have {name}={found}, not {value}; set {name}={found}, or "
                 f"{_AGAIN}"
             )
     if test_goals is not None and set(test_goals) != set(metadata.test_goals):

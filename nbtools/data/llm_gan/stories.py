@@ -4,13 +4,13 @@ The form, the schedule and the training count texts with `read_stories`, so the 
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nbtools.data import corpus, split, tables
-from nbtools.errors import DataError, shown
+from nbtools.errors import DataError, Say, shown
 
 TOPICS = "topics"
 """Name of the dataset made of the English text that ships with Python."""
@@ -41,7 +41,7 @@ def read_stories(
     leave_out_short: bool = False,
     clean: corpus.Clean = "none",
     test_fraction: float = 0.0,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> tuple[list[Story], list[Story], list[Story]]:
     """Read a table, and split it for training, evaluation and test.
 
@@ -103,7 +103,7 @@ def read_stories(
 
 
 def split_stories(
-    stories: list[Story], origin: str, test_fraction: float = 0.0, say: Callable[[str], None] = lambda text: None
+    stories: list[Story], origin: str, test_fraction: float = 0.0, say: Say = lambda text: None
 ) -> tuple[list[Story], list[Story], list[Story]]:
     """Split stories for training, evaluation and test by their texts, as in `split.divide`.
 

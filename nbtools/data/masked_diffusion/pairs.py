@@ -18,12 +18,8 @@ from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
 
 NAMES = (
-    ("prompt", "answer"),
-    ("prompt", "completion"),
-    ("prompt", "response"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("question", "answer"),
+    *(("prompt", "answer"), ("prompt", "completion"), ("prompt", "response")),
+    *(("instruction", "output"), ("instruction", "response"), ("question", "answer")),
 )
 """Columns of a prompt and its answer."""
 MESSAGES = "messages"
@@ -86,13 +82,9 @@ def has_pairs(sources: Sequence[Source], column: str | None) -> bool:
 
 def are_pairs(row: Mapping[str, Any]) -> bool:
     """Whether a row has a prompt and an answer or messages, rather than a text."""
-    if (
-        MESSAGES in row
-        or _is_list(row.get(_SHARE_GPT))
-        or any(prompt in row and answer in row for prompt, answer in NAMES)
-    ):
-        return True
-    return "text" not in row and any(name in row for pair in NAMES for name in pair)
+    has_whole = any(prompt in row and answer in row for prompt, answer in NAMES)
+    has_part = any(name in row for pair in NAMES for name in pair)
+    return MESSAGES in row or _is_list(row.get(_SHARE_GPT)) or has_whole or ("text" not in row and has_part)
 
 
 def read_pairs(*sources: Source, left_out: LeftOutPairs | None = None) -> Iterator[Pair]:

@@ -43,11 +43,8 @@ class Samples:
     def notes(self) -> list[str]:
         """Sentences on rows that were left out, repeated texts, unusual codes, and the evaluation's own files."""
         tables = {id(table): table for table in (self.train, self.evaluation)}.values()
-        skipped = [
-            f"{table.unlabelled.told(len(table) + len(table.unlabelled))}; they are left out (skip_unlabelled)"
-            for table in tables
-            if table.unlabelled
-        ]
+        omitted = [(table.unlabelled, len(table) + len(table.unlabelled)) for table in tables if table.unlabelled]
+        skipped = [f"{rows.told(total)}; they are left out (skip_unlabelled)" for rows, total in omitted]
         total, seen = len(self.is_seen), int(self.is_seen.sum())
         overlap = f"{seen:,} of {plural(total, 'text')} of val_data are trained on, too: they have scores of their own"
         return [*filter(None, [*skipped, *self.table_notes, overlap * bool(seen), self.unseen_note])]

@@ -179,9 +179,8 @@ class ComparisonPanel(ChartView):
         self._draw()
         self._tables.value = tables_html(self.comparison, self._reader.curves)
         unread = self._reader.num_unread
-        self._note.value = note(
-            f"{plural(unread, 'run')} with first and last rows only: the rest is being read" if unread else ""
-        )
+        remark = f"{plural(unread, 'run')} with first and last rows only: the rest is being read"
+        self._note.value = note(remark if unread else "")
         self._is_stored = False
 
     # --- what is drawn ---

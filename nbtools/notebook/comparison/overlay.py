@@ -8,18 +8,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from nbtools.errors import plural
-from nbtools.notebook.plots.charts import (
-    DASHES,
-    Badge,
-    Chart,
-    ChartPart,
-    Charts,
-    Size,
-    Trace,
-    arranged,
-    chart_of,
-    trace_of,
-)
+from nbtools.notebook.plots import charts
 from nbtools.notebook.plots.decimation import break_of
 from nbtools.notebook.plots.metric_names import grouped, kind_of
 from nbtools.notebook.plots.view import Axis, Options, places
@@ -35,7 +24,7 @@ _ANY_STEP: Final = 2**53
 
 def role(index: int) -> tuple[str, tuple[float, ...]]:
     """Return the colour's role and the dash of a run: ten hues, then the same ten dashed."""
-    return f"run{index}", DASHES[1] if index >= _NUM_HUES else ()
+    return f"run{index}", charts.DASHES[1] if index >= _NUM_HUES else ()
 
 
 def run_legend(labels: Sequence[str]) -> list[tuple[str, str, tuple[float, ...]]]:
@@ -44,8 +33,8 @@ def run_legend(labels: Sequence[str]) -> list[tuple[str, str, tuple[float, ...]]
 
 
 def overlay(
-    comparison: Comparison, curves: Sequence[Curves], options: Options, sizes: Callable[[int], Sequence[Size]]
-) -> Charts:
+    comparison: Comparison, curves: Sequence[Curves], options: Options, sizes: Callable[[int], Sequence[charts.Size]]
+) -> charts.Charts:
     """Return one chart per metric with the curves of all runs; with `split`, one per metric and value of that field.
 
     Args:
@@ -57,11 +46,11 @@ def overlay(
     split = comparison.values(options.split) if options.split else [""] * len(comparison.runs)
     parts = _parts(curves, options, split)
     if not parts:
-        return Charts(message="These runs have recorded no metrics yet")
+        return charts.Charts(message="These runs have recorded no metrics yet")
     first = next((part.names[0] for part in parts if part.is_open), "")
 
     @cache
-    def traces(name: str, axis: Axis, columns: int) -> list[Trace]:
+    def traces(name: str, axis: Axis, columns: int) -> list[charts.Trace]:
         """Return the curves of all runs: the charts of one metric have the same y axis."""
         is_smoothed = options.smoothing > 0 and kind_of(name) == "train" and not name.endswith("learning_rate")
         looks: dict[str, Any] = {"smoothing": options.smoothing * is_smoothed, "name": name, "label": "", "width": 1.6}
@@ -70,27 +59,27 @@ def overlay(
         for i, run in enumerate(axis.runs):
             if name in run:
                 looks |= {"colour": role(i)[0], "dash": role(i)[1], "run": comparison.labels[i]}
-                found.append(trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
+                found.append(charts.trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
         return found
 
-    def draw(part: ChartPart, axis: Axis, size: Size) -> Chart:
+    def draw(part: charts.ChartPart, axis: Axis, size: charts.Size) -> charts.Chart:
         (name,) = part.names
         can_log = not name.endswith(("learning_rate", "_per_s"))
         is_log = can_log and options.log != (part.key in options.switched)
         members = {i for i, run in enumerate(axis.runs) if name in run and split[i] == part.group}
         badge = _badge(comparison, axis, name, members) if name == first else None
         every = traces(name, axis, round(size[0]))
-        chart = Chart(part.key, part.title, (name,), True, is_log, can_log, series=every, badge=badge)
+        chart = charts.Chart(part.key, part.title, (name,), True, is_log, can_log, series=every, badge=badge)
         from_zero = name.rpartition("/")[2].startswith(_FROM_ZERO) or name.endswith("_per_s")
-        chart = chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
+        chart = charts.chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
         labels = {comparison.labels[i] for i in members}
         return replace(chart, series=[trace for trace in every if trace.run in labels])
 
-    return arranged(parts, curves, options, sizes, draw, _resumes(comparison))
+    return charts.arranged(parts, curves, options, sizes, draw, _resumes(comparison))
 
 
 def coarse_parts(
-    comparison: Comparison, curves: Sequence[Curves], charts: Charts, width: float
+    comparison: Comparison, curves: Sequence[Curves], drawn: charts.Charts, width: float
 ) -> dict[int, tuple[int, int]]:
     """Return the first and last step of the part of each run, by index, whose columns are wider than a pixel.
 
@@ -98,10 +87,10 @@ def coarse_parts(
     """
     found: dict[int, tuple[int, int]] = {}
     for index, (label, one, resumed) in enumerate(zip(comparison.labels, curves, _resumes(comparison), strict=True)):
-        names = {trace.name for chart in charts.shown for trace in chart.series if trace.run == label}
-        for name, x in places({n: one[n] for n in names if n in one}, charts.x, resumed).items():
+        names = {trace.name for chart in drawn.shown for trace in chart.series if trace.run == label}
+        for name, x in places({n: one[n] for n in names if n in one}, drawn.x, resumed).items():
             steps, counts = one[name].steps, one[name].counts
-            start, stop = int(np.searchsorted(x, charts.limits[0])), int(np.searchsorted(x, charts.limits[1], "right"))
+            start, stop = int(np.searchsorted(x, drawn.limits[0])), int(np.searchsorted(x, drawn.limits[1], "right"))
             shown = counts[max(0, start - 1) : stop + 1]
             if stop - start >= width or not len(shown) or shown.max() <= 1:
                 continue
@@ -112,17 +101,17 @@ def coarse_parts(
     return found
 
 
-def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[ChartPart]:
+def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[charts.ChartPart]:
     """Return the charts, the usual metrics first; each is of a metric and of the runs with one value of the split."""
     steps = {name: one[name].steps for one in curves for name in one}  # of any run: only their presence matters
     names = [name for _, names in grouped(cast(Any, steps)) for name in names if kind_of(name) != "baseline"]
     num_usual = max(_NUM_OPEN, len(set(split))) if options.split else _NUM_OPEN
-    found: list[ChartPart] = []
+    found: list[charts.ChartPart] = []
     for name in names:
         for value in dict.fromkeys(value for one, value in zip(curves, split, strict=True) if name in one):
             key = f"{name}\0{options.split.rpartition('.')[2]} {value}" if options.split else name
             is_open = options.opens(key, (name,), sum(part.is_open for part in found) < num_usual)
-            found.append(ChartPart(key, key.replace("\0", " · "), (name,), is_open, value))
+            found.append(charts.ChartPart(key, key.replace("\0", " · "), (name,), is_open, value))
     return found
 
 
@@ -130,7 +119,7 @@ def _resumes(comparison: Comparison) -> list[list[int]]:
     return [sorted(step for _, step in sources) for sources in comparison.sources]
 
 
-def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> Badge | None:
+def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> charts.Badge | None:
     """Return the badge of the run that diverged first."""
     broken = [(one.step, i, one.index) for i in members if (one := break_of(axis.runs[i][name])) and one.is_end]
     if not broken:
@@ -138,4 +127,4 @@ def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> 
     step, first, index = min(broken)
     more = f" and {plural(len(broken) - 1, 'more run')}" if len(broken) > 1 else ""
     text = f"{comparison.labels[first][:24]}{more} diverged at step {step:,}"
-    return Badge(text, float(axis.positions[first][name][index]))
+    return charts.Badge(text, float(axis.positions[first][name][index]))

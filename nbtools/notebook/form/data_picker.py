@@ -13,7 +13,7 @@ from nbtools.data import data_files, hub, project_files
 from nbtools.data.first_rows import FirstRows, first_rows
 from nbtools.errors import DataError, message_of, plural
 from nbtools.launcher.checks.findings import size
-from nbtools.notebook.background import Background, Filling, Guarded
+from nbtools.notebook.background import Background, Fill, Filling, Guarded
 from nbtools.notebook.form.chooser import FileList
 from nbtools.notebook.rows.field_rows import FieldRow
 from nbtools.recipes import Recipe
@@ -29,14 +29,7 @@ _MOST_COLUMNS = 12
 class DataPicker:
     """Lists data files; a choice fills in the dataset and a guess of its columns."""
 
-    def __init__(
-        self,
-        root: Path,
-        recipe: Recipe,
-        fill: Callable[[dict[str, Any]], None],
-        on_read: Callable[[], None],
-        guarded: Guarded,
-    ) -> None:
+    def __init__(self, root: Path, recipe: Recipe, fill: Fill, on_read: Callable[[], None], guarded: Guarded) -> None:
         """List the files below the project's `root`, whose columns are guessed for `recipe`.
 
         `fill` takes values by field after a choice of a file or column; `on_read` is called from a thread when the
@@ -55,7 +48,7 @@ class DataPicker:
             label=self._labelled,
         )
         self._files.widget.layout = {"flex": "1 1 300px", "max_width": "460px"}
-        self._preview = widgets.HTML()
+        self._preview = widgets.HTML(layout={"flex": "3 1 420px", "min_width": "0"})
         self._defaults = {name: field.default for name, field in fields_of(recipe.config_class).items()}
         guessed = recipe.guess_columns(FirstRows((), ())) if recipe.guess_columns else {}
         self.column_fields = tuple(name for name in guessed if name in self._defaults)
@@ -63,11 +56,8 @@ class DataPicker:
         self._dataset: str | None = None
         field = Field(COLUMN, (str, NoneType), help="Column of the text; none for text, or the only column of text.")
         self.row = FieldRow(field, lambda change: guarded(partial(self._name_column, self.row.value))())
-        self._preview.layout = {"flex": "3 1 420px", "min_width": "0"}
-        self.widget = widgets.HBox(
-            [self._files.widget, self._preview], layout={"flex_flow": "row wrap", "overflow": "visible"}
-        )
-        self.widget.add_class("nbtools-data")
+        wrapped = {"flex_flow": "row wrap", "overflow": "visible"}
+        self.widget = widgets.HBox([self._files.widget, self._preview], layout=wrapped).add_class("nbtools-data")
 
     def _labelled(self, name: str) -> str:
         path = self._root / name
@@ -172,22 +162,16 @@ def _cut(value: Any) -> str:
 def _table(found: FirstRows, named: Mapping[str, str]) -> str:
     columns = sorted(found.columns, key=lambda name: name not in named)[:_MOST_COLUMNS]
     columns = [name for name in found.columns if name in columns]
-    head = "".join(
-        f"<th class=nbtools-named>{_cut(name)}<small>{escape(named[name])}</small></th>"
-        if name in named
-        else f"<th>{_cut(name)}</th>"
-        for name in columns
-    )
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cut(row.get(name))}</td>" for name in columns) + "</tr>"
-        for row in found.rows[:_NUM_ROWS]
-    )
+    roles = {name: f"<small>{escape(role)}</small>" for name, role in named.items()}
+    marks = dict.fromkeys(named, " class=nbtools-named")
+    head = "".join(f"<th{marks.get(name, '')}>{_cut(name)}{roles.get(name, '')}</th>" for name in columns)
+    rows = ("".join(f"<td>{_cut(row.get(name))}</td>" for name in columns) for row in found.rows[:_NUM_ROWS])
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     left = len(found.columns) - len(columns)
     more = [plural(left, "column") + " not shown"] if left else []
     more += [f"the first of {plural(found.num_files, 'file')}"] if found.num_files > 1 else []
-    more += [
-        "the first line looks like a row: it is read as names of columns, so add a line of names"
-    ] * found.lacks_names
+    if found.lacks_names:
+        more.append("the first line looks like a row: it is read as names of columns, so add a line of names")
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<div>{table}</div><small>{', '.join(more)}</small>"
 

@@ -15,10 +15,7 @@ class LaunchBar:
     """Buttons that stay in view, below the mistakes that disable them."""
 
     def __init__(
-        self,
-        go_to: Callable[[str], None],
-        guarded: Guarded,
-        trial: tuple[widgets.Button, widgets.DOMWidget] | None = None,
+        self, go_to: Callable[[str], None], guarded: Guarded, trial: tuple[widgets.Button, widgets.DOMWidget] | None
     ) -> None:
         """Make the bar; a click on a mistake calls `go_to` with the name of its row.
 

@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, Slurm, StopOn, TrainConfig
 from nbtools.data import project_files
 from nbtools.errors import InvalidNameError
-from nbtools.notebook.background import Guarded
+from nbtools.notebook.background import Fill, Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import FileList
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
@@ -38,7 +38,7 @@ class FormLayout:
         script: ScriptRow,
         on_edit: Callable[[object], None],
         guarded: Guarded,
-        fill: Callable[[dict[str, Any]], None],
+        fill: Fill,
     ) -> None:
         """Lay out `fields`; `on_edit` is called after a choice of data, and `fill` with values by row."""
         root, on_read = script.project.root, partial(on_edit, None)

@@ -1,11 +1,11 @@
 """The row of a recipe's presets: the chosen one, why it may be out of reach, and a button that restores its values."""
 
-from collections.abc import Callable
 from html import escape
 
 import ipywidgets as widgets
 
 from nbtools.errors import plural
+from nbtools.notebook.background import Callback
 from nbtools.notebook.form.field_list import Values, values_of
 from nbtools.notebook.rows.field_rows import INPUT_SHAPE, NONE, FormRow
 from nbtools.notebook.widgets import button
@@ -17,12 +17,7 @@ class PresetRow:
     """The choice of a preset."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        chosen: str | None,
-        num_gpus: int,
-        on_choice: Callable[..., None],
-        on_reset: Callable[..., None],
+        self, recipe: Recipe, chosen: str | None, num_gpus: int, on_choice: Callback, on_reset: Callback
     ) -> None:
         """Offer the presets of `recipe` on a machine with `num_gpus`; the callbacks take what a widget gives them."""
         self._recipe = recipe

@@ -8,14 +8,7 @@ import ipywidgets as widgets
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import DataError
-from nbtools.launcher.checks import findings
-from nbtools.launcher.checks.sizes import (
-    memory_in_words,
-    memory_of,
-    num_trainable_parameters,
-    precision_of,
-    smallest_change,
-)
+from nbtools.launcher.checks import findings, sizes
 from nbtools.launcher.checks.step_count import Schedule, evaluation_in_words, schedule
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.background import Background
@@ -44,11 +37,12 @@ class Summary:
         resolved = launch.resolved(len(found))
         gpus = [gpu for gpu in found if launch.gpus is None or gpu.index in launch.gpus][: resolved.num_processes]
         is_known = launch.cluster is None or launch.cluster.num_gpus(resolved.num_processes) == 0
-        precision = precision_of(config, gpus) if is_known else config.precision  # the GPUs of a job are not known yet
+        # The GPUs of a job are not known yet.
+        precision = sizes.precision_of(config, gpus) if is_known else config.precision
         num_processes = resolved.world_size
         counted = self._counts.answer((config, num_processes))
         outcome = "counting" if counted is None else counted[0]
-        parameters = num_trainable_parameters(config)
+        parameters = sizes.num_trainable_parameters(config)
         batch, product = findings.batch(config, num_processes)
         memory = _memory(config, num_processes, precision, gpus)
         count, detail = "?", "known after the model is loaded"
@@ -73,23 +67,21 @@ class Summary:
 
 
 def _memory(config: TrainConfig, world_size: int, precision: str, gpus: Sequence[Device]) -> str:
-    if (memory := memory_of(config, world_size, precision)) is None:
+    if (memory := sizes.memory_of(config, world_size, precision)) is None:
         return ""
     unknown = " before activations" if memory.activations is None else ""
-    text = f"; about per process{unknown}: {memory_in_words(config, world_size, precision)}"
+    text = f"; about per process{unknown}: {sizes.memory_in_words(config, world_size, precision)}"
     least = min((gpu.memory_total_bytes for gpu in gpus), default=None)
     if least is None or least >= memory.total:
         return text
-    step = smallest_change(config, world_size, precision, least)
+    step = sizes.smallest_change(config, world_size, precision, least)
     return f"{text}; a GPU has {findings.size(least)}{step and ': '}{step}"
 
 
 def _data_tiles(config: TrainConfig, outcome: Schedule | DataError | str | None) -> list[str]:
     if isinstance(outcome, Schedule):
-        return [
-            _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome)),
-            _tile(f"{outcome.num_train_samples:,}", "training samples", outcome.held_out),
-        ]
+        steps = _tile(f"{outcome.total_steps:,}", "optimizer steps", findings.epochs(outcome))
+        return [steps, _tile(f"{outcome.num_train_samples:,}", "training samples", outcome.held_out)]
     read = ""
     if isinstance(outcome, DataError):
         value, why = "–", "see above"

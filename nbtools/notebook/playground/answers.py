@@ -68,24 +68,18 @@ def _filled(given: str, row: dict[str, Any]) -> str:
     text = literal(pieces[0])
     for word, piece in zip(words, pieces[1:], strict=False):
         text += f"<b style='border-bottom:2px solid #3f90da'>{literal(word)}</b>{literal(piece)}"
-    tables = (
-        _table(
-            [(each["token"], each["probability"]) for each in candidates], f"mask {number}" if len(words) > 1 else ""
-        )
-        for number, candidates in enumerate(row["masks"], start=1)
-    )
-    side_by_side = "".join(f"<div style='padding-right:24px'>{table}</div>" for table in tables)
-    return (
-        f"<div style='{_TEXT};font-size:15px'>{text}</div><div style='display:flex;flex-wrap:wrap'>{side_by_side}</div>"
-    )
+    tables = ""
+    for number, candidates in enumerate(row["masks"], start=1):
+        chances = [(each["token"], each["probability"]) for each in candidates]
+        table = _table(chances, f"mask {number}" if len(words) > 1 else "")
+        tables += f"<div style='padding-right:24px'>{table}</div>"
+    return f"<div style='{_TEXT};font-size:15px'>{text}</div><div style='display:flex;flex-wrap:wrap'>{tables}</div>"
 
 
 def _codes(row: dict[str, Any]) -> str:
     """Return the codes of a text and their probability, and a table of the likeliest codes by themselves."""
-    codes = " ".join(
-        f"<b style='border:{BORDER};border-radius:4px;padding:1px 7px'>{literal(str(code))}</b>"
-        for code in row["codes"]
-    )
+    frame = f"border:{BORDER};border-radius:4px;padding:1px 7px"
+    codes = " ".join(f"<b style='{frame}'>{literal(str(code))}</b>" for code in row["codes"])
     chance = f"<span style='{MUTED}'>probability {row['probability']:.2f}</span>"
     note = f"<div class='nbtools-error'>{literal(row['note'])}</div>" if "note" in row else ""
     table = _table([(str(each["code"]), each["probability"]) for each in row["candidates"]])

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbtools.notebook.html_parts import LIVE
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.plots.charts import Charts, Size
-from nbtools.notebook.plots.figure import WIDTH, RunFigure
+from nbtools.notebook.plots.figure import WIDTH, RunFigure, RunLegend
 from nbtools.notebook.plots.live import LiveCharts
 from nbtools.notebook.plots.view import Options
 from nbtools.notebook.theme import THEME
@@ -50,15 +50,7 @@ class ChartView(LiveView):
     widget: ipywidgets.Widget
     """The whole view as one widget, to place into another."""
 
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        options: Options,
-        *,
-        dark: bool,
-        runs: Sequence[tuple[str, str, Sequence[float]]] = (),
-    ) -> None:
+    def __init__(self, name: str, text: str, options: Options, *, dark: bool, runs: RunLegend = ()) -> None:
         super().__init__(name)
         self._text, self._given, self._dark = text, options, dark
         self._new_figure = partial(RunFigure, dark=dark, titled=False, runs=runs)

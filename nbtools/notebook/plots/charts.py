@@ -11,27 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.metrics.columns import Series
-from nbtools.notebook.plots.decimation import (
-    Curve,
-    Floats,
-    break_of,
-    decimate,
-    is_lone,
-    log_ticks,
-    number,
-    smooth,
-    ticks,
-)
-from nbtools.notebook.plots.metric_names import (
-    TITLES,
-    divided,
-    grouped,
-    is_cost,
-    kind_of,
-    labels_of,
-    legend_room,
-    legend_width,
-)
+from nbtools.notebook.plots import decimation, metric_names
+from nbtools.notebook.plots.decimation import Curve, Floats
+from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.notebook.plots.view import KINDS, Axis, Limits, Options, View, X, x_ticks
 from nbtools.run.curves import Sketch
 
@@ -224,15 +206,16 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
 
     `sizes` returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
     """
-    groups = grouped(view.history)
+    groups = metric_names.grouped(view.history)
     known = {name for _, names in groups for name in names}
     groups += [(name, [name]) for name in view.history if name not in known and len(view.history[name])]
     if not groups:
         missing = "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
         return Charts(message=view.reading.capitalize() or missing)
     first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
-    first = [group for group in first if not is_cost(group)] or first
-    parts = [part for group, names in groups for part in _parts(view, group, names, group in TITLES or group in first)]
+    first = [group for group in first if not metric_names.is_cost(group)] or first
+    usual = {*metric_names.TITLES, *first}
+    parts = [part for group, names in groups for part in _parts(view, group, names, group in usual)]
     # Taken once: the history may grow in another thread while this picture is made.
     curves = {name: view.history[name] for part in parts for name in part.names}
     resumes = [[] if view.resumed_at is None else [view.resumed_at]]
@@ -241,14 +224,13 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
 
 
 def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[ChartPart]:
-    title, parts = TITLES.get(group, group), divided(group, names)
+    title, parts = metric_names.TITLES.get(group, group), metric_names.divided(group, names)
     found = []
     for index, part in enumerate(parts, 1):
         key = f"{group}\0{index}" if index > 1 else group
         is_open = view.opens(key, (group, *part), is_default and index == 1)
-        found.append(
-            ChartPart(key, f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title, part, is_open, group)
-        )
+        numbered = f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title
+        found.append(ChartPart(key, numbered, part, is_open, group))
     return found
 
 
@@ -256,9 +238,9 @@ def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
     key, title, names, _, group = part
     can_log = group not in ("learning_rate", "throughput")
     is_log = can_log and view.log != (key in view.switched)
-    traces = _legible(_curves(part, view, axis, size), legend_room(title, size[0]))
+    traces = _legible(_curves(part, view, axis, size), metric_names.legend_room(title, size[0]))
     if is_log:  # a dot, if only one point has a logarithm
-        traces = [replace(item, dots=item.dots or is_lone(item.x, log10(item.bold))) for item in traces]
+        traces = [replace(item, dots=item.dots or decimation.is_lone(item.x, log10(item.bold))) for item in traces]
     shown: dict[str, Any] = {"series": traces, "badge": _badge(names, axis)}
     shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
     shown |= _resumes(view, axis, is_labelled=key == "loss")
@@ -276,7 +258,7 @@ def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bo
     others = [mark.y for mark in chart.marks if mark.y is not None]
     low, high = _y_limits(np.concatenate([*values, np.array(others, float)]), chart.is_log, from_zero)
     num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
-    y_ticks = (log_ticks if chart.is_log else ticks)(low, high, num_y)
+    y_ticks = (decimation.log_ticks if chart.is_log else decimation.ticks)(low, high, num_y)
     return replace(chart, is_open=True, y=(low, high), x_ticks=x_ticks(kind, *limits, num_x), y_ticks=y_ticks)
 
 
@@ -315,36 +297,30 @@ def trace_of(
         is_dotted: draw the points of a short series.
         looks: further fields of `Trace`.
     """
-    curve = decimate(series, x, axis.limits, columns)
+    curve = decimation.decimate(series, x, axis.limits, columns)
     bold = curve.mean
     if smoothing > 0:
         # The columns of all points are smoothed, so that a part has the same bold line.
-        whole = decimate(series, x, axis.full, columns) if axis.is_zoomed else curve
+        whole = decimation.decimate(series, x, axis.full, columns) if axis.is_zoomed else curve
         num_points = int(np.isfinite(whole.mean).sum())
-        bold = smooth(whole.mean, smoothing * min(1.0, num_points / _FULLY_SMOOTHED))
+        bold = decimation.smooth(whole.mean, smoothing * min(1.0, num_points / _FULLY_SMOOTHED))
         if whole is not curve:
             there = np.isfinite(bold)
             bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean
             bold = np.where(np.isnan(curve.mean), np.nan, bold)
-    return Trace(
-        **vars(curve),
-        **looks,
-        value=_last(series),
-        bold=bold,
-        dots=(is_dotted and len(curve.x) <= 80) or is_lone(curve.x, bold),
-        is_smoothed=smoothing > 0,
-    )
+    dots = (is_dotted and len(curve.x) <= 80) or decimation.is_lone(curve.x, bold)
+    return Trace(**vars(curve), **looks, value=_last(series), bold=bold, dots=dots, is_smoothed=smoothing > 0)
 
 
 def _last(series: Series | Sketch) -> str:
-    return number(series.last).replace("nan", "NaN")
+    return decimation.number(series.last).replace("nan", "NaN")
 
 
 def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
     """Return the curves and baselines of a chart, in order of importance."""
     drawn: list[Trace] = []
     names, group, curves = part.names, part.group, axis.runs[0]
-    for index, (name, label) in enumerate(zip(names, labels_of(names, group), strict=True)):
+    for index, (name, label) in enumerate(zip(names, metric_names.labels_of(names, group), strict=True)):
         kind, series = kind_of(name), curves[name]
         if kind == "baseline":
             # A horizontal line, read at the positions of another curve.
@@ -371,7 +347,7 @@ def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
     """Leave out values, last ones first, until the legend's line, of `room` pixels, holds all."""
     shown = list(drawn)
     for index in reversed(range(len(shown))):
-        if legend_width(f"{item.label} {item.value}".strip() for item in shown) > room:
+        if metric_names.legend_width(f"{item.label} {item.value}".strip() for item in shown) > room:
             shown[index] = replace(shown[index], value="")
     return shown
 
@@ -399,7 +375,8 @@ def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
 
 def _badge(names: Sequence[str], axis: Axis) -> Badge | None:
     """Return the badge of the curve that diverged first, else of the first value that is not finite."""
-    found = [(one, name) for name in names if kind_of(name) != "baseline" and (one := break_of(axis.runs[0][name]))]
+    measured = [name for name in names if kind_of(name) != "baseline"]
+    found = [(one, name) for name in measured if (one := decimation.break_of(axis.runs[0][name]))]
     if not found:
         return None
     first, name = min(found, key=lambda each: (not each[0].is_end, each[0].step))

@@ -31,6 +31,8 @@ WIDTH, HEIGHT = 900, 540
 """Size of the picture in CSS pixels."""
 SCALE = 2
 """Device pixels per CSS pixel: sharp on high-density screens."""
+RunLegend = Sequence[tuple[str, str, Sequence[float]]]
+"""Label, colour and dash of each compared run."""
 _NUM_PANELS = 4
 _HEADER, _FOOTER, _LEGEND_ROW = 30, 20, 18
 UNTITLED_HEIGHT = HEIGHT - _HEADER + 4
@@ -74,14 +76,7 @@ class RunFigure:
     pixels. `runs` are label, colour and dash of compared runs: one legend of them is for all charts.
     """
 
-    def __init__(
-        self,
-        height: int = 0,
-        *,
-        dark: bool = False,
-        titled: bool = True,
-        runs: Sequence[tuple[str, str, Sequence[float]]] = (),
-    ) -> None:
+    def __init__(self, height: int = 0, *, dark: bool = False, titled: bool = True, runs: RunLegend = ()) -> None:
         longest = min(_LONGEST_RUN, max((len(label) for label, *_ in runs), default=0))
         self._runs, self._per_row = runs, max(1, int((WIDTH - 32) / (44 + 6.4 * longest)))
         legend = _LEGEND_ROW * -(-len(runs) // self._per_row)
@@ -174,9 +169,8 @@ class RunFigure:
         """Add a legend without a frame."""
         style |= {"frameon": False, "borderaxespad": 0, "borderpad": 0, "numpoints": 1, "markerscale": 1}
         style |= {"handlelength": 1.5, "handletextpad": 0.6, "columnspacing": 1.2, "labelspacing": 0.6}
-        owner.legend(
-            lines, labels, prop=FontProperties(size=11, weight="normal"), labelcolor=self.theme["text"], **style
-        )
+        style |= {"prop": FontProperties(size=11, weight="normal"), "labelcolor": self.theme["text"]}
+        owner.legend(lines, labels, **style)
 
     def _draw_axes(self, axes: Axes, chart: Chart) -> None:
         """Draw the ticks, a grid of the values, and the floor."""

@@ -173,11 +173,10 @@ class Axis:
     def __init__(
         self, runs: Sequence[Curves], options: Options, resumes: Sequence[Sequence[int]], reaches: Iterable[int] = ()
     ) -> None:
-        every = {
-            f"{name} of {n}" if len(runs) > 1 else name: one
-            for n, run in enumerate(runs, 1)
-            for name, one in run.items()
-        }
+        every: dict[str, Series | Sketch] = {}
+        for number, run in enumerate(runs, start=1):
+            end = f" of {number}" if len(runs) > 1 else ""
+            every |= {name + end: one for name, one in run.items()}
         has = {kind: _has_places(kind, every.values()) for kind in ("samples", "time")}
         units = [unit for unit in UNITS if any(one.unit == unit for one in every.values())]
         self.unit: Unit = units[0]
@@ -231,11 +230,11 @@ def places(curves: Curves, kind: X, resumed_at: Sequence[int]) -> dict[str, NDAr
 
 def _main_of(curves: Curves) -> str:
     """Return the name of the longest curve of the finest unit, one of the machine's only if there is no other."""
-    return max(
-        curves,
-        key=lambda name: (not name.startswith("system/"), -UNITS.index(curves[name].unit), len(curves[name])),
-        default="",
-    )
+
+    def rank(name: str) -> tuple[bool, int, int]:
+        return not name.startswith("system/"), -UNITS.index(curves[name].unit), len(curves[name])
+
+    return max(curves, key=rank, default="")
 
 
 def x_ticks(kind: X, left: float, right: float, num_max: int) -> Sequence[tuple[float, str]]:

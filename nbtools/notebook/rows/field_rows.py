@@ -4,7 +4,7 @@ Numbers are text inputs: a bounded number widget clamps silently, while a wrong 
 error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from types import NoneType
@@ -12,6 +12,7 @@ from typing import Any, get_origin
 
 import ipywidgets as widgets
 
+from nbtools.notebook.background import Callback
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import THEME
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
@@ -75,22 +76,16 @@ class FieldRow(FormRow):
     """
 
     def __init__(
-        self,
-        field: Field,
-        on_edit: Callable[[object], None],
-        *,
-        num_lines: int = 1,
-        is_command: bool = False,
-        is_argument: bool = False,
+        self, field: Field, on_edit: Callback, language: str = FORM, *, num_lines: int = 1, is_command: bool = False
     ) -> None:
         """Make the row of `field`; `on_edit` is called after every edit, with an argument to ignore.
 
         Args:
+            language: how a list is written: with commas, or as in a shell.
             num_lines: height of the input; a value of several lines of text.
             is_command: whether the value is the words of a command, written as in a shell, with secrets masked.
-            is_argument: whether it is an argument of a program: a list is written as in a shell, others with commas.
         """
-        self._language = SHELL if is_argument or is_command else FORM
+        self._language = SHELL if is_command else language
         self._on_edit, self._num_lines, self._is_command = on_edit, num_lines, is_command
         self._given: tuple[Any, Any] | None = None
         self._declared = field
@@ -145,9 +140,8 @@ class FieldRow(FormRow):
         source = f" ({field.source})" if field.source else ""
         shared = {"description": field.name, "tooltip": f"{field.name}: {field.help}{source}", **INPUT_SHAPE}
         if self._options is not None:
-            return widgets.Dropdown(
-                options=[(_label(field, option), _entry(option)) for option in self._options], **shared
-            )
+            options = [(_label(field, option), _entry(option)) for option in self._options]
+            return widgets.Dropdown(options=options, **shared)
         if field.choices and any(get_origin(kind) is tuple for kind in field.types):
             return widgets.SelectMultiple(options=field.choices, rows=min(len(field.choices), 4), **shared)
         if field.types == (bool,):

@@ -14,12 +14,8 @@ class GPUField(FormRow):
     def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
         """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
         self._gpus = dict(gpus)
-        self._mode = widgets.Dropdown(
-            description="gpus",
-            options=[("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")],
-            tooltip=f"gpus: {field.help}",
-            **INPUT_SHAPE,
-        )
+        modes, tooltip = [("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")], f"gpus: {field.help}"
+        self._mode = widgets.Dropdown(description="gpus", options=modes, tooltip=tooltip, **INPUT_SHAPE)
         self._boxes: dict[int, widgets.Checkbox] = {}
         self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
         self._on_edit = on_edit

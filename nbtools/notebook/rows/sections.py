@@ -11,6 +11,8 @@ from nbtools.errors import plural
 from nbtools.notebook.rows.field_rows import INPUT_SHAPE, FormRow, note_widget, row
 from nbtools.script.field import Field
 
+Names = Collection[str]
+
 
 class Section:
     """Rows under a heading, which unfolds those that rarely change."""
@@ -24,13 +26,7 @@ class Section:
         self.widget = widgets.VBox([self.fold, *above, self._rows], layout={"overflow": "visible"})
         self.widget.add_class("nbtools-section")
 
-    def show(
-        self,
-        usual: Collection[str],
-        unused: Collection[str],
-        words: Sequence[str],
-        counts: Mapping[str, Collection[str]],
-    ) -> bool:
+    def show(self, usual: Names, unused: Names, words: Sequence[str], counts: Mapping[str, Names]) -> bool:
         """Show the rows that have all `words`, or else the `usual` ones and what is unfolded; whether there is any.
 
         The heading has the number of rows among the names of each of `counts`.
@@ -64,7 +60,7 @@ class Sections:
         self._sections = [*first, *(section for column in columns for section in column)]
         self._usual, self._unused = set[str](), set[str]()
         self._words: Sequence[str] = ()
-        self._counts: Mapping[str, Collection[str]] = {}
+        self._counts: Mapping[str, Names] = {}
         boxes = [widgets.VBox([section.widget for section in column]) for column in columns]
         self.first = widgets.VBox([section.widget for section in first], layout={"overflow": "visible"})
         self.columns = widgets.GridBox(boxes, layout={"overflow": "visible"}).add_class("nbtools-columns")
@@ -76,13 +72,7 @@ class Sections:
         """All rows."""
         return (each for section in self._sections for each in section.rows)
 
-    def mark(
-        self,
-        mistakes: Mapping[str, str],
-        changed: Mapping[str, str],
-        usual: Collection[str],
-        unused: Collection[str] = (),
-    ) -> None:
+    def mark(self, mistakes: Mapping[str, str], changed: Mapping[str, str], usual: Names, unused: Names = ()) -> None:
         """Show in each row its error, or else its change; headings count both.
 
         Rows with the names in `usual` are shown without unfolding, those in `unused` never: their values do not count.

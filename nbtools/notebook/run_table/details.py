@@ -61,9 +61,8 @@ def _differs(key: str, values: dict[str, Any]) -> tuple[str, str]:
     found: list[tuple[int, str, list[str]]] = []
     for name in RECIPES[key].presets:
         preset = RECIPES[key].preset(name)[0].model_dump(mode="json")
-        other = [
-            f"{field} {_short(values[field])}" for field in preset if field in values and values[field] != preset[field]
-        ]
+        changed = {field: values[field] for field in preset if field in values and values[field] != preset[field]}
+        other = [f"{field} {_short(value)}" for field, value in changed.items()]
         found.append((len(other), name, other))
     _, name, other = min(found, key=lambda one: one[0])
     more = f", and {len(other) - _NUM_FIELDS} more" if len(other) > _NUM_FIELDS else ""

@@ -141,13 +141,9 @@ class RunTable(LiveView):
         """Enable the buttons that apply to the ticked runs."""
         chosen, is_idle = self._chosen(), not self._is_acting
         one = chosen[0] if len(chosen) == 1 else None
-        fits = {
-            "open": one is not None,
-            "compare": len(chosen) > 1,
-            "stop": is_idle and any(not row.is_final for row in chosen),
-            "resume": is_idle and one is not None and one.is_final,
-            "delete": is_idle and chosen,
-        }
+        has_ended = one is not None and one.is_final
+        fits = {"open": one is not None, "compare": len(chosen) > 1, "resume": is_idle and has_ended}
+        fits |= {"stop": is_idle and any(not row.is_final for row in chosen), "delete": is_idle and bool(chosen)}
         for name, each in self._buttons.items():
             each.disabled = not fits[name]
         name = "" if one is None else one.id

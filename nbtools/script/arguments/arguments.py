@@ -215,12 +215,11 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
             argument = replace(argument, field=argument.field.replace(name=key[1]))
         found.setdefault(key, argument)
     counts = Counter(argument.field.name for argument in found.values())
-    return [
-        replace(argument, field=argument.field.replace(name=".".join((*argument.command, argument.field.name))))
-        if counts[argument.field.name] > 1 and argument.command
-        else argument
-        for argument in found.values()
-    ]
+    for key, argument in found.items():
+        if argument.command and counts[argument.field.name] > 1:
+            name = ".".join((*argument.command, argument.field.name))
+            found[key] = replace(argument, field=argument.field.replace(name=name))
+    return [*found.values()]
 
 
 def _merged(first: Argument, second: Argument) -> Argument | None:
@@ -284,11 +283,8 @@ def made_field(name: str, **settings: Any) -> Field:
     texts = [item for item in default if isinstance(item, str)]
     hides = str in map(element_type, field.types) and any(is_secret(name, text) for text in ["value", *texts])
     (default_text,) = masked([field.default_text])
-    return field.replace(
-        is_secret=hides and not field.choices,
-        default_text=default_text,
-        help=without_secrets(field.help, texts) if hides else field.help,
-    )
+    help = without_secrets(field.help, texts) if hides else field.help
+    return field.replace(is_secret=hides and not field.choices, default_text=default_text, help=help)
 
 
 def is_same(value: Any, default: Any) -> bool:

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from nbtools.data import data_files
@@ -23,7 +23,7 @@ from nbtools.data.algorithm_distillation import histories, learners
 from nbtools.data.algorithm_distillation.darkroom import Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import METADATA, TEST, TRAIN, HistoryMetadata, Steps
 from nbtools.data.split import DataDigest, digest_of
-from nbtools.errors import DataError, plural
+from nbtools.errors import DataError, Say, plural
 from nbtools.project import file_digest
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.algorithm_distillation import EVALUATION_HISTORIES
@@ -107,9 +107,7 @@ def _kept(worker: Worker, config: AlgorithmDistillationConfig) -> Path:
     return folder
 
 
-def _fill(
-    folder: Path, config: AlgorithmDistillationConfig, metadata: HistoryMetadata, say: Callable[[str], None]
-) -> None:
+def _fill(folder: Path, config: AlgorithmDistillationConfig, metadata: HistoryMetadata, say: Say) -> None:
     """Generate the histories of a cache folder that is missing or damaged."""
     if (damage := _damage(folder)) == "":
         return
@@ -141,7 +139,7 @@ def _damage(folder: Path) -> str | None:
     return ""
 
 
-class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class Windows(Dataset[tuple[Tensor, Tensor]]):
     """Windows of histories, each from the start of an episode; sample i is window i % W of history i // W.
 
     `windows[epoch, indices_B]` is a batch: tokens_BT4 and actions_BT, both int64, the same in every epoch. With a
@@ -157,7 +155,7 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         num_histories, num_windows, _ = self._windows_HWT.shape
         return int(num_histories * num_windows)
 
-    def __getitem__(self, picked: tuple[int, npt.NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, picked: tuple[int, npt.NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
         _, indices_B = picked
         histories_B, windows_B = np.divmod(indices_B, self._windows_HWT.shape[1])
         packed_BT = np.ascontiguousarray(self._windows_HWT[histories_B, windows_B])

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import Cache, GPT2Config, GPT2ForTokenClassification
 
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
@@ -44,7 +44,7 @@ class ActionTransformer(nn.Module):
         size = model.config.grid_size
         offsets_4 = torch.tensor([0, size, 2 * size, 2 * size + NUM_ACTIONS + 1])
         self.register_buffer("offsets_4", offsets_4, persistent=False)
-        self.offsets_4: torch.Tensor
+        self.offsets_4: Tensor
 
     @property
     def darkroom(self) -> Darkroom:
@@ -68,19 +68,19 @@ class ActionTransformer(nn.Module):
         interval: int | None = getattr(self.model.config, "compress_interval", None)
         return interval
 
-    def forward(self, tokens_BT4: torch.Tensor, actions_BT: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens_BT4: Tensor, actions_BT: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all actions, in nats; `IGNORED` ones add nothing."""
         logits_BTA = self.model(inputs_embeds=self.embedded(tokens_BT4), use_cache=False).logits
         return nn.functional.cross_entropy(
             logits_BTA.float().flatten(0, 1), actions_BT.flatten(), ignore_index=IGNORED, reduction="sum"
         )
 
-    def embedded(self, tokens_BT4: torch.Tensor) -> torch.Tensor:
+    def embedded(self, tokens_BT4: Tensor) -> Tensor:
         """Return the embedding of each step: the sum of four rows. Shape (B, T, H)."""
-        rows_BT4H: torch.Tensor = self.model.transformer.wte(tokens_BT4 + self.offsets_4)
+        rows_BT4H: Tensor = self.model.transformer.wte(tokens_BT4 + self.offsets_4)
         return rows_BT4H.sum(2)
 
-    def next_logits(self, tokens_BT4: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+    def next_logits(self, tokens_BT4: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the logits of the action after the last step, in fp32. Shape (B, A).
 
         Args:
@@ -90,7 +90,7 @@ class ActionTransformer(nn.Module):
         hidden_BTH = self.model.transformer(
             inputs_embeds=self.embedded(tokens_BT4), past_key_values=cache, use_cache=cache is not None
         ).last_hidden_state
-        logits_BA: torch.Tensor = self.model.classifier(self.model.dropout(hidden_BTH[:, -1]))
+        logits_BA: Tensor = self.model.classifier(self.model.dropout(hidden_BTH[:, -1]))
         return logits_BA.float()
 
 

@@ -9,8 +9,9 @@ Shape suffixes: N samples, P positions of a prompt, T positions of a text.
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from nbtools.data import hub
 from nbtools.data.llm_gan.stories import TOPICS, Story
 from nbtools.data.split import DataDigest, digest_of
-from nbtools.errors import ConfigError, plural, shown
+from nbtools.errors import ConfigError, Say, plural, shown
 from nbtools.recipes.llm_gan import LLMGANConfig, load_stories
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.gan_data import GANData, Texts
@@ -69,7 +70,7 @@ def tokenize_stories(
     train: Sequence[Story],
     evaluation: Sequence[Story],
     tokenizer: PreTrainedTokenizerBase | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
     test: Sequence[Story] = (),
 ) -> GANData:
     """Tokenize stories.
@@ -93,11 +94,9 @@ def tokenize_stories(
     # A special token in a row is text: as an id, it could end the prompt and begin a message of another role.
     level = config.tokenizer if config.model_name is None else "model"
     template = prompt_template(config, tokenizer)
+    ids = partial(encode_all, tokenizer=tokenizer, level=level)
     encoded = [
-        (
-            [*encode_all((story.prompt for story in part), tokenizer, level)],
-            [*encode_all((story.text for story in part), tokenizer, level)],
-        )
+        ([*ids(story.prompt for story in part)], [*ids(story.text for story in part)])
         for part in (train, evaluation, test)
     ]
     _say_lost(encoded, config, template, tokenizer.unk_token_id if config.model_name is None else None, say)
@@ -122,7 +121,7 @@ def _say_lost(
     config: LLMGANConfig,
     template: "PromptTemplate",
     unknown_id: int | None,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Say how many prompts and texts are cut, and how many tokens are unknown."""
     prompts, texts = ([tokens for part in parts for tokens in part[kind]] for kind in (0, 1))

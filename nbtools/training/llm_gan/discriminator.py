@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2ForTokenClassification, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, discriminator_positions, model_settings
@@ -24,10 +24,10 @@ from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 class Pairs(NamedTuple):
     """A human and a generated text for each prompt."""
 
-    prompts_BP: torch.Tensor
-    reals_BT: torch.Tensor
-    fakes_BT: torch.Tensor
-    uniforms_BU: torch.Tensor
+    prompts_BP: Tensor
+    reals_BT: Tensor
+    fakes_BT: Tensor
+    uniforms_BU: Tensor
 
 
 class Discriminator(nn.Module, ABC):
@@ -48,18 +48,18 @@ class Discriminator(nn.Module, ABC):
         self.alphabet = alphabet
 
     @abstractmethod
-    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[Tensor, ...]:
         """Return the inputs of `forward`, without gradients; `supervised` during the warm-up."""
 
     @abstractmethod
-    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Return the reward of every token, shape (B, T), and whether the pair was decided, shape (B,).
 
         Rewards are finite, and 0 after a text's end. A tied, non-finite or unparseable outcome is undecided.
         """
 
     @abstractmethod
-    def prefers(self, pairs: Pairs) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> Tensor:
         """Return 1 for a correct choice, -1 for a wrong one, 0 for an undecided pair. Shape (B,)."""
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
@@ -76,27 +76,25 @@ class Discriminator(nn.Module, ABC):
 class TokenDiscriminator(Discriminator):
     """Scores every prefix of a text: higher means more likely human."""
 
-    def scores(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
+    def scores(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return D for every token: above 0 where the prefix counts as human. Shape (B, T)."""
         num_prompt = prompts_BP.shape[1]
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT], dim=1), self.alphabet.pad_id)
-        scores: torch.Tensor = self.model(**inputs, use_cache=False).logits[:, num_prompt:, 0]
+        scores: Tensor = self.model(**inputs, use_cache=False).logits[:, num_prompt:, 0]
         return scores.float()
 
-    def ratings(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def ratings(self, prompts_BP: Tensor, reals_BT: Tensor, fakes_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of human and generated texts, 0 after a text's end, and their masks. Shapes (2, B, T)."""
         texts, shape = torch.cat([reals_BT, fakes_BT]), (2, *reals_BT.shape)
         masks = self.alphabet.mask(texts)
         scores = torch.where(masks, self.scores(prompts_BP.repeat(2, 1), texts), 0.0)
         return scores.view(shape), masks.view(shape)
 
-    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[Tensor, ...]:
         """Return the pairs without their uniforms."""
         return pairs[:3]
 
-    def forward(self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
+    def forward(self, prompts_BP: Tensor, reals_BT: Tensor, fakes_BT: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of "human so far" / (2 T), and the number of correct pairs."""
         ratings, masks = self.ratings(prompts_BP, reals_BT, fakes_BT)
         human = torch.zeros_like(ratings)
@@ -105,22 +103,22 @@ class TokenDiscriminator(Discriminator):
         right = (self._outcomes(ratings.detach(), masks) > 0).sum()
         return torch.stack([(losses * masks).sum() / (2 * reals_BT.shape[1]), right.to(losses.dtype)])
 
-    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Return 2 sigmoid(D) - 1 at every token of the generated texts, and which pairs are not tied."""
         outcomes_B, ratings = self._judged(pairs)
         decided_B = outcomes_B != 0
         return token_rewards(ratings[1], self.alphabet.mask(pairs.fakes_BT), decided_B), decided_B
 
-    def prefers(self, pairs: Pairs) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> Tensor:
         """Return whether the human text has the higher mean score."""
         return self._judged(pairs)[0]
 
-    def _judged(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         with at_rest(self.model):
             ratings, masks = self.ratings(pairs.prompts_BP, pairs.reals_BT, pairs.fakes_BT)
         return self._outcomes(ratings, masks), ratings
 
-    def _outcomes(self, ratings: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    def _outcomes(self, ratings: Tensor, masks: Tensor) -> Tensor:
         """Return 1, -1 or 0 per pair: 0 where the mean scores are equal, or one is not finite."""
         means = ratings.double().sum(-1) / masks.sum(-1).clamp(min=1)
         difference_B = means[0] - means[1]

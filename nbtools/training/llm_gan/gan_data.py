@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
@@ -60,7 +61,7 @@ class GANData:
 
 
 @dataclass(frozen=True, eq=False)
-class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
+class TextDataset(Dataset[tuple[Tensor, ...]]):
     """Batches of texts with the random numbers for generation.
 
     Every update of a step needs new generated texts. So each sample comes with `num_draws - 1` others, drawn from all
@@ -75,7 +76,7 @@ class TextDataset(Dataset[tuple[torch.Tensor, ...]]):
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitem__(self, place: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
+    def __getitem__(self, place: tuple[int, Samples]) -> tuple[Tensor, ...]:
         """Return prompts (B, K, P), texts (B, K, T) and numbers in [0, 1) (B, K, U) of `(epoch, samples_B)`."""
         epoch, samples_B = place
         others_BK = randoms(self.seed, "draws", epoch, samples_B, self.num_draws - 1) % np.uint64(len(self))

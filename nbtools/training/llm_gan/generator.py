@@ -7,7 +7,7 @@ Shape suffixes: B batch, P positions of a prompt, T positions of a text, U unifo
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
@@ -26,7 +26,7 @@ class Generator(nn.Module):
         self.model = model
         self.alphabet = alphabet
 
-    def logits(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
+    def logits(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return the logits of each token of the texts, in fp32. Shape (B, T, V)."""
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT[:, :-1]], dim=1), self.alphabet.pad_id)
         output = self.model(**inputs, use_cache=False, logits_to_keep=texts_BT.shape[1])
@@ -34,12 +34,12 @@ class Generator(nn.Module):
 
     def forward(
         self,
-        prompts_BP: torch.Tensor,
-        texts_BT: torch.Tensor,
-        weights_BT: torch.Tensor,
-        bonus_BT: torch.Tensor | None = None,
+        prompts_BP: Tensor,
+        texts_BT: Tensor,
+        weights_BT: Tensor,
+        bonus_BT: Tensor | None = None,
         temperature: float = 1.0,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return the sum of weight x negative log-likelihood, and that of bonus x entropy. Shape (2,).
 
         Args:
@@ -58,15 +58,13 @@ class Generator(nn.Module):
         entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
         return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
 
-    def pairs(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, uniforms_BU: torch.Tensor, temperature: float
-    ) -> Pairs:
+    def pairs(self, prompts_BP: Tensor, reals_BT: Tensor, uniforms_BU: Tensor, temperature: float) -> Pairs:
         """Generate a text per prompt from the first T uniforms; the others are for the discriminator."""
         length = reals_BT.shape[1]
         fakes_BT = write(self.model, prompts_BP, uniforms_BU[:, :length], self.alphabet, temperature=temperature)
         return Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
 
-    def losses(self, prompts_BP: torch.Tensor, texts_BT: torch.Tensor) -> torch.Tensor:
+    def losses(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return the negative log-likelihood of every token, 0 after a text's end. Shape (B, T)."""
         logits_BTV = self.logits(prompts_BP, texts_BT)
         losses_BT = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), texts_BT.flatten(), reduction="none")

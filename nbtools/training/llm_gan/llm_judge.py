@@ -16,22 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from nbtools.recipes import LLMGANConfig, built_models
 from nbtools.recipes.llm_gan import NUM_MARKS, discriminator_positions
-from nbtools.training.llm_gan.dataset import (
-    ASKED,
-    BEGIN,
-    FIRST_TEXT,
-    SECOND_TEXT,
-    VERDICTS,
-    Ids,
-    PromptTemplate,
-    prompt_template,
-    template_pieces,
-)
+from nbtools.training.llm_gan import dataset
+from nbtools.training.llm_gan.dataset import Ids, PromptTemplate
 from nbtools.training.llm_gan.discriminator import Discriminator, Pairs
 from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import load_discriminator
@@ -75,13 +67,15 @@ class Question:
         """Build the request for a pretrained model, or from the marks of a vocabulary built here."""
         if config.model_name is None:
             ids = tokenizer.get_vocab()
-            pieces: list[Ids] = [(ids[mark],) for mark in (BEGIN, FIRST_TEXT, SECOND_TEXT, ASKED)]
-            first, second = ((ids[verdict], eos_id) for verdict in VERDICTS)
+            marks = dataset.BEGIN, dataset.FIRST_TEXT, dataset.SECOND_TEXT, dataset.ASKED
+            pieces: list[Ids] = [(ids[mark],) for mark in marks]
+            first, second = ((ids[verdict], eos_id) for verdict in dataset.VERDICTS)
         else:
-            pieces = template_pieces(tokenizer, _REQUEST, _HOLES)
-            encoded = [tokenizer(verdict, add_special_tokens=False)["input_ids"] for verdict in VERDICTS]
+            pieces = dataset.template_pieces(tokenizer, _REQUEST, _HOLES)
+            encoded = [tokenizer(verdict, add_special_tokens=False)["input_ids"] for verdict in dataset.VERDICTS]
             first, second = ((*verdict, eos_id) for verdict in encoded)
-        return cls(tuple(pieces), (first, second), prompt_template(config, tokenizer), config.model_name is None)
+        template = dataset.prompt_template(config, tokenizer)
+        return cls(tuple(pieces), (first, second), template, keeps_end=config.model_name is None)
 
     @property
     def num_tokens(self) -> int:
@@ -111,9 +105,7 @@ class LLMJudge(Discriminator):
         self._tally = [0.0, 0.0]
         """Rewards and their number since the last optimizer step, on this rank."""
 
-    def questions(
-        self, prompts_BP: torch.Tensor, reals_BT: torch.Tensor, fakes_BT: torch.Tensor, is_human_first_B: torch.Tensor
-    ) -> torch.Tensor:
+    def questions(self, prompts_BP: Tensor, reals_BT: Tensor, fakes_BT: Tensor, is_human_first_B: Tensor) -> Tensor:
         """Return the judge's inputs, padded on the left; texts are copied token by token. Shape (B, S)."""
         question, pad_id, num_pairs = self._question, self.alphabet.pad_id, len(prompts_BP)
         template = question.template
@@ -133,11 +125,11 @@ class LLMJudge(Discriminator):
         order_BS = is_read_BS.long().argsort(dim=1, stable=True)  # padding first, the rest in its order
         return torch.where(is_read_BS, tokens_BS, pad_id).gather(1, order_BS)[:, len(template.before) :]
 
-    def _is_read(self, texts_BT: torch.Tensor) -> torch.Tensor:
+    def _is_read(self, texts_BT: Tensor) -> Tensor:
         is_token_BT = self.alphabet.mask(texts_BT)
         return is_token_BT if self._question.keeps_end else is_token_BT & (texts_BT != self.alphabet.eos_id)
 
-    def _ask(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _ask(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Sample a verdict per pair: inputs, verdicts, and 1 for correct, -1 for wrong, 0 for undecided."""
         prompts_BP, reals_BT, fakes_BT, uniforms_BU = pairs
         is_human_first_B = uniforms_BU[:, 0] < 0.5
@@ -149,7 +141,7 @@ class LLMJudge(Discriminator):
         outcomes_B = torch.where((answers_B == 0) | _are_same(reals_BT, fakes_BT), 0, outcomes_B)
         return questions_BS, verdicts_BV, outcomes_B
 
-    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[torch.Tensor, ...]:
+    def prepare(self, pairs: Pairs, *, supervised: bool) -> tuple[Tensor, ...]:
         """Return inputs and verdicts (B, S + V), the weight of each verdict token (B, V), and correctness (B,).
 
         Supervised, the verdicts are the true ones with weight 1, and correctness is unknown (-1).
@@ -172,14 +164,12 @@ class LLMJudge(Discriminator):
             weights_BV = self._verdicts.mask(verdicts_BV) * advantages_B[:, None]
         return torch.cat([questions_BS, verdicts_BV], dim=1), weights_BV, right_B
 
-    def _true_verdicts(self, is_human_first_B: torch.Tensor) -> torch.Tensor:
-        answers = self._question.answers
-        rows = torch.full((2, max(map(len, answers))), self._verdicts.pad_id)
-        for row, answer in zip(rows, answers, strict=True):
-            row[: len(answer)] = torch.tensor(answer)
+    def _true_verdicts(self, is_human_first_B: Tensor) -> Tensor:
+        answers = [torch.tensor(answer) for answer in self._question.answers]
+        rows = pad_sequence(answers, batch_first=True, padding_value=self._verdicts.pad_id)
         return rows.to(is_human_first_B.device)[1 - is_human_first_B.long()]
 
-    def forward(self, tokens_BS: torch.Tensor, weights_BV: torch.Tensor, right_B: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens_BS: Tensor, weights_BV: Tensor, right_B: Tensor) -> Tensor:
         """Return the sum of weight x negative log-likelihood of the verdicts, and the number of correct pairs."""
         length = weights_BV.shape[1]
         inputs = padded_inputs(tokens_BS[:, :-1], self._verdicts.pad_id)
@@ -210,18 +200,18 @@ class LLMJudge(Discriminator):
         self._baseline = float(state.get("baseline", self._baseline))
 
     @torch.no_grad()
-    def rewards(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Return +1 on the last token of a text taken for human, else -1, and which pairs are decided."""
         _, _, outcomes_B = self._ask(pairs)
         return verdict_rewards(outcomes_B, self.alphabet.mask(pairs.fakes_BT)), outcomes_B != 0
 
     @torch.no_grad()
-    def prefers(self, pairs: Pairs) -> torch.Tensor:
+    def prefers(self, pairs: Pairs) -> Tensor:
         """Return 1 for a correct verdict, -1 for a wrong one, 0 for an undecided one. Shape (B,)."""
         return self._ask(pairs)[2]
 
 
-def _are_same(reals_BT: torch.Tensor, fakes_BT: torch.Tensor) -> torch.Tensor:
+def _are_same(reals_BT: Tensor, fakes_BT: Tensor) -> Tensor:
     """Return which generated texts equal the human text, so that no verdict is correct. Shape (B,)."""
     return (reals_BT == fakes_BT).all(1)
 

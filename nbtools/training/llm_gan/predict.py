@@ -87,9 +87,8 @@ class Predictor:
         texts = [""] * len(whole)
         for alphabet in dict.fromkeys(alphabets):
             some = [row for row, own in enumerate(alphabets) if own == alphabet]
-            prompts_NP = prompt_rows(
-                [whole[row] for row in some], max(len(whole[row]) for row in some), alphabet.pad_id
-            )
+            chosen = [whole[row] for row in some]
+            prompts_NP = prompt_rows(chosen, max(map(len, chosen)), alphabet.pad_id)
             prompts_BP = torch.from_numpy(prompts_NP.astype(np.int64)).to(self.device)
             uniforms_BT = torch.from_numpy(uniforms_NT[some]).to(self.device)
             with autocast(self.device, config.precision):

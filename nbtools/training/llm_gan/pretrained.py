@@ -105,10 +105,7 @@ def _model_config(option: str, name: str) -> Any:
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{option}={name!r}: cannot be loaded ({pretrained_models.first_line(error)}); give a folder written by "
-            "save_pretrained, or a hub id"
-        ) from error
+        raise pretrained_models.not_loadable(f"{option}={name!r}:", error) from error
 
 
 def _check_positions(option: str, name: str, config: LLMGANConfig, longest_input: int | None = None) -> None:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from nbtools.errors import ConfigError
 from nbtools.recipes.llm_gan import LLMGANConfig
@@ -20,9 +21,9 @@ from nbtools.training.llm_gan.rewards import Baseline, returns
 from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.causal_sampling import train_mode
 
-Batch = tuple[torch.Tensor, ...]
+Batch = tuple[Tensor, ...]
 """Prompts (B, K, P), texts (B, K, T) and uniforms (B, K, U)."""
-GeneratorInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, float]
+GeneratorInputs = tuple[Tensor, Tensor, Tensor, Tensor | None, float]
 """Arguments of `Generator.forward`."""
 
 
@@ -53,17 +54,14 @@ class GANRollouts:
         )
         self._device = device
 
-    def discriminator_inputs(
-        self, passes: Sequence[Batch], draw: int, *, supervised: bool
-    ) -> list[tuple[torch.Tensor, ...]]:
+    def discriminator_inputs(self, passes: Sequence[Batch], draw: int, *, supervised: bool) -> list[tuple[Tensor, ...]]:
         """Generate a text per prompt of a draw, and return the discriminator's inputs of each pass.
 
         The loss of sampled verdicts or texts is that of the policy that wrote them, which has no dropout.
         """
         with generating(self._config, self._device):
-            prepared = [
-                self._discriminator.prepare(pairs, supervised=supervised) for pairs in self._pairs(passes, draw)
-            ]
+            parts = self._pairs(passes, draw)
+            prepared = [self._discriminator.prepare(part, supervised=supervised) for part in parts]
         train_mode(self._discriminator, has_dropout=supervised or self._config.judging == "scores")
         return _divided([torch.cat(part) for part in zip(*prepared, strict=True)], passes)
 
@@ -92,13 +90,9 @@ class GANRollouts:
         returns_BT = returns(rewards_BT, config.credit)
         weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
         self.baseline.add(rewards_BT, returns_BT, credited_BT)
-        self.tally.add(
-            reward=torch.where(credited_BT, returns_BT, 0.0).sum(),
-            credited=credited_BT.sum(),
-            undecided=(~decided_B).sum(),
-            texts=len(decided_B),
-            written=mask_BT.sum(),
-        )
+        counts = {"credited": credited_BT.sum(), "undecided": (~decided_B).sum(), "written": mask_BT.sum()}
+        reward = torch.where(credited_BT, returns_BT, 0.0).sum()
+        self.tally.add(reward=reward, texts=len(decided_B), **counts)
         train_mode(self._generator, has_dropout=False)
         bonus_BT = mask_BT * (config.entropy_weight / length)
         return [
@@ -149,7 +143,7 @@ def generating(config: LLMGANConfig, device: torch.device) -> Iterator[None]:
         ) from error
 
 
-def _divided(parts: Sequence[torch.Tensor], passes: Sequence[Batch]) -> list[tuple[torch.Tensor, ...]]:
+def _divided(parts: Sequence[Tensor], passes: Sequence[Batch]) -> list[tuple[Tensor, ...]]:
     """Divide the rows of all passes into those of each pass."""
     sizes = [len(batch[0]) for batch in passes]
     return list(zip(*(torch.split(part, sizes) for part in parts), strict=True))

@@ -57,11 +57,10 @@ class Stages:
 
     def generator_learning_rate(self, step: int) -> float:
         """Return the generator's learning rate; the config's schedule holds for adversarial training."""
-        if self.adversarial_since is None or step <= self.adversarial_since:
+        since = self.adversarial_since
+        if since is None or step <= since:
             return self._config.warmup_learning_rate
-        return learning_rate(
-            self._config, step - self.adversarial_since, self._plan.total_steps - self.adversarial_since
-        )
+        return learning_rate(self._config, step - since, self._plan.total_steps - since)
 
     def warmup_note(self) -> str:
         """Return a note if the warm-up leaves no adversarial step, else an empty text."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nbtools.data import hub
 from nbtools.recipes import LLMGANConfig
@@ -155,9 +156,8 @@ class Evaluation:
         self._num_compared = min(config.eval_samples, len(data.evaluation), _MOST_COMPARED)
         self._human_self_bleu = math.nan
         samples_N = np.arange(config.eval_samples)
-        self._uniforms_NU = uniforms(
-            config.seed, "evaluation", 0, samples_N, config.sequence_length + discriminator.num_uniforms
-        )
+        num_uniforms = config.sequence_length + discriminator.num_uniforms
+        self._uniforms_NU = uniforms(config.seed, "evaluation", 0, samples_N, num_uniforms)
 
     def measure(self) -> dict[str, float]:
         """Return the metrics of generator and discriminator over all ranks, and show some texts."""
@@ -226,18 +226,14 @@ class Evaluation:
             self._human_self_bleu = self_bleu(human_NT, alphabet)
         return {"eval/self_bleu": self_bleu(written_NT, alphabet), "eval/human_self_bleu": self._human_self_bleu}
 
-    def _show(self, pairs: Pairs, outcomes_B: torch.Tensor, reference_B: Floats) -> None:
+    def _show(self, pairs: Pairs, outcomes_B: Tensor, reference_B: Floats) -> None:
         """Show some generated texts beside the human ones to the same prompts, with the discriminator's choices."""
         words = {1: "the human one", -1: "the generated one", 0: "neither"}
         texts = zip(pairs.prompts_BP, pairs.fakes_BT, pairs.reals_BT, strict=True)
-        rows = [
-            (
-                *(as_text(tokens.tolist(), self.data.tokenizer) for tokens in row),
-                words[int(outcome)],
-                f"{reference:.2f}",
-            )
-            for row, outcome, reference in islice(zip(texts, outcomes_B, reference_B, strict=True), _NUM_SHOWN)
-        ]
+        rows: list[tuple[str, ...]] = []
+        for row, outcome, loss in islice(zip(texts, outcomes_B, reference_B, strict=True), _NUM_SHOWN):
+            shown = (as_text(tokens.tolist(), self.data.tokenizer) for tokens in row)
+            rows.append((*shown, words[int(outcome)], f"{loss:.2f}"))
         reference = f"{self.data.reference_name} loss of generated"
         columns: tuple[str, ...] = ("prompt", "generated", "human", "judge takes for human", reference)
         if self.data.tokenizer is None:  # all prompts of the Markov chain are equal

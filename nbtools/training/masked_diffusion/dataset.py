@@ -19,36 +19,17 @@ from transformers import PreTrainedTokenizerBase
 
 from nbtools.data import corpus, data_files, prepared, split
 from nbtools.data.hub import split_options
-from nbtools.data.masked_diffusion.pairs import (
-    LeftOutPairs,
-    Pair,
-    has_pairs,
-    no_template,
-    read_pairs,
-    repeated_prompts,
-    split_pairs,
-)
+from nbtools.data.masked_diffusion import pairs
+from nbtools.data.masked_diffusion.pairs import Pair
 from nbtools.data.prepared import PreparedMetadata
 from nbtools.data.tables import Source
-from nbtools.errors import DataError, plural, shown
+from nbtools.errors import DataError, Say, plural, shown
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.masked_diffusion.chat_template import always_written, read_as, render_pair
 from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
-from nbtools.training.text import disk_buffer
-from nbtools.training.text.tokenized import (
-    Say,
-    TokenizedText,
-    cached_once,
-    cached_text,
-    fingerprint,
-    open_text,
-    saved_tokenizer,
-    say_notes,
-    spooled,
-    write_text,
-)
+from nbtools.training.text import disk_buffer, tokenized
 from nbtools.training.text.tokenizers import encode_all, load_tokenizer, separator_of, train_tokenizer
 
 _PAIRS_FORMAT = 5
@@ -60,7 +41,7 @@ _NOTES = "notes.json"
 
 
 @dataclass(frozen=True)
-class DiffusionText(TokenizedText[Sequences | RaggedPairs]):
+class DiffusionText(tokenized.TokenizedText[Sequences | RaggedPairs]):
     """A tokenizer, and the sequences for training, evaluation and test."""
 
     @property
@@ -110,10 +91,10 @@ def prepare(
         raise DataError(f"{shown(str(folder))}: {error.strerror}; name another folder with --out") from None
     values: dict[str, Any] = {"dataset": dataset, "vocab_size": vocab_size, "min_words": min_words, "clean": clean}
     config = MaskedDiffusionConfig(**values, **({"tokenizer": tokenizer} if made is None else {}))
-    with spooled(config, folder.parent, None, say) as documents:
+    with tokenized.spooled(config, folder.parent, None, say) as documents:
         made = trained_tokenizer(config, folder.parent, documents) if made is None else made
-        metadata = write_text(folder, made, tokenizer, documents, config, say)
-    say_notes(metadata, say)
+        metadata = tokenized.write_text(folder, made, tokenizer, documents, config, say)
+    tokenized.say_notes(metadata, say)
     return metadata
 
 
@@ -128,7 +109,7 @@ def trained_tokenizer(
 
 def open_sequences(folder: Path, sequence_length: int) -> DiffusionText:
     """Open a folder of a text as memory-mapped rows of `sequence_length` tokens; DataError if it is damaged."""
-    text = open_text(folder)
+    text = tokenized.open_text(folder)
     rows = (disk_buffer.rows_of(part, sequence_length) for part in (text.train, text.evaluation, text.test))
     parts = (Sequences(rows_NT, np.broadcast_to(np.int64(0), len(rows_NT))) for rows_NT in rows)  # takes no memory
     return DiffusionText(text.tokenizer, *parts, data=text.data)
@@ -157,15 +138,15 @@ def cached_data(
     column = split_options(config.dataset or "")[1].get("column")
 
     def make(tell: Say) -> Path:
-        if not sources or not has_pairs(sources, column):
+        if not sources or not pairs.has_pairs(sources, column):
             given = _pretrained_tokenizer(config)  # an error before the text is read
-            return cached_text(cache, config, given, partial(trained_tokenizer, config, cache), root, tell)
+            return tokenized.cached_text(cache, config, given, partial(trained_tokenizer, config, cache), root, tell)
         folder, remark = cached_pairs(cache, sources, config, tell)
         if remark:
             tell(f"note: {remark}")
         return folder
 
-    return cached_once(cache, config, _REQUEST, partial(_pretrained_tokenizer, config), make, say)
+    return tokenized.cached_once(cache, config, _REQUEST, partial(_pretrained_tokenizer, config), make, say)
 
 
 def cached_pairs(
@@ -187,28 +168,28 @@ def cached_pairs(
             have no chat template.
         ConfigError: there is no such tokenizer.
     """
-    unread = LeftOutPairs()
-    found, origin = list(read_pairs(*sources, left_out=unread)), str(sources[0])
+    unread = pairs.LeftOutPairs()
+    found, origin = list(pairs.read_pairs(*sources, left_out=unread)), str(sources[0])
     if not found:
         empty = f"{origin}: empty; write a line {{'prompt': ..., 'answer': ...}} for each pair, as JSON"
         raise DataError((unread.malformed or [f"{origin}: {note}" for note in unread.notes()] or [empty])[0])
     tokenizer, sequence_length = config.model_name or config.tokenizer, config.sequence_length
     made = _pretrained_tokenizer(config)
     if any(pair.turns for pair in found) and (made is None or made.chat_template is None):
-        raise no_template(origin)
+        raise pairs.no_template(origin)
     if made is None:
         is_lossless = tokenizer == "chars" and config.clean == "none"  # all characters are known
-        known = found if is_lossless else split_pairs(found, 1, lambda _: 0)[0]
+        known = found if is_lossless else pairs.split_pairs(found, 1, lambda _: 0)[0]
         texts = chain.from_iterable((pair.prompt, pair.answer) for pair in known)
         made = train_tokenizer(tokenizer, texts, config.vocab_size)
-    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, fingerprint(made), made.chat_template]
+    settings = [_PAIRS_FORMAT, split.RULE, tokenizer, sequence_length, tokenized.fingerprint(made), made.chat_template]
     digest = disk_buffer.content_name((pair.prompt, pair.answer, pair.turns) for pair in found)
     folder = cache / disk_buffer.content_name([*settings, config.test_fraction, config.special_tokens, digest])
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
             notes = _write_pairs(built, found, made, tokenizer, config, say)
-            write_json(built / _NOTES, {"notes": [*notes, *filter(None, [repeated_prompts(found)])]})
+            write_json(built / _NOTES, {"notes": [*notes, *filter(None, [pairs.repeated_prompts(found)])]})
             size = f"{plural(len(found), 'pair')} of prompt and answer"
             disk_buffer.save_digest(built, split.DataDigest(digest, size))
     return folder, "; ".join([*unread.notes(), *(read_json(folder / _NOTES) or {"notes": []})["notes"]])
@@ -248,7 +229,7 @@ def _write_pairs(
                 kept.append(pair)
                 yield texts
 
-    def tokenized() -> Iterator[npt.NDArray[np.int64]]:
+    def all_tokens() -> Iterator[npt.NDArray[np.int64]]:
         texts = chain.from_iterable(texts_of_pairs())
         total = sum(len(pair.prompt) + len(pair.answer) for pair in found)
         ids = encode_all(disk_buffer.with_progress(texts, say, "tokenizing", total), tokenizer, level, reads)
@@ -258,12 +239,12 @@ def _write_pairs(
             yield np.concatenate([prompt, answer, [eos_id]]).astype(np.int64)
 
     everything = folder / "all.npy"
-    disk_buffer.save_pieces(everything, counts.of(tokenized()), dtype)
+    disk_buffer.save_pieces(everything, counts.of(all_tokens()), dtype)
     if not kept:
         raise DataError(f"all of {plural(len(found), 'pair')} refused, the first: {refused[0]}")
     flat, ends = np.load(everything, mmap_mode="r"), np.cumsum(lengths)
     numbers = {id(pair): number for number, pair in enumerate(kept)}
-    parts = split_pairs(kept, config.sequence_length, lambda p: lengths[numbers[id(p)]] - 1, config.test_fraction)
+    parts = pairs.split_pairs(kept, config.sequence_length, lambda p: lengths[numbers[id(p)]] - 1, config.test_fraction)
     for name, part in zip(_PARTS, parts, strict=True):
         rows_N = np.array([numbers[id(pair)] for pair in part], dtype=np.int64)
         pieces = (flat[ends[row] - lengths[row] : ends[row]] for row in rows_N)
@@ -283,12 +264,12 @@ def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     """Open the folder that `cached_data` wrote; pairs with the padding of the config."""
     if (folder / prepared.TRAIN).is_file():
         return open_sequences(folder, config.sequence_length)
-    tokenizer = saved_tokenizer(folder)
+    tokenizer = tokenized.saved_tokenizer(folder)
     parts: list[Sequences | RaggedPairs] = []
     for name in _PARTS:
         names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
         tokens, offsets, starts_N = (disk_buffer.mapped(folder / file) for file in names)
-        pairs = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
+        ragged = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
         is_padded = config.pad_to == "sequence_length"
-        parts.append(Sequences(PaddedRows(pairs, config.sequence_length), starts_N) if is_padded else pairs)
+        parts.append(Sequences(PaddedRows(ragged, config.sequence_length), starts_N) if is_padded else ragged)
     return DiffusionText(tokenizer, *parts, data=disk_buffer.digest_in(folder))

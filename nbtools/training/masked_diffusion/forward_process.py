@@ -25,23 +25,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from nbtools.training.engine.sampler import (
-    SampleOrder,
-    Samples,
-    batches_of_rank,
-    epoch_order,
-    grouped_by_length,
-    randoms,
-    uniforms,
-)
+from nbtools.training.engine import sampler
+from nbtools.training.engine.sampler import Samples
 from nbtools.training.masked_diffusion.sequences import Integers, RaggedPairs, Sequences, Tokens, pack
 
 EPSILON = 1e-3
 """Least probability that a token is masked: p = (1 - EPSILON) t + EPSILON, so that 1 / p stays bounded."""
 
 Booleans = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 _MULTIPLE = 8
 """Batches of pairs are padded to a multiple of this, which suits the matrix units of GPUs."""
@@ -63,8 +58,8 @@ class Noise:
     """Share of the sequences that are cut to a random length, so that the model learns short texts, too."""
 
     def masks(
-        self, tokens_BT: Tokens, starts_B: npt.NDArray[np.int64], samples_B: Samples, epoch: int
-    ) -> tuple[Booleans, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        self, tokens_BT: Tokens, starts_B: Integers, samples_B: Samples, epoch: int
+    ) -> tuple[Booleans, Floats, Integers]:
         """Choose the masked positions.
 
         Returns:
@@ -72,7 +67,7 @@ class Noise:
             its maskable tokens; lengths_B, the length of each sequence after cutting.
         """
         length = tokens_BT.shape[1]
-        numbers = uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # in one call, which is faster
+        numbers = sampler.uniforms(self.seed, "mask", epoch, samples_B, length + 3)  # in one call, which is faster
         uniforms_BT, (time_B, cut_B, where_B) = numbers[:, :length], numbers[:, length:].T
         shorter_B = starts_B + 1 + (where_B * (length - starts_B)).astype(np.int64)
         lengths_B = np.where(cut_B < self.random_length_share, shorter_B, length)
@@ -80,16 +75,14 @@ class Noise:
 
     def pair_masks(
         self, starts_B: Integers, lengths_B: Integers, samples_B: Samples, epoch: int, length: int
-    ) -> tuple[Booleans, npt.NDArray[np.float64]]:
+    ) -> tuple[Booleans, Floats]:
         """Return the masks and weights of `masks` for sequences of any length in rows of `length` tokens."""
-        uniforms_BT = uniforms(self.seed, "mask", epoch, samples_B, length)
-        time_B = uniforms(self.seed, "time", epoch, samples_B, 1)[:, 0]
+        uniforms_BT = sampler.uniforms(self.seed, "mask", epoch, samples_B, length)
+        time_B = sampler.uniforms(self.seed, "time", epoch, samples_B, 1)[:, 0]
         return _masked(uniforms_BT, time_B, starts_B, lengths_B)
 
 
-def _masked(
-    uniforms_BT: npt.NDArray[np.float64], time_B: npt.NDArray[np.float64], starts_B: Integers, lengths_B: Integers
-) -> tuple[Booleans, npt.NDArray[np.float64]]:
+def _masked(uniforms_BT: Floats, time_B: Floats, starts_B: Integers, lengths_B: Integers) -> tuple[Booleans, Floats]:
     probability_B1 = (1 - EPSILON) * time_B[:, None] + EPSILON
     masked_BT = (uniforms_BT < probability_B1) & _between(starts_B, lengths_B, uniforms_BT.shape[1])
     return masked_BT, 1 / probability_B1 / (lengths_B - starts_B)[:, None]
@@ -109,7 +102,7 @@ class NoisedTraining(Dataset[Any]):
         self.sequences = sequences
         self.noise = noise
 
-    def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
+    def __getitem__(self, key: tuple[int, Samples]) -> tuple[Tensor, ...]:
         """Return inputs_BT, positions_K (row x T + column, ascending), labels_K, weights_K, lengths_B.
 
         lengths_B is empty if no sequence is cut: the model needs no attention mask then, and no check on the GPU.
@@ -140,18 +133,18 @@ class NoisedPairs(Dataset[Any]):
         Those leave as much space as the answer of another pair takes, and up to seven tokens more.
         """
         samples_N = np.arange(len(self.pairs)) if samples_N is None else samples_N
-        whether_N, which_N, more_N = uniforms(self.noise.seed, "space", epoch, samples_N, 3).T
+        whether_N, which_N, more_N = sampler.uniforms(self.noise.seed, "space", epoch, samples_N, 3).T
         others_N = (which_N * len(self.pairs)).astype(np.int64)
         space_N = (self.pairs.lengths_N - self.pairs.starts_N)[others_N] + (more_N * 8).astype(np.int64)
         own_N = self.pairs.lengths_N[samples_N]
         longer_N = np.maximum(own_N, np.minimum(self.pairs.starts_N[samples_N] + space_N, self.longest))
         return np.where(whether_N < 0.5, own_N, longer_N)
 
-    def padding_note(self, order: SampleOrder) -> str:
+    def padding_note(self, order: sampler.SampleOrder) -> str:
         """Return a sentence on the share of padding in the first epoch's batches, and in rows of equal length."""
-        lengths_N, order_N = self.lengths(0), epoch_order(order.seed, 0, len(self.pairs))
+        lengths_N, order_N = self.lengths(0), sampler.epoch_order(order.seed, 0, len(self.pairs))
         if not self.packs:
-            order_N = grouped_by_length(order_N, lengths_N, order.seed, 0)
+            order_N = sampler.grouped_by_length(order_N, lengths_N, order.seed, 0)
         num_whole = len(order_N) // order.batch_size * order.batch_size
         lengths_MB = lengths_N[order_N[:num_whole]].reshape(-1, order.batch_size)[:_MOST_MEASURED]
         widths_M = self._padded(lengths_MB.max(axis=1))
@@ -166,7 +159,7 @@ class NoisedPairs(Dataset[Any]):
     def _padded(self, lengths: Integers) -> Integers:
         return np.minimum(-(-lengths // _MULTIPLE) * _MULTIPLE, self.longest)
 
-    def __getitem__(self, key: tuple[int, Samples]) -> tuple[torch.Tensor, ...]:
+    def __getitem__(self, key: tuple[int, Samples]) -> tuple[Tensor, ...]:
         """Return what `NoisedTraining` does; lengths_B is empty if all pairs of the batch are equally long.
 
         Packed, it is the number of the pair at each position of the rows, 0 for padding.
@@ -182,8 +175,8 @@ class NoisedPairs(Dataset[Any]):
 
 
 def _batch(
-    tokens_BT: Integers, masked_BT: Booleans, weight_B1: npt.NDArray[np.float64], lengths_B: Integers, noise: Noise
-) -> tuple[torch.Tensor, ...]:
+    tokens_BT: Integers, masked_BT: Booleans, weight_B1: Floats, lengths_B: Integers, noise: Noise
+) -> tuple[Tensor, ...]:
     inputs_BT = np.where(masked_BT, noise.mask_id, tokens_BT)
     length = inputs_BT.shape[1]
     if lengths_B.min() < length:
@@ -197,8 +190,8 @@ def _batch(
 
 
 def _packed_batch(
-    tokens_BT: Integers, masked_BT: Booleans, weight_B1: npt.NDArray[np.float64], lengths_B: Integers, noise: Noise
-) -> tuple[torch.Tensor, ...]:
+    tokens_BT: Integers, masked_BT: Booleans, weight_B1: Floats, lengths_B: Integers, noise: Noise
+) -> tuple[Tensor, ...]:
     width = tokens_BT.shape[1]
     rows_B, firsts_B = pack(lengths_B, width)
     places_BT = (rows_B * width + firsts_B)[:, None] + np.arange(width)
@@ -217,11 +210,11 @@ def _packed_batch(
 class EvaluationMasks:
     """Held-out sequences with a fixed number of masked tokens each, spread over all numbers that are possible."""
 
-    rows_D: npt.NDArray[np.int64]
+    rows_D: Integers
     """Index of the sequence of each draw; with fewer sequences than draws, sequences repeat."""
-    counts_D: npt.NDArray[np.int64]
+    counts_D: Integers
     """Number of masked tokens of each draw."""
-    shares_D: npt.NDArray[np.float64]
+    shares_D: Floats
     """`counts_D` as a share of the maskable tokens."""
 
     @classmethod
@@ -229,8 +222,8 @@ class EvaluationMasks:
         """Spread `num_draws` draws over the sequences and over all counts."""
         draws_D = np.arange(num_draws)
         rows_D = draws_D * len(sequences) // num_draws if num_draws <= len(sequences) else draws_D % len(sequences)
-        order_D = np.argsort(randoms(_EVALUATION_SEED, "draw", 0, draws_D, 1)[:, 0])
-        within_D = uniforms(_EVALUATION_SEED, "count", 0, draws_D, 1)[:, 0]
+        order_D = np.argsort(sampler.randoms(_EVALUATION_SEED, "draw", 0, draws_D, 1)[:, 0])
+        within_D = sampler.uniforms(_EVALUATION_SEED, "count", 0, draws_D, 1)[:, 0]
         sizes_D = sequences.lengths_N[rows_D] - sequences.starts_N[rows_D]
         counts_D = 1 + ((order_D + within_D) / num_draws * sizes_D).astype(np.int64)
         return cls(rows_D, counts_D, counts_D / sizes_D)
@@ -240,7 +233,7 @@ class EvaluationMasks:
         rows_B = self.rows_D[draws_B]
         lengths_B = sequences.lengths_N[rows_B]
         length = int(lengths_B.max())
-        order_BT = randoms(_EVALUATION_SEED, "evaluation", 0, draws_B, length) >> np.uint64(1)
+        order_BT = sampler.randoms(_EVALUATION_SEED, "evaluation", 0, draws_B, length) >> np.uint64(1)
         order_BT[~_between(sequences.starts_N[rows_B], lengths_B, length)] = np.uint64(2**64 - 1)
         ranks_BT = order_BT.argsort(axis=1).argsort(axis=1)
         chosen_BT: Booleans = ranks_BT < self.counts_D[draws_B][:, None]
@@ -250,5 +243,5 @@ class EvaluationMasks:
         self, sequences: Sequences | RaggedPairs, batch_size: int, *, rank: int = 0, world_size: int = 1
     ) -> Iterator[tuple[Samples, Tokens, Booleans, bool]]:
         """Yield draws_B, tokens_BT, masked_BT, and whether they are of this rank alone (see `batches_of_rank`)."""
-        for draws_B, is_own in batches_of_rank(len(self.rows_D), batch_size, rank, world_size):
+        for draws_B, is_own in sampler.batches_of_rank(len(self.rows_D), batch_size, rank, world_size):
             yield draws_B, sequences.rows(self.rows_D[draws_B]), self.masks(sequences, draws_B), is_own

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -27,13 +27,10 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "layer_norm_type": ("rms",),
     "layer_norm_with_affine": (True,),
     "bias_for_layer_norm": (False, None),
-    "attention_layer_norm": (False,),
+    **dict.fromkeys(("attention_layer_norm", "alibi", "input_emb_norm", "scale_logits"), (False,)),
     "clip_qkv": (None,),
     "activation_type": ("silu",),
     "rope": (True,),
-    "alibi": (False,),
-    "input_emb_norm": (False,),
-    "scale_logits": (False,),
 }
 """Settings of the format with their only values here, which are those of the published models; the first is assumed."""
 _COMPANIONS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -116,21 +113,16 @@ class Block(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
         self.up_proj = nn.Linear(width, inside, bias=bias)
         self.ff_out = nn.Linear(inside, width, bias=bias)
 
-    def forward(
-        self, hidden_BTH: torch.Tensor, cos_1TD: torch.Tensor, sin_1TD: torch.Tensor, attended_B11T: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden_BTH: Tensor, cos_1TD: Tensor, sin_1TD: Tensor, attended_B11T: Tensor | None) -> Tensor:
         """Return the hidden states after this layer."""
-        hidden_BTH = hidden_BTH + self.dropout(
-            self._attention(self.attn_norm(hidden_BTH), cos_1TD, sin_1TD, attended_B11T)
-        )
+        mixed_BTH = self._attention(self.attn_norm(hidden_BTH), cos_1TD, sin_1TD, attended_B11T)
+        hidden_BTH = hidden_BTH + self.dropout(mixed_BTH)
         normed_BTH = self.ff_norm(hidden_BTH)
         gated = functional.silu(self.ff_proj(normed_BTH)) * self.up_proj(normed_BTH)
-        result_BTH: torch.Tensor = hidden_BTH + self.dropout(self.ff_out(gated))
+        result_BTH: Tensor = hidden_BTH + self.dropout(self.ff_out(gated))
         return result_BTH
 
-    def _attention(
-        self, normed_BTH: torch.Tensor, cos_1TD: torch.Tensor, sin_1TD: torch.Tensor, attended_B11T: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _attention(self, normed_BTH: Tensor, cos_1TD: Tensor, sin_1TD: Tensor, attended_B11T: Tensor | None) -> Tensor:
         query_BNTD = _heads(self.q_proj(normed_BTH), self.num_heads)
         key_BNTD = _heads(self.k_proj(normed_BTH), self.num_kv_heads)
         value_BNTD = _heads(self.v_proj(normed_BTH), self.num_kv_heads)
@@ -144,7 +136,7 @@ class Block(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
             attn_mask=attended_B11T,
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        attended: torch.Tensor = self.attn_out(mixed_BNTD.transpose(1, 2).flatten(2))
+        attended: Tensor = self.attn_out(mixed_BNTD.transpose(1, 2).flatten(2))
         return attended
 
 
@@ -181,33 +173,33 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
         """Return what makes logits, which may be the table of tokens, too."""
         return self._part("wte" if self.config.weight_tying else "ff_out")
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> MaskedLMOutput:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
         """Return logits of shape (B, T, V).
 
         `attention_mask` is 0 at positions that no other one attends to; or, of shape (B, T, T), for each one.
         """
         return MaskedLMOutput(logits=self.head(self.hidden(input_ids, attention_mask)))
 
-    def hidden(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the hidden states after the last norm. Shape (B, T, H)."""
         attended_B1TT = None if attention_mask is None else attention_mask.bool()[:, None]
         if attended_B1TT is not None and attended_B1TT.ndim == 3:
             attended_B1TT = attended_B1TT[:, None]
         cos_1TD, sin_1TD = self._rotations(input_ids)
-        hidden_BTH: torch.Tensor = self._part("emb_drop")(self._part("wte")(input_ids))
+        hidden_BTH: Tensor = self._part("emb_drop")(self._part("wte")(input_ids))
         for block in self._part("blocks").children():
             hidden_BTH = block(hidden_BTH, cos_1TD, sin_1TD, attended_B1TT)
-        normed_BTH: torch.Tensor = self._part("ln_f")(hidden_BTH)
+        normed_BTH: Tensor = self._part("ln_f")(hidden_BTH)
         return normed_BTH
 
-    def head(self, hidden_KH: torch.Tensor) -> torch.Tensor:
+    def head(self, hidden_KH: Tensor) -> Tensor:
         """Return the logits of hidden states, one for each row of the table of tokens. Shape (…, V)."""
         if self.config.weight_tying:
             return functional.linear(hidden_KH, self._part("wte").get_parameter("weight"))
-        logits_KV: torch.Tensor = self._part("ff_out")(hidden_KH)
+        logits_KV: Tensor = self._part("ff_out")(hidden_KH)
         return logits_KV
 
-    def _rotations(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rotations(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         width = self.config.d_model // self.config.n_heads
         halves = torch.arange(0, width, 2, dtype=torch.float32, device=input_ids.device) / width
         positions_T = torch.arange(input_ids.shape[1], dtype=torch.float32, device=input_ids.device)
@@ -219,7 +211,7 @@ class LLaDAModelLM(PreTrainedModel):  # type: ignore[no-untyped-call]
         return part
 
 
-def _heads(hidden_BTH: torch.Tensor, num_heads: int) -> torch.Tensor:
+def _heads(hidden_BTH: Tensor, num_heads: int) -> Tensor:
     return hidden_BTH.view(*hidden_BTH.shape[:2], num_heads, -1).transpose(1, 2)
 
 

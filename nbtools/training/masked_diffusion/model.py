@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -53,13 +53,8 @@ class Denoiser(nn.Module):
         self.num_tokens = num_tokens
 
     def forward(
-        self,
-        inputs_BT: torch.Tensor,
-        positions_K: torch.Tensor,
-        labels_K: torch.Tensor,
-        weights_K: torch.Tensor,
-        lengths_B: torch.Tensor,
-    ) -> torch.Tensor:
+        self, inputs_BT: Tensor, positions_K: Tensor, labels_K: Tensor, weights_K: Tensor, lengths_B: Tensor
+    ) -> Tensor:
         """Return the weighted sum of the cross-entropies at the masked positions, in nats.
 
         Args:
@@ -69,9 +64,7 @@ class Denoiser(nn.Module):
         """
         return (self.losses(inputs_BT, positions_K, labels_K, lengths_B) * weights_K).sum()
 
-    def losses(
-        self, inputs_BT: torch.Tensor, positions_K: torch.Tensor, labels_K: torch.Tensor, lengths_B: torch.Tensor
-    ) -> torch.Tensor:
+    def losses(self, inputs_BT: Tensor, positions_K: Tensor, labels_K: Tensor, lengths_B: Tensor) -> Tensor:
         """Return the cross-entropy at each masked position. Shape (K,)."""
         options: dict[str, Any] = {"input_ids": inputs_BT}
         if lengths_B.ndim == 2:
@@ -90,7 +83,7 @@ class Denoiser(nn.Module):
         logits_KV[:, self.mask_id] = -torch.inf
         return nn.functional.cross_entropy(logits_KV, labels_K, reduction="none")
 
-    def _within_sequences(self, numbers_BT: torch.Tensor) -> Any:
+    def _within_sequences(self, numbers_BT: Tensor) -> Any:
         """Return a mask of attention within sequences. Both kinds of models know positions by their distance only."""
         same_BTT = numbers_BT[:, :, None] == numbers_BT[:, None]
         if isinstance(self.model, LLaDAModelLM):
@@ -113,9 +106,9 @@ class Denoiser(nn.Module):
         knows_head = isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM)
         return training_flops(self.model, num_tokens, num_maskable / 2 if knows_head else num_tokens)
 
-    def logits(self, inputs_BT: torch.Tensor) -> torch.Tensor:
+    def logits(self, inputs_BT: Tensor) -> Tensor:
         """Return the scores of all tokens at all positions, those of [MASK] included. Shape (B, T, V)."""
-        logits_BTV: torch.Tensor = self.model(input_ids=inputs_BT).logits
+        logits_BTV: Tensor = self.model(input_ids=inputs_BT).logits
         return logits_BTV[..., : self.num_tokens]
 
     def writer(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
@@ -201,16 +194,11 @@ def load_pretrained(model_name: str, *, trust_remote_code: bool, dropout: float 
     except (OSError, ValueError, ImportError) as error:
         if "trust_remote_code" in str(error) and not trust_remote_code:
             raise ConfigError(remote_code_refused(model_name)) from None
-        raise ConfigError(
-            f"model_name={model_name!r}: cannot be loaded ({pretrained_models.first_line(error)}); give a folder "
-            "written by save_pretrained, or a hub id"
-        ) from error
+        raise pretrained_models.not_loadable(f"model_name={model_name!r}:", error) from error
     if known:
         return load_llada(model_name, dropout=dropout)
     brought = getattr(config, "auto_map", None) or {}
     has_own_class = trust_remote_code and brought and "AutoModelForMaskedLM" not in brought
     auto_class = AutoModel if has_own_class else AutoModelForMaskedLM
-    kind = "a masked language model"
-    return pretrained_models.load_model(
-        auto_class, model_name, kind, trust_remote_code=trust_remote_code, dropout=dropout
-    )
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "dropout": dropout}
+    return pretrained_models.load_model(auto_class, model_name, "a masked language model", **options)

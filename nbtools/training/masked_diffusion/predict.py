@@ -8,6 +8,7 @@ Shape suffixes: B batch, P prompt, T positions.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Predictor:
                 f"was trained with; shorten it, or lower {'sample_length' if settings.sample_length else 'the block'}"
             )
         steps = settings.sample_steps or length
-        return unmasking_of(settings, self.tokenizer, length, steps, block or length)
+        return unmasking_of(settings, self.tokenizer, (length, steps, block or length))
 
     def _written(
         self,
@@ -101,9 +102,8 @@ class Predictor:
         wanted = set(np.linspace(0, unmasking.steps, settings.num_frames).astype(int)) if settings.num_frames else set()
         kept = []
         with autocast(self.device, self.config.precision):
-            for step, tokens_BT in enumerate(
-                unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generators)
-            ):
+            states = unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generators)
+            for step, tokens_BT in enumerate(states):
                 if step in wanted or step == unmasking.steps:
                     kept.append(tokens_BT[:, prompts_BP.shape[1] :].cpu())
         for row in range(len(prompts)):
@@ -117,9 +117,6 @@ class Predictor:
 
     def _behind(self, prompt: list[int], tokens: list[int]) -> str:
         """Return tokens as text as it follows that of `prompt`: between words it begins with a space."""
-        before, whole = (
-            str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)) for ids in (prompt, prompt + tokens)
-        )
-        if not whole.startswith(before):
-            return str(self.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
-        return whole.removeprefix(before)
+        decode = partial(self.tokenizer.decode, clean_up_tokenization_spaces=False)
+        before, whole = str(decode(prompt)), str(decode(prompt + tokens))
+        return whole.removeprefix(before) if whole.startswith(before) else str(decode(tokens))

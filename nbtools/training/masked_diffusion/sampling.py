@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Literal
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from nbtools.recipes import MaskedDiffusionConfig
@@ -20,7 +21,7 @@ from nbtools.recipes.masked_diffusion import check_sampling
 from nbtools.recipes.predict_settings import MaskedDiffusionPredict
 from nbtools.training.text.tokenizers import separator_of
 
-Predict = Callable[[torch.Tensor], torch.Tensor]
+Predict = Callable[[Tensor], Tensor]
 """Token ids of shape (B, T) in, logits of shape (B, T, V) out."""
 Generators = torch.Generator | Sequence[torch.Generator] | None
 """Source of random numbers, on the device of the tensors: one for all rows, or one for each."""
@@ -64,8 +65,8 @@ class Unmasking:
 
 @torch.no_grad()
 def unmask(
-    predict: Predict, prompt_BP: torch.Tensor, unmasking: Unmasking, *, mask_id: int, generator: Generators = None
-) -> Iterator[torch.Tensor]:
+    predict: Predict, prompt_BP: Tensor, unmasking: Unmasking, *, mask_id: int, generator: Generators = None
+) -> Iterator[Tensor]:
     """Sample the tokens that follow a prompt, and yield every intermediate state.
 
     Args:
@@ -100,7 +101,7 @@ def unmask(
             yield tokens_BT.clone()
 
 
-def sample(logits_V: torch.Tensor, temperature: float, generator: Generators = None) -> torch.Tensor:
+def sample(logits_V: Tensor, temperature: float, generator: Generators = None) -> Tensor:
     """Draw from softmax(logits / temperature) along the last dimension by the Gumbel-max trick, in double precision.
 
     In lower precision the noise is truncated, which acts as a lower temperature (Zheng et al. 2024, "Masked
@@ -112,16 +113,14 @@ def sample(logits_V: torch.Tensor, temperature: float, generator: Generators = N
     return (logits_V.double() + temperature * gumbel_V).argmax(-1)
 
 
-def _uniforms(like: torch.Tensor, generator: Generators) -> torch.Tensor:
+def _uniforms(like: Tensor, generator: Generators) -> Tensor:
     """Return random numbers in [0, 1) in the shape of a tensor, whose rows may have generators of their own."""
     if isinstance(generator, Sequence):
         return torch.stack([_uniforms(row, own) for row, own in zip(like, generator, strict=True)])
     return torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
 
 
-def _logits(
-    predict: Predict, tokens_BT: torch.Tensor, prompt_length: int, unmasking: Unmasking, mask_id: int
-) -> torch.Tensor:
+def _logits(predict: Predict, tokens_BT: Tensor, prompt_length: int, unmasking: Unmasking, mask_id: int) -> Tensor:
     """Return the logits with classifier-free guidance: extrapolated away from those without the prompt.
 
     guided = without + (s + 1) (with - without), see Nie et al. 2025.
@@ -149,18 +148,16 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
 def unmasking_of(
     settings: MaskedDiffusionConfig | MaskedDiffusionPredict,
     tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    steps: int,
-    block_length: int,
+    shape: tuple[int, int, int],
 ) -> Unmasking:
-    """Return the sampling that a config, or the settings of a prediction, ask for."""
+    """Return the sampling that a config, or the settings of a prediction, ask for; `shape` as in `sampled_shape`."""
     ends = end_ids(tokenizer)
     suppressed_ids, last_ids = ends[:1] if settings.suppress_eos else (), ends if settings.eos_last else ()
     how = settings.temperature, settings.guidance, settings.remasking
-    return Unmasking(length, steps, block_length, *how, suppressed_ids, last_ids)
+    return Unmasking(*shape, *how, suppressed_ids, last_ids)
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, tokens_T: torch.Tensor, mask_id: int | None = None) -> str:
+def rendered(tokenizer: PreTrainedTokenizerBase, tokens_T: Tensor, mask_id: int | None = None) -> str:
     """Return tokens as text with visible masks and ends."""
     eos_id = separator_of(tokenizer)
     between = "" if tokenizer.decode([eos_id, eos_id]).count(" ") == 0 else " "

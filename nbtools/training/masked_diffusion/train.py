@@ -163,7 +163,7 @@ class Evaluation:
     def _sample(self) -> None:
         worker, config, denoiser = self.worker, self.config, self.denoiser
         tokenizer = self.text.tokenizer
-        unmasking = unmasking_of(config, tokenizer, *sampled_shape(config, self.text))
+        unmasking = unmasking_of(config, tokenizer, sampled_shape(config, self.text))
         evaluation, length = self.text.evaluation, unmasking.length
         fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
         rows: list[tuple[str, str, str]] = []

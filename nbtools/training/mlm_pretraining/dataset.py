@@ -12,10 +12,10 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from nbtools.data import split
-from nbtools.errors import DataError
+from nbtools.errors import DataError, Say
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.text import disk_buffer
-from nbtools.training.text.tokenized import Say, TokenizedText, Tokens, cached_once, cached_text, open_text
+from nbtools.training.text.tokenized import TokenizedText, Tokens, cached_once, cached_text, open_text
 from nbtools.training.text.tokenizers import masking_tokenizer, template_of, word_tokenizer
 
 _REQUEST = (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from nbtools.training.engine.sampler import IGNORED, Randoms, batches_of_rank, randoms, spread
@@ -17,7 +18,7 @@ from nbtools.training.mlm_pretraining.dataset import MLMText, Rows
 from nbtools.training.text.tokenized import Tokens
 
 Integers = npt.NDArray[np.int64]
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Batch = tuple[Tensor, Tensor, Tensor]
 """inputs_BT, positions_BK (ascending), labels_BK."""
 
 _MOST_COUNTED_TOKENS = 2**21
@@ -114,7 +115,7 @@ def evaluation_batches(
         yield inputs_BT, positions_BK, labels_BK if is_own else torch.full_like(labels_BK, IGNORED)
 
 
-def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> torch.Tensor:
+def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> Tensor:
     """Return log p(word) from add-one smoothed training counts over the ordinary words; -inf elsewhere. Shape (V,).
 
     The first two million tokens are counted.

@@ -64,9 +64,8 @@ class Predictor:
                 positions_BK = positions_BK[:, : int(is_mask_BT.sum(1).max())]
                 logits_BKV = self.masked_lm.logits(inputs_BT.to(self.device), positions_BK.to(self.device))
                 best = logits_BKV.float().softmax(-1).topk(min(top_k, logits_BKV.shape[-1]))
-                answers = zip(
-                    batch, best.indices.tolist(), best.values.tolist(), is_mask_BT.sum(1).tolist(), strict=True
-                )
+                found = best.indices.tolist(), best.values.tolist(), is_mask_BT.sum(1).tolist()
+                answers = zip(batch, *found, strict=True)
                 for place, ids_KN, p_KN, count in answers:
                     rows[place] = self._row(texts[place], ids_KN[:count], p_KN[:count])
         return rows

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, PreTrainedModel
 
 from nbtools.recipes import MLMPretrainingConfig
@@ -96,7 +96,7 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
         logits_BKV = self.logits(inputs_BT, positions_BK)
         wide = torch.promote_types(logits_BKV.dtype, torch.float32)  # a half would lose the sum over the vocabulary
@@ -114,7 +114,7 @@ class MaskedLM(nn.Module):
         """Return the FLOPs of a training step on one sequence."""
         return training_flops(self.model, num_tokens, num_tokens if self._head() is None else masking.num_predicted)
 
-    def logits(self, inputs_BT: torch.Tensor, positions_BK: torch.Tensor) -> torch.Tensor:
+    def logits(self, inputs_BT: Tensor, positions_BK: Tensor) -> Tensor:
         """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
         head = self._head()
         if head is None:  # unknown architecture: the head at all positions, then a selection
@@ -124,7 +124,7 @@ class MaskedLM(nn.Module):
         chosen_BKH = hidden_BTH.gather(1, positions_BK[:, :, None].expand(-1, -1, hidden_BTH.shape[2]))
         return head(chosen_BKH)
 
-    def _head(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def _head(self) -> Callable[[Tensor], Tensor] | None:
         """Return the part of the model after its encoder; None if the architecture is unknown."""
         model = self.model
         if isinstance(model, ModernBertForMaskedLM):
@@ -187,12 +187,8 @@ def build_model(config: MLMPretrainingConfig, text: MLMText) -> PreTrainedModel:
     """
     if config.model_name is None:
         return ModernBertForMaskedLM(ModernBertConfig(**modernbert_settings(config, len(text.tokenizer))))
-    model = pretrained_models.load_model(
-        AutoModelForMaskedLM,
-        config.model_name,
-        "a masked language model",
-        dropout=None if config.keep_model_dropout else config.dropout,
-    )
+    kind, dropout = "a masked language model", None if config.keep_model_dropout else config.dropout
+    model = pretrained_models.load_model(AutoModelForMaskedLM, config.model_name, kind, dropout=dropout)
     pretrained_models.check_length(model, config.model_name, config.sequence_length)
     pretrained_models.check_vocabulary_size(config.model_name, len(text.tokenizer), model.config.vocab_size)
     add_adapter(model, config)

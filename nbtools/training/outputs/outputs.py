@@ -20,7 +20,7 @@ import orjson
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.errors import ConfigError, NbtoolsError, shown
+from nbtools.errors import ConfigError, NbtoolsError, Say, shown
 from nbtools.project import expanded, file_digest
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in, verify_files
 from nbtools.run.records import mapping_at
@@ -55,7 +55,7 @@ class Outputs:
         config: TrainConfig,
         root: Path,
         device: torch.device,
-        say: Callable[[str], None],
+        say: Say,
         may_retry: Callable[[str, OSError], bool] = lambda what, error: False,
     ) -> None:
         """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing.

@@ -1,11 +1,11 @@
 """Some steps under torch's profiler, as a trace for Perfetto and as a table."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity
 
+from nbtools.errors import Say
 from nbtools.rundir.atomic import write_file
 
 SKIPPED_STEPS = 5
@@ -17,12 +17,7 @@ class Profile:
     """Profiles `num_steps` steps of one rank after the skipped ones, as `folder`/trace.json and table.txt."""
 
     def __init__(
-        self,
-        folder: Path,
-        num_steps: int,
-        device: torch.device,
-        say: Callable[[str], None],
-        num_skipped: int = SKIPPED_STEPS,
+        self, folder: Path, num_steps: int, device: torch.device, say: Say, num_skipped: int = SKIPPED_STEPS
     ) -> None:
         self._folder = folder
         self._num_steps, self._num_skipped = num_steps, num_skipped

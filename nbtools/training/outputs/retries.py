@@ -4,10 +4,9 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from nbtools.errors import spoken
+from nbtools.errors import Say, spoken
 from nbtools.machine import slurm
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import finite, read_json
@@ -45,7 +44,7 @@ class Retries:
 
     files: RunDir
     stop: StopRequest
-    say: Callable[[str], None]
+    say: Say
     since: float | None = None
     """Monotonic time of the first error after the last step; None before one."""
     _said: float = 0.0

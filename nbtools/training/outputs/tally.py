@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class Tally:
@@ -17,12 +18,12 @@ class Tally:
         self.names = names
         self._sums = torch.zeros(len(names), dtype=torch.float64, device=device)
 
-    def add(self, **values: torch.Tensor | float) -> None:
+    def add(self, **values: Tensor | float) -> None:
         """Add to some of the sums."""
         for name, value in values.items():
-            self._sums[self.names.index(name)] += value.detach() if isinstance(value, torch.Tensor) else value
+            self._sums[self.names.index(name)] += value.detach() if isinstance(value, Tensor) else value
 
-    def reduce(self, total: Callable[[torch.Tensor], list[float]]) -> dict[str, float]:
+    def reduce(self, total: Callable[[Tensor], list[float]]) -> dict[str, float]:
         """Return the sums by name, over all ranks by `total`, and begin again with zeros; every rank calls it."""
         totals = total(self._sums)
         self._sums.zero_()

@@ -34,18 +34,14 @@ class WandbRun:
 
     def start(self, files: RunDir, config: TrainConfig) -> None:
         """Start or continue the W&B run of a run directory; raises what W&B raises, as do the other methods."""
-        for name, value in _SETTINGS.items():
-            os.environ.setdefault(name, value)
+        for variable, value in _SETTINGS.items():
+            os.environ.setdefault(variable, value)
         wandb: Any = importlib.import_module("wandb")
         known = _known(files)
-        self._run = wandb.init(
-            dir=str(files.path),
-            id=os.environ.get("WANDB_RUN_ID") or known.get("id"),
-            name=os.environ.get("WANDB_NAME") or known.get("name") or files.id,
-            config=config.model_dump(),
-            resume="allow",
-            allow_val_change=True,
-        )
+        run_id = os.environ.get("WANDB_RUN_ID") or known.get("id")
+        name = os.environ.get("WANDB_NAME") or known.get("name") or files.id
+        named = {"dir": str(files.path), "id": run_id, "name": name}
+        self._run = wandb.init(**named, config=config.model_dump(), resume="allow", allow_val_change=True)
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP)
         if not self._run.disabled:

@@ -98,15 +98,8 @@ class HeartbeatWriter:
         current = self.phase
         if current is self._written:
             return
-        content = {
-            "rank": self._rank,
-            **self._identity.to_json(),
-            "step": current.step,
-            "phase": current.name,
-            "nth": current.nth,
-            "time": current.since,
-            "stacks_signal": self._stacks.number,
-        }
+        content = {"rank": self._rank, **self._identity.to_json(), "step": current.step, "phase": current.name}
+        content |= {"nth": current.nth, "time": current.since, "stacks_signal": self._stacks.number}
         with contextlib.suppress(OSError):  # a full disk must not end a training
             write_json(self._files.heartbeat(self._rank), content)
             self._written = current

@@ -20,11 +20,8 @@ def random_state() -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
     legacy: Any = np.random.get_state()
     _, key, position, has_gauss, cached = legacy
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(numbers), gauss],
-        "numpy": [torch.from_numpy(key.astype(np.int64)), int(position), int(has_gauss), float(cached)],
-    }
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": [version, list(numbers), gauss]}
+    state["numpy"] = [torch.from_numpy(key.astype(np.int64)), int(position), int(has_gauss), float(cached)]
     # A rank on the CPU makes no context on a GPU.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from nbtools.errors import NbtoolsError
 from nbtools.training.process.device import choose_device, stay_on_this_machine
@@ -115,7 +116,7 @@ class Ranks:
         """Return every rank's value on rank 0, an empty list on the others."""
         return gathered(value, self.control)
 
-    def sum(self, values: Sequence[float] | torch.Tensor) -> list[float]:
+    def sum(self, values: Sequence[float] | Tensor) -> list[float]:
         """Return each of the values added up over all ranks, in double precision."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
@@ -123,7 +124,7 @@ class Ranks:
         """Return the largest of each of the values over all ranks, in double precision."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
-    def _reduced(self, values: Sequence[float] | torch.Tensor, op: dist.ReduceOp.RedOpType) -> list[float]:
+    def _reduced(self, values: Sequence[float] | Tensor, op: dist.ReduceOp.RedOpType) -> list[float]:
         reduced = torch.as_tensor(values, dtype=torch.float64).cpu()
         if self.control is not None:
             dist.all_reduce(reduced, op, group=self.control)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from nbtools.training.process.signals import StopRequest
 
@@ -30,7 +31,7 @@ class Vote:
         self.has_requests = False
         """Whether requests waited at the last vote that was read."""
         self._group = group
-        self._open: tuple[dist.Work, torch.Tensor] | None = None
+        self._open: tuple[dist.Work, Tensor] | None = None
         self._started = time.monotonic()
         self._every, self._steps_left = 1, 0
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
@@ -192,7 +192,7 @@ def is_sharded(module: nn.Module) -> bool:
     return any(isinstance(part, FSDPModule) for part in module.modules())
 
 
-def true_on_all(flag: torch.Tensor, model: nn.Module) -> bool:
+def true_on_all(flag: Tensor, model: nn.Module) -> bool:
     """Return a flag of this rank; if `model` is sharded, whether it is true on all ranks, which must all call this."""
     if is_sharded(model):
         flag = flag.int()
@@ -200,13 +200,13 @@ def true_on_all(flag: torch.Tensor, model: nn.Module) -> bool:
     return bool(flag)
 
 
-def own_part(tensor: torch.Tensor) -> torch.Tensor:
+def own_part(tensor: Tensor) -> Tensor:
     """Return this rank's rows of a sharded tensor, which share its memory; another tensor itself."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def own_rows(tensor: torch.Tensor) -> tuple[int, int]:
+def own_rows(tensor: Tensor) -> tuple[int, int]:
     """Return the first of this rank's rows of a tensor, and the one after the last; all if it is not sharded."""
     rows = tensor.shape[0] if tensor.ndim else 0
     if not isinstance(tensor, DTensor):
@@ -216,12 +216,12 @@ def own_rows(tensor: torch.Tensor) -> tuple[int, int]:
     return first, first + tensor.to_local().shape[0]
 
 
-def own_rows_of(weight: torch.Tensor, value: Any) -> torch.Tensor:
+def own_rows_of(weight: Tensor, value: Any) -> Tensor:
     """Return the rows of a whole tensor that this rank has of `weight`; `value` is one, or a `StoredTensor`."""
-    rows: torch.Tensor = value[slice(*own_rows(weight))] if isinstance(weight, DTensor) else value[...]
+    rows: Tensor = value[slice(*own_rows(weight))] if isinstance(weight, DTensor) else value[...]
     return rows
 
 
-def all_ranks_value(tensor: torch.Tensor) -> torch.Tensor:
+def all_ranks_value(tensor: Tensor) -> Tensor:
     """Return a value that all ranks have; that of a sharded tensor is summed up over them."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
@@ -31,7 +31,7 @@ _SHARD = "shard-{}-model-00001-of-00001.safetensors"
 
 
 def copied(
-    models: Mapping[str, Mapping[str, torch.Tensor]], state: Any, rank: int, memory: dict[str, torch.Tensor]
+    models: Mapping[str, Mapping[str, Tensor]], state: Any, rank: int, memory: dict[str, Tensor]
 ) -> tuple[Shards, Any]:
     """Copy this rank's part of weights and state to the memory of the CPU.
 
@@ -55,7 +55,7 @@ def copied(
     return shards, _without_sharded(state, "", shards[OPTIMIZER], memory)
 
 
-def _copied_rows(tensor: torch.Tensor, place: str, memory: dict[str, torch.Tensor]) -> StoredRows:
+def _copied_rows(tensor: Tensor, place: str, memory: dict[str, Tensor]) -> StoredRows:
     part = own_part(tensor.detach())
     kept = memory.get(place)
     if kept is None or (kept.shape, kept.dtype) != (part.shape, part.dtype):
@@ -63,7 +63,7 @@ def _copied_rows(tensor: torch.Tensor, place: str, memory: dict[str, torch.Tenso
     return StoredRows(kept.copy_(part), own_rows(tensor)[0])
 
 
-def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memory: dict[str, torch.Tensor]) -> Any:
+def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memory: dict[str, Tensor]) -> Any:
     if isinstance(value, Mapping):
         kept = {}
         for key, item in value.items():
@@ -73,7 +73,7 @@ def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memo
             else:
                 kept[key] = _without_sharded(item, place, sharded, memory)
         return kept
-    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 def insert_stored(state: dict[str, Any], checkpoint: Path) -> None:
@@ -86,7 +86,7 @@ def insert_stored(state: dict[str, Any], checkpoint: Path) -> None:
         place[name] = stored
 
 
-def rows_like(weight: torch.Tensor, value: torch.Tensor | StoredTensor) -> torch.Tensor:
+def rows_like(weight: Tensor, value: Tensor | StoredTensor) -> Tensor:
     """Return a tensor of the shape of `weight`, sharded as it is; only this rank's rows of `value` are read."""
     if not isinstance(weight, DTensor):
         return own_rows_of(weight, value)
@@ -122,7 +122,7 @@ class ShardedSaves:
     def __init__(self, rank: int, group: dist.ProcessGroup | None) -> None:
         """Write with the threads of all ranks of `group`, which nothing else uses; None for a single process."""
         self._rank, self._group = rank, group
-        self.memory: dict[str, torch.Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
         """Memory that `copied` fills; the next copies may use it after `wait`."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None

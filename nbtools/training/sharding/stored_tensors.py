@@ -15,24 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.modeling_utils import str_to_torch_dtype
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.atomic import sync_to_disk
 
 _INFO, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_NAMES = {dtype: name for name, dtype in str_to_torch_dtype.items()}
 _ALIGNMENT = 8
 
 
@@ -53,10 +43,10 @@ class StoredTensor:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its numbers; KeyError for one that nbtools does not write."""
-        return _TYPES[self._type_name]
+        """The type of its numbers; KeyError for one that torch lacks."""
+        return str_to_torch_dtype[self._type_name]
 
-    def __getitem__(self, rows: Any) -> torch.Tensor:
+    def __getitem__(self, rows: Any) -> Tensor:
         first, last, _ = (0, None, 1) if rows is ... else rows.indices(self.shape[0])
         read = []
         for start, num_rows, path in self.parts:
@@ -78,7 +68,7 @@ class StoredTensor:
 class StoredRows:
     """Successive rows of a tensor, in the memory of the CPU or in files."""
 
-    values: torch.Tensor | StoredTensor
+    values: Tensor | StoredTensor
     first: int = 0
     """Index of the first row in the whole tensor."""
 

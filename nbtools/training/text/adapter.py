@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.utils.hub import cached_file
@@ -175,7 +175,7 @@ def has_adapter(model: nn.Module) -> bool:
     return hasattr(model, "peft_config")
 
 
-def saved_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+def saved_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return what a checkpoint holds of a model, by name: all weights, or those that train beside a frozen base."""
     if not has_adapter(model):
         return {**model.state_dict(keep_vars=True)}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
@@ -40,19 +40,13 @@ def train_mode(module: nn.Module, *, has_dropout: bool) -> None:
     """
     module.train(has_dropout)
     for part in module.modules():
-        part.training |= getattr(part, "gradient_checkpointing", False) and not isinstance(
-            getattr(part, "dropout", 0), float
-        )
+        has_rate = isinstance(getattr(part, "dropout", 0), float)
+        part.training |= getattr(part, "gradient_checkpointing", False) and not has_rate
 
 
 def write(
-    model: PreTrainedModel,
-    prompts_BP: torch.Tensor,
-    uniforms_BT: torch.Tensor,
-    alphabet: Alphabet,
-    *,
-    temperature: float = 1.0,
-) -> torch.Tensor:
+    model: PreTrainedModel, prompts_BP: Tensor, uniforms_BT: Tensor, alphabet: Alphabet, *, temperature: float = 1.0
+) -> Tensor:
     """Sample a text for each prompt; the caller sets autocast.
 
     Args:
@@ -95,9 +89,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         # With padding, transformers otherwise asks at every token whether the mask has any, and waits for the answer.
         self.is_compileable = has_padding
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append keys and values of shape (B, heads, tokens, H), and return all."""
         start = self.get_seq_length()
         if not self.is_initialized:
@@ -123,7 +115,7 @@ def preallocated_cache(model: PreTrainedModel, longest: int, *, has_padding: boo
     return cache
 
 
-def drawn(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+def drawn(logits_BV: Tensor, uniforms_B: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the first token of each row whose cumulative probability exceeds the row's random number. Shape (B,)."""
     probabilities_BV = torch.softmax(logits_BV.double() / temperature, dim=-1)
     if torch.are_deterministic_algorithms_enabled():  # CUDA has no deterministic cumulative sum

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from nbtools.data import hub, split
 from nbtools.data.split import DataDigest
-from nbtools.errors import DataError, plural
+from nbtools.errors import DataError, Say, plural
 from nbtools.rundir.json_files import read_json, write_json
 
 _MOST_WORDS = 2**18
@@ -64,9 +64,7 @@ def content_name(content: Iterable[object]) -> str:
     return digest.hexdigest()[:32]
 
 
-def with_progress(
-    texts: Iterable[str], say: Callable[[str], None], what: str, total: int | None = None
-) -> Iterator[str]:
+def with_progress(texts: Iterable[str], say: Say, what: str, total: int | None = None) -> Iterator[str]:
     """Yield texts, and print every ten seconds the progress, the rate, and with `total` the remaining time.
 
     Args:
@@ -94,11 +92,7 @@ class Tokenized(NamedTuple):
 
 
 def downloaded_once(
-    cache: Path,
-    dataset: str | None,
-    request: Sequence[object],
-    make: Callable[[Callable[[str], None]], Path],
-    say: Callable[[str], None],
+    cache: Path, dataset: str | None, request: Sequence[object], make: Callable[[Say], Path], say: Say
 ) -> Tokenized:
     """Return the folder in `cache` that `make(say)` wrote of a dataset of the hub, now or for the same request before.
 
@@ -171,7 +165,7 @@ class Spool:
         """The part of each document; DataError if all are equal."""
         return split.divide(self._keys_N, self.lengths_N, self._test_fraction)
 
-    def part(self, part: int, say: Callable[[str], None] | None = None, what: str = "") -> Iterator[str]:
+    def part(self, part: int, say: Say | None = None, what: str = "") -> Iterator[str]:
         """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`."""
         texts = self.texts(self.parts_N == part)
         if say is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
@@ -205,7 +205,7 @@ def check_length(model: PreTrainedModel, model_name: str, sequence_length: int) 
         raise ConfigError(f"sequence_length={sequence_length}: {model_name} takes at most {longest}")
 
 
-def has_unused_weights(module: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+def has_unused_weights(module: nn.Module, loss_of: Callable[[Tensor], Tensor]) -> bool:
     """Whether a loss does not depend on some of the trainable weights, such as a pooler's, which DDP has to know.
 
     `loss_of` computes it from a row of eight tokens.
@@ -222,6 +222,12 @@ def first_line(error: BaseException, limit: int = 200) -> str:
     """Return the first line of an error's text, or its type if the text is empty."""
     lines = str(error).strip().splitlines()
     return lines[0][:limit] if lines else type(error).__name__
+
+
+def not_loadable(what: str, error: Exception) -> ConfigError:
+    """Return the error that names a model or tokenizer which cannot be loaded, the reason and the next step."""
+    reason = first_line(error)
+    return ConfigError(f"{what} cannot be loaded ({reason}); give a folder written by save_pretrained, or a hub id")
 
 
 def be_quiet() -> None:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from nbtools.data import corpus, hub, prepared, split
 from nbtools.data.prepared import PreparedMetadata
-from nbtools.errors import DataError
+from nbtools.errors import DataError, Say
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.training.text import disk_buffer
@@ -31,7 +31,6 @@ _CACHE_FORMAT = 3
 
 Tokens = npt.NDArray[Any]
 Config = MLMPretrainingConfig | MaskedDiffusionConfig
-Say = Callable[[str], None]
 Train = Callable[[disk_buffer.Spool], PreTrainedTokenizerBase]
 """Builds a tokenizer on the documents of a text."""
 Rows = TypeVar("Rows")
@@ -85,7 +84,7 @@ def write_text(
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
         counts, lengths = disk_buffer.Counts(tokenizer.unk_token_id), []
-        parts = encode_parts(documents, tokenizer, name, separator_of(tokenizer), counts, say, config.special_tokens)
+        parts = encode_parts(documents, tokenizer, name, counts, say, config.special_tokens)
         for file, pieces in zip((prepared.TRAIN, prepared.VALIDATION, prepared.TEST), parts, strict=True):
             lengths.append(disk_buffer.save_pieces(built / file, pieces, dtype))
         train, evaluation, test = lengths

@@ -19,10 +19,10 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
-from nbtools.errors import CheckpointError, ConfigError, shown
+from nbtools.errors import CheckpointError, ConfigError, Say, shown
 from nbtools.recipes.built_models import SPECIAL_TOKENS
 from nbtools.training.text.disk_buffer import Counts, Spool, WordCounts
-from nbtools.training.text.pretrained_models import first_line
+from nbtools.training.text.pretrained_models import not_loadable
 from nbtools.training.text.special_tokens import SpecialTokens, has_backend
 
 EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
@@ -102,10 +102,7 @@ def load_tokenizer(
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{option}={model_name!r}: its tokenizer cannot be loaded ({first_line(error)}); "
-            "give a folder written by save_pretrained, or a hub id"
-        ) from error
+        raise not_loadable(f"{option}={model_name!r}: its tokenizer", error) from error
     if tokenizer.eos_token_id is None and tokenizer.sep_token_id is None:
         raise ConfigError(f"{option}={model_name!r}: its tokenizer has no token that ends a text; choose another model")
     if tokenizer.mask_token_id is None:
@@ -185,15 +182,15 @@ def encode_parts(
     documents: Spool,
     tokenizer: PreTrainedTokenizerBase,
     level: str,
-    separator: int,
     counts: Counts,
-    say: Callable[[str], None],
+    say: Say,
     special_tokens: corpus.SpecialTokens = "text",
 ) -> Iterator[Iterator[npt.NDArray[np.int64]]]:
     """Yield the tokens of the training, evaluation and test documents, the separator behind each document.
 
     `counts` counts them, and the special tokens in the text that are read as such.
     """
+    separator = separator_of(tokenizer)
     for part in range(3):
         texts = documents.part(part, say, "tokenizing")
         if special_tokens == "tokens" and level not in ("chars", "words"):

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
-A = TypeVar("A", torch.Tensor, npt.NDArray[Any])
+A = TypeVar("A", Tensor, npt.NDArray[Any])
 _IMPOSSIBLE = -1e9
 
 
@@ -34,7 +35,7 @@ class Alphabet:
             is_token_BT = ~has_ended_BT & (is_end_BT | is_token_BT)
         return is_token_BT
 
-    def without_banned(self, logits_BV: torch.Tensor) -> torch.Tensor:
+    def without_banned(self, logits_BV: Tensor) -> Tensor:
         """Set the logits of banned tokens to a large negative, finite value: entropies stay finite. Shape (..., V).
 
         Rows of the embedding beyond the vocabulary, which some models have, are banned, too.
@@ -45,7 +46,7 @@ class Alphabet:
 
 
 @functools.lru_cache(maxsize=8)
-def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor:
+def _banned(alphabet: Alphabet, size: int, device: torch.device) -> Tensor:
     """Return True for banned tokens; cached, since it is needed for every token. Shape (V,)."""
     banned_V = torch.zeros(size, dtype=torch.bool, device=device)
     banned_V[list(alphabet.banned_ids)] = True
@@ -53,7 +54,7 @@ def _banned(alphabet: Alphabet, size: int, device: torch.device) -> torch.Tensor
     return banned_V
 
 
-def padded_inputs(tokens_BT: torch.Tensor, pad_id: int) -> dict[str, torch.Tensor]:
+def padded_inputs(tokens_BT: Tensor, pad_id: int) -> dict[str, Tensor]:
     """Return the arguments of a causal model for rows with padding on the left, which is masked and has no position.
 
     Padding on the right needs no mask in a causal model.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from nbtools.data.text_classification.coded_texts import UNKNOWN_LANG, CodedTexts, Lengths, Rows
@@ -43,7 +44,7 @@ def input_widths(lengths_N: Order, lang_lengths_N: Order) -> Order:
     return lengths_N + lang_lengths_N + len(_BETWEEN) + 2
 
 
-def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> torch.Tensor:
+def padded(encoded: Sequence[npt.NDArray[np.uint32]], width: int) -> Tensor:
     """Return inputs as one tensor, padded with zeros. Shape (B, `width`)."""
     inputs_BT = np.zeros((len(encoded), width), dtype=np.int64)
     for row, characters in enumerate(encoded):
@@ -89,7 +90,7 @@ class Augmentation:
 
 
 @dataclass(eq=False)
-class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class CharacterDataset(Dataset[tuple[Tensor, Tensor]]):
     """Batches for training: `dataset[epoch, rows, width]` gives inputs_BT and labels_BK, padded with -1."""
 
     table: CodedTexts
@@ -102,7 +103,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         self._lengths_N = self.table.lengths()[self.rows_N]
         self._lang_lengths_N = self.table.lang_lengths()[self.rows_N]
 
-    def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
         epoch, samples_B, widest = key
         is_edited_B, is_unknown_B, draws_BE3 = self.augmentation.draws(epoch, samples_B)
         encoded = []
@@ -131,7 +132,7 @@ class CharacterDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return np.minimum(widths_N, self.longest, out=widths_N)
 
 
-def labels(table: CodedTexts, rows_B: Rows, max_codes: int) -> torch.Tensor:
+def labels(table: CodedTexts, rows_B: Rows, max_codes: int) -> Tensor:
     """Return the classes of rows, padded with -1. Shape (B, `max_codes`)."""
     labels_BK = np.full((len(rows_B), max_codes), -1, dtype=np.int64)
     for place, row in enumerate(rows_B.tolist()):
@@ -202,7 +203,7 @@ def equal_widths(widths_N: Order, batch_size: int) -> list[tuple[Rows, int]]:
 
 def encoded_batches(
     texts: Sequence[str], langs: Sequence[str], longest: int, batch_size: int
-) -> Iterator[tuple[Rows, torch.Tensor]]:
+) -> Iterator[tuple[Rows, Tensor]]:
     """Yield batches of texts of equal width: their indices, and inputs_BT."""
     encoded = [encode(text, lang, longest) for text, lang in zip(texts, langs, strict=True)]
     widths_N = np.array([len(characters) for characters in encoded], dtype=np.int64)

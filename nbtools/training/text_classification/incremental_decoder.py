@@ -6,17 +6,14 @@ last of all symbols, without reading the earlier ones and the memory again.
 Shape suffixes: B batch, T characters, H width, N heads, D width of a head, L symbols.
 """
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 
 class IncrementalDecoder:
     """The decoder for one batch of memories."""
 
-    def __init__(
-        self, decoder: nn.TransformerDecoder, memory_BTH: torch.Tensor, mask_BT: torch.Tensor, longest: int
-    ) -> None:
+    def __init__(self, decoder: nn.TransformerDecoder, memory_BTH: Tensor, mask_BT: Tensor, longest: int) -> None:
         """Compute keys and values of the characters' hidden states; `mask_BT` is True for padding."""
         self._decoder = decoder
         self._is_text_B11T = ~mask_BT[:, None, None, :]
@@ -24,7 +21,7 @@ class IncrementalDecoder:
         self._past = [[part.new_empty(*part.shape[:2], longest, part.shape[3]) for part in of] for of in self._memories]
         self._place = 0
 
-    def step(self, hidden_BH: torch.Tensor) -> torch.Tensor:
+    def step(self, hidden_BH: Tensor) -> Tensor:
         """Read the embedding of the next symbol, and return its decoded state. Shape (B, H)."""
         x_B1H = hidden_BH[:, None]
         end = self._place + 1
@@ -40,11 +37,11 @@ class IncrementalDecoder:
             x_B1H = x_B1H + _attended(attention, query, memory[0], memory[1], self._is_text_B11T)
             x_B1H = x_B1H + layer.linear2(layer.activation(layer.linear1(layer.norm3(x_B1H))))
         self._place = end
-        decoded_B1H: torch.Tensor = x_B1H if self._decoder.norm is None else self._decoder.norm(x_B1H)
+        decoded_B1H: Tensor = x_B1H if self._decoder.norm is None else self._decoder.norm(x_B1H)
         return decoded_B1H[:, 0]
 
 
-def _projected(attention: nn.MultiheadAttention, x_BLH: torch.Tensor, which: slice) -> list[torch.Tensor]:
+def _projected(attention: nn.MultiheadAttention, x_BLH: Tensor, which: slice) -> list[Tensor]:
     """Return some of the queries, keys and values (0, 1, 2) of each head. Shapes (B, N, L, D)."""
     width, heads = attention.embed_dim, attention.num_heads
     rows = slice(which.start * width, which.stop * width)
@@ -54,13 +51,9 @@ def _projected(attention: nn.MultiheadAttention, x_BLH: torch.Tensor, which: sli
 
 
 def _attended(
-    attention: nn.MultiheadAttention,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    is_seen: torch.Tensor | None = None,
-) -> torch.Tensor:
+    attention: nn.MultiheadAttention, query: Tensor, keys: Tensor, values: Tensor, is_seen: Tensor | None = None
+) -> Tensor:
     """Return the attention's output. Shape (B, 1, H)."""
     output = scaled_dot_product_attention(query, keys, values, attn_mask=is_seen)
-    attended: torch.Tensor = attention.out_proj(output.transpose(1, 2).flatten(2))
+    attended: Tensor = attention.out_proj(output.transpose(1, 2).flatten(2))
     return attended

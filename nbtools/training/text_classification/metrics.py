@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nbtools.data.text_classification.codes import HISCO_BLOCK, HISCO_SPECIAL, CodeSystem
@@ -28,14 +29,14 @@ class ScoreTable:
         self.parts = tuple(parts)
         self._sums_PS = torch.zeros(len(parts), 1 + len(SCORES), dtype=torch.float64, device=device)
 
-    def add(self, part: str, scores_BS: torch.Tensor, weights_BP: torch.Tensor | None = None) -> None:
+    def add(self, part: str, scores_BS: Tensor, weights_BP: Tensor | None = None) -> None:
         """Add rows to a part, or with `weights_BP` to that part and the following ones."""
         values_BS = torch.cat([torch.ones_like(scores_BS[:, :1]), scores_BS], dim=1)
         weights_BP = values_BS[:, :1] if weights_BP is None else weights_BP
         first = self.parts.index(part)
         self._sums_PS[first : first + weights_BP.shape[1]] += weights_BP.T @ values_BS
 
-    def reduce(self, total: Callable[[torch.Tensor], list[float]]) -> dict[str, dict[str, float]]:
+    def reduce(self, total: Callable[[Tensor], list[float]]) -> dict[str, dict[str, float]]:
         """Return the number of `texts` and the mean scores of each part; every rank calls it."""
         sums_PS = np.reshape(total(self._sums_PS.flatten()), self._sums_PS.shape)
         counts_P1 = sums_PS[:, :1]
@@ -56,7 +57,7 @@ def table_of(means: dict[str, dict[str, float]]) -> MediaItem:
     return media.table("Scores of parts of the held-out texts", ("part", "texts", *SCORES), rows)
 
 
-def score(predicted_BC: torch.Tensor, true_BC: torch.Tensor, unseen_BU: torch.Tensor | None = None) -> torch.Tensor:
+def score(predicted_BC: Tensor, true_BC: Tensor, unseen_BU: Tensor | None = None) -> Tensor:
     """Return the `SCORES` of each row, shape (B, S). Both sets are given as 1 or 0 per code and are not empty.
 
     `unseen_BU` are true codes that cannot be predicted.
@@ -73,7 +74,7 @@ def score(predicted_BC: torch.Tensor, true_BC: torch.Tensor, unseen_BU: torch.Te
     return torch.stack([accuracy_B, exact_B, both_B / num_predicted_B, both_B / num_true_B, f1_B], dim=1)
 
 
-def prefixes(system: CodeSystem) -> dict[int, torch.Tensor]:
+def prefixes(system: CodeSystem) -> dict[int, Tensor]:
     """Return for 1 to 4 digits the prefix of each HISCO code, one-hot; empty for other systems. Shapes (C, D)."""
     if system.formatter != "hisco":
         return {}
@@ -85,6 +86,6 @@ def prefixes(system: CodeSystem) -> dict[int, torch.Tensor]:
     return found
 
 
-def prefix_sets(sets_BC: torch.Tensor, of_CD: torch.Tensor) -> torch.Tensor:
+def prefix_sets(sets_BC: Tensor, of_CD: Tensor) -> Tensor:
     """Return the sets of prefixes of sets of codes. Shape (B, D)."""
     return ((sets_BC.float() @ of_CD) > 0).long()

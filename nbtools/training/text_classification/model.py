@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import CanineConfig, CanineModel, PreTrainedModel
 
@@ -42,7 +42,7 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     supports_gradient_checkpointing = True
     _no_split_modules: list[str] = []
     forward_methods = ("encode", "losses", "decode", "flat_predictions")
-    blocks_CS: torch.Tensor
+    blocks_CS: Tensor
 
     def __init__(self, config: CanineConfig, canine: CanineModel | None = None) -> None:
         super().__init__(config)
@@ -60,13 +60,11 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         for table in (self.symbols, self.positions):
             nn.init.normal_(table.weight, std=1 / math.sqrt(width))
 
-    def forward(self, inputs_BT: torch.Tensor, labels_BK: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs_BT: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the losses of the decoder and of the flat head, each summed over the batch. Shape (2,)."""
         return self.losses(*self.encode(inputs_BT), labels_BK)
 
-    def losses(
-        self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor, pooled_BH: torch.Tensor, labels_BK: torch.Tensor
-    ) -> torch.Tensor:
+    def losses(self, memory_BTH: Tensor, mask_BT: Tensor, pooled_BH: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the two losses from the outputs of `encode`, each summed over the batch. Shape (2,).
 
         The decoder's is the cross-entropy per symbol (of the codes, of PAD in empty blocks, of EOS), the flat head's
@@ -85,15 +83,13 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         weight = self.config.seq2seq_weight
         return weight * losses[0] + (1 - weight) * self.config.flat_loss_scale * losses[1]
 
-    def encode(self, inputs_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def encode(self, inputs_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the last hidden states of all characters, the padding mask, and the pooled output."""
         is_text_BT = inputs_BT != 0
         output = self.canine(input_ids=inputs_BT, attention_mask=is_text_BT.long())
         return output.last_hidden_state, ~is_text_BT, output.pooler_output
 
-    def decoder_logits(
-        self, sequence_BL: torch.Tensor, memory_BTH: torch.Tensor, mask_BT: torch.Tensor
-    ) -> torch.Tensor:
+    def decoder_logits(self, sequence_BL: Tensor, memory_BTH: Tensor, mask_BT: Tensor) -> Tensor:
         """Return the logits of the next symbol at each position. Shape (B, L, V)."""
         length = sequence_BL.shape[1]
         hidden_BLH = self.symbols(sequence_BL) + self.positions.weight[:length]
@@ -101,22 +97,22 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         decoded_BLH = self.decoder(
             hidden_BLH, memory_BTH, tgt_mask=causal_LL, memory_key_padding_mask=mask_BT, tgt_is_causal=True
         )
-        logits_BLV: torch.Tensor = self.speller(decoded_BLH)
+        logits_BLV: Tensor = self.speller(decoded_BLH)
         return logits_BLV
 
-    def sequences(self, labels_BK: torch.Tensor) -> torch.Tensor:
+    def sequences(self, labels_BK: Tensor) -> Tensor:
         """Return BOS, the blocks of the codes in the order given, EOS. Shape (B, K S + 2)."""
         blocks_BKS = self.blocks_CS[labels_BK]  # -1 is the last row: PAD
         marks_B1 = torch.ones_like(labels_BK[:, :1])
         return torch.cat([BOS * marks_B1, blocks_BKS.flatten(1), EOS * marks_B1], dim=1)
 
-    def multi_hot(self, labels_BK: torch.Tensor) -> torch.Tensor:
+    def multi_hot(self, labels_BK: Tensor) -> Tensor:
         """Return 1 where a row has a code, else 0. Shape (B, C)."""
         truth_BC = torch.zeros(len(labels_BK), len(self.system.codes) + 1, device=labels_BK.device)
         return truth_BC.scatter_(1, labels_BK % truth_BC.shape[1], 1.0)[:, :-1]  # -1 falls into the last column
 
     @torch.no_grad()
-    def decode(self, memory_BTH: torch.Tensor, mask_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(self, memory_BTH: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Decode greedily, restricted to existing codes, each at most once.
 
         Returns:
@@ -150,22 +146,22 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         return torch.stack(found, dim=1), log_p_B.exp()
 
     @torch.no_grad()
-    def flat_predictions(self, pooled_BH: torch.Tensor) -> torch.Tensor:
+    def flat_predictions(self, pooled_BH: Tensor) -> Tensor:
         """Return the flat head's codes: those with p > 0.5, at least one. 1 or 0, shape (B, C)."""
         logits_BC = self.flat(pooled_BH).float()
         best_BC = nn.functional.one_hot(logits_BC.argmax(-1), logits_BC.shape[1])
-        picked_BC: torch.Tensor = (logits_BC > 0) | best_BC.bool()
+        picked_BC: Tensor = (logits_BC > 0) | best_BC.bool()
         return picked_BC.long()
 
 
-def sort_labels(labels_BK: torch.Tensor) -> torch.Tensor:
+def sort_labels(labels_BK: Tensor) -> Tensor:
     """Return every row's classes in ascending order, then -1."""
     highest = torch.iinfo(labels_BK.dtype).max
     ordered_BK = labels_BK.masked_fill(labels_BK < 0, highest).sort(dim=1).values
     return ordered_BK.masked_fill(ordered_BK == highest, -1)
 
 
-def build_classifier(config: TextClassificationConfig, system: CodeSystem, shares_C: torch.Tensor) -> TextClassifier:
+def build_classifier(config: TextClassificationConfig, system: CodeSystem, shares_C: Tensor) -> TextClassifier:
     """Build a classifier of the config's size, or around the pretrained CANINE that it names.
 
     Args:
@@ -231,9 +227,8 @@ def open_classifier(folder: Path) -> TextClassifier:
     try:
         config = CanineConfig.from_pretrained(folder, trust_remote_code=False)
         base = adapter.base_name(folder)
-        canine: Any = (
-            None if base is None else pretrained_models.load_model(CanineModel, base, "the base of an adapter")
-        )
+        load = pretrained_models.load_model
+        canine: Any = None if base is None else load(CanineModel, base, "the base of an adapter")
         classifier = TextClassifier(config, canine)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained_models.first_line(error)})") from error

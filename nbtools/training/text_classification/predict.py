@@ -78,13 +78,10 @@ class Predictor:
                 best = self.classifier.flat(pooled_BH).float().sigmoid().topk(min(top_k, len(codes)))
                 rows = zip(classes_BK.tolist(), probability_B.tolist(), *(each.tolist() for each in best), strict=True)
                 for place, (classes_K, probability, p_N, numbers_N) in zip(places.tolist(), rows, strict=True):
-                    found[place] = {
-                        "codes": sorted(codes[each] for each in classes_K if each >= 0),
-                        "probability": probability,
-                        "candidates": [
-                            {"code": codes[number], "probability": p} for number, p in zip(numbers_N, p_N, strict=True)
-                        ],
-                    }
+                    spelled = sorted(codes[each] for each in classes_K if each >= 0)
+                    likeliest = zip(numbers_N, p_N, strict=True)
+                    candidates = [{"code": codes[number], "probability": p} for number, p in likeliest]
+                    found[place] = {"codes": spelled, "probability": probability, "candidates": candidates}
         for row, text, lang in zip(found, texts, langs, strict=True):
             if (room := longest - len(encode("", lang, longest))) < len(text):
                 row["note"] = f"the text is cut to {room:,} of {len(text):,} characters"

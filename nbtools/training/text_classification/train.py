@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nbtools.data import hub
@@ -25,16 +26,7 @@ from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.worker import Worker
 from nbtools.training.outputs.tally import Tally
-from nbtools.training.text_classification.dataset import (
-    Augmentation,
-    CharacterDataset,
-    LengthOrder,
-    encode,
-    equal_widths,
-    input_widths,
-    labels,
-    padded,
-)
+from nbtools.training.text_classification import dataset
 from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
 
@@ -63,17 +55,17 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     initial_state.load_weights(classifier)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, samples)
-    augmentation = Augmentation(config.seed, config.augmentation, config.unknown_lang)
+    augmentation = dataset.Augmentation(config.seed, config.augmentation, config.unknown_lang)
     longest, max_codes = config.sequence_length, samples.system.max_codes
-    dataset = CharacterDataset(samples.train, samples.train_rows, augmentation, longest, max_codes)
+    characters = dataset.CharacterDataset(samples.train, samples.train_rows, augmentation, longest, max_codes)
     if samples.train.num_cleaned:
         worker.say(f"note: clean='light' changed {samples.train.num_cleaned:,} of {len(samples.train):,} texts")
-    if dataset.num_cut:
+    if characters.num_cut:
         worker.say(
-            f"note: {dataset.num_cut:,} texts are longer than sequence_length={longest} allows; their end is cut"
+            f"note: {characters.num_cut:,} texts are longer than sequence_length={longest} allows; their end is cut"
         )
-    order = LengthOrder(plan.order, dataset, initial_state.state.get("chunk"))
-    batches = worker.batches(dataset, order)
+    order = dataset.LengthOrder(plan.order, characters, initial_state.state.get("chunk"))
+    batches = worker.batches(characters, order)
     num_texts = config.gradient_accumulation_steps * config.batch_size
     tally = Tally("seq2seq_loss", "flat_loss", "texts", "characters", "positions", device=worker.device)
     sizes = {"num_parameters": classifier.num_parameters(), "vocab_size": len(samples.system.codes)}
@@ -140,9 +132,9 @@ class Evaluation:
         rows_N = rows_N[spread(len(rows_N), config.num_evaluated(len(rows_N)))]
         self.rows_N = rows_N
         self.unseen_codes = tuple(table.unseen)
-        widths_N = input_widths(table.lengths()[rows_N], table.lang_lengths()[rows_N])
+        widths_N = dataset.input_widths(table.lengths()[rows_N], table.lang_lengths()[rows_N])
         # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
-        self.batches = equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
+        self.batches = dataset.equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
         self.majority_C = majority_codes(samples).to(worker.device)
         texts = [table.text(row) for row in rows_N.tolist()]
         counts = Counter(texts)
@@ -166,9 +158,10 @@ class Evaluation:
             for (number,), is_own in batches_of_rank(len(self.batches), 1, worker.rank, worker.world_size):
                 members, widest = self.batches[number]
                 rows_B = self.rows_N[members]
-                encoded = [encode(table.text(row), table.lang(row), config.sequence_length) for row in rows_B.tolist()]
-                inputs_BT = padded(encoded, widest).to(worker.device)
-                all_labels_BK = labels(table, rows_B, classifier.system.max_codes).to(worker.device)
+                given = ((table.text(row), table.lang(row)) for row in rows_B.tolist())
+                encoded = [dataset.encode(text, lang, config.sequence_length) for text, lang in given]
+                inputs_BT = dataset.padded(encoded, widest).to(worker.device)
+                all_labels_BK = dataset.labels(table, rows_B, classifier.system.max_codes).to(worker.device)
                 # The losses contain only the model's codes; an unknown code counts as an error in all scores.
                 labels_BK = torch.where(all_labels_BK < len(classifier.system.codes), all_labels_BK, -1)
                 unseen_BU = self._unseen(all_labels_BK)
@@ -216,22 +209,21 @@ class Evaluation:
         row |= {name: scores[name] for name in ("accuracy", "exact")}
         row |= {"flat_accuracy": means[_FLAT]["accuracy"], "majority_accuracy": means[_MAJORITY]["accuracy"]}
         row |= {name: scores[name] for name in ("precision", "recall", "f1")}
-        row |= {
-            f"accuracy_{digits}_digits": means[cut]["accuracy"] for digits, cut in zip(self.prefixes, cuts, strict=True)
-        }
+        shortened = zip(self.prefixes, cuts, strict=True)
+        row |= {f"accuracy_{digits}_digits": means[cut]["accuracy"] for digits, cut in shortened}
         row |= {"accuracy_distinct": means[_DISTINCT]["accuracy"], **mean_losses}
         for name, part in (("seen", _SEEN), ("unseen", _UNSEEN)):
             if part in means and means[part]["texts"]:
                 row |= {f"{name}_{score}": means[part][score] for score in ("accuracy", "exact")}
         return {f"eval/{name}": value for name, value in row.items()}
 
-    def _unseen(self, labels_BK: torch.Tensor) -> torch.Tensor:
+    def _unseen(self, labels_BK: Tensor) -> Tensor:
         """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
         first, count = len(self.samples.system.codes), len(self.unseen_codes)
         numbers_U = torch.arange(first, first + count, device=labels_BK.device)
         return (labels_BK[:, :, None] == numbers_U).any(1).double()
 
-    def _named(self, classifier: TextClassifier, classes_K: torch.Tensor) -> str:
+    def _named(self, classifier: TextClassifier, classes_K: Tensor) -> str:
         codes = [*classifier.system.codes, *self.unseen_codes]
         return " & ".join(sorted(codes[number] for number in classes_K.tolist() if number >= 0))
 
@@ -246,7 +238,7 @@ class Evaluation:
         self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
 
 
-def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], torch.Tensor]:
+def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], Tensor]:
     """Return the names of parts, the most frequent languages and if need be the others, and the part of each text."""
     ordered = sorted(Counter(langs).items(), key=lambda item: (-item[1], item[0]))
     numbers = {lang: min(number, _NUM_LANGS) for number, (lang, _) in enumerate(ordered)}
@@ -256,7 +248,7 @@ def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], torch.Tensor]:
     return names, torch.tensor([numbers[lang] for lang in langs])
 
 
-def code_shares(samples: Samples) -> torch.Tensor:
+def code_shares(samples: Samples) -> Tensor:
     """Return the share of training rows that has each code. Shape (C,)."""
     counts_C = np.zeros(len(samples.system.codes))
     for row in map(int, samples.train_rows):
@@ -264,7 +256,7 @@ def code_shares(samples: Samples) -> torch.Tensor:
     return torch.from_numpy(counts_C / len(samples.train_rows)).float()
 
 
-def majority_codes(samples: Samples) -> torch.Tensor:
+def majority_codes(samples: Samples) -> Tensor:
     """Return the most frequent set of codes of the training rows, as 1 or 0 per code. Shape (C,)."""
     sets = Counter(tuple(sorted(samples.train.codes(row))) for row in map(int, samples.train_rows))
     majority_C = torch.zeros(len(samples.system.codes))

@@ -151,14 +151,9 @@ def run_steps(config: TrainConfig, measured_s: float) -> dict[str, Any]:
     derived, environment = record["derived"], record["environment"]
     peak_bytes, reserved_bytes = peak.read(worker.device)
     names = ("num_parameters", "num_train_samples", "num_eval_samples", "num_test_samples")
-    return {
-        "batch_size": config.batch_size,
-        "step_s": worker.step_s,
-        "peak_bytes": peak_bytes,
-        "reserved_bytes": reserved_bytes,
-        **{name: derived[name] for name in names},
-        **{name: environment[name] for name in ("device", "device_name", "threads", "precision")},
-    }
+    measured = {"step_s": worker.step_s, "peak_bytes": peak_bytes, "reserved_bytes": reserved_bytes}
+    machine = {name: environment[name] for name in ("device", "device_name", "threads", "precision")}
+    return {"batch_size": config.batch_size, **measured, **{name: derived[name] for name in names}, **machine}
 
 
 class _Peak:

@@ -216,12 +216,3 @@ def test_objects_are_never_unpickled(tmp_path: Path, audited: Any) -> None:
     with audited() as events, pytest.raises(DataError, match=r"train\.npy: cannot be read"):
         checked(folder, small())
     assert not [event for event, _ in events if event.startswith("pickle")]
-
-
-def test_histories_for_other_goals_than_the_file_says_are_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "histories", small())
-    content = json.loads((folder / METADATA).read_text())
-    content["train_goals"].reverse()
-    (folder / METADATA).write_text(json.dumps(content))
-    with pytest.raises(DataError, match="reward does not match the goal"):
-        checked(folder, small())

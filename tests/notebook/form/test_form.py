@@ -34,16 +34,8 @@ from slurm_cluster import SlurmCluster
 ROOT = Path(__file__).resolve().parents[3]
 GPUS = fields_of(Launch)["gpus"]
 HOSTILE = [
-    "../../x",
-    "$(touch pwned)",
-    "it's \"quoted\" and '''more'''",
-    "two\nlines",
-    "nul\0byte",
-    "-x",
-    "x" * 10_000,
-    "right\u202eto left",
-    "<img src=x onerror=alert(1)>",
-    " spaces around ",
+    *("../../x", "$(touch pwned)", "it's \"quoted\" and '''more'''", "two\nlines", "nul\0byte"),
+    *("-x", "x" * 10_000, "right\u202eto left", "<img src=x onerror=alert(1)>", " spaces around "),
 ]
 
 

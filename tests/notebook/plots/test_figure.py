@@ -21,19 +21,8 @@ from PIL import Image
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
+from nbtools.notebook.plots import decimation
 from nbtools.notebook.plots.charts import DARK, LIGHT, charts_of
-from nbtools.notebook.plots.decimation import (
-    Break,
-    Curve,
-    break_of,
-    clock_ticks,
-    decimate,
-    log_ticks,
-    number,
-    smooth,
-    ticks,
-    time_ticks,
-)
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, RunFigure, picture_of, save_plot
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import View
@@ -81,9 +70,9 @@ def texts(figure: Figure) -> list[str]:
 # --- reduction ---
 
 
-def reduced(x: Any, y: Any, limits: tuple[float, float], num_columns: int) -> Curve:
+def reduced(x: Any, y: Any, limits: tuple[float, float], num_columns: int) -> decimation.Curve:
     x, y = np.asarray(x), np.asarray(y, float)
-    return decimate(Series(x, y, x, x), x, limits, num_columns)
+    return decimation.decimate(Series(x, y, x, x), x, limits, num_columns)
 
 
 @settings(max_examples=50)
@@ -109,8 +98,8 @@ def test_a_range_keeps_the_neighbours_that_lead_out_of_it() -> None:
 
 
 def test_smoothing_is_debiased_and_leaves_gaps() -> None:
-    np.testing.assert_allclose(smooth(np.full(5, 3.0), 0.9), 3.0)
-    smoothed = smooth(np.array([1.0, np.nan, 2.0]), 0.5)
+    np.testing.assert_allclose(decimation.smooth(np.full(5, 3.0), 0.9), 3.0)
+    smoothed = decimation.smooth(np.array([1.0, np.nan, 2.0]), 0.5)
     assert np.isnan(smoothed[1])
     assert smoothed[2] == pytest.approx((0.25 * 1 + 0.5 * 2) / 0.75)
 
@@ -119,13 +108,13 @@ def test_smoothing_is_debiased_and_leaves_gaps() -> None:
     ("values", "found"),
     [
         ([1.0, 2.0], None),
-        ([1.0, "NaN", 2.0, "NaN", "Infinity"], Break(3, 4, True, 3)),
-        ([1.0, "Infinity", 2.0], Break(1, 2, False, 1)),
-        (["NaN"], Break(0, 1, True, 1)),
+        ([1.0, "NaN", 2.0, "NaN", "Infinity"], decimation.Break(3, 4, True, 3)),
+        ([1.0, "Infinity", 2.0], decimation.Break(1, 2, False, 1)),
+        (["NaN"], decimation.Break(0, 1, True, 1)),
     ],
 )
-def test_a_break_tells_divergence_from_a_passing_overflow(values: list[Any], found: Break | None) -> None:
-    assert break_of(losses(values)["train/loss"]) == found
+def test_a_break_tells_divergence_from_a_passing_overflow(values: list[Any], found: decimation.Break | None) -> None:
+    assert decimation.break_of(losses(values)["train/loss"]) == found
 
 
 # --- ticks ---
@@ -137,21 +126,23 @@ MIDNIGHT = time.mktime((2026, 3, 2, 0, 0, 0, 0, 0, -1))
 @pytest.mark.parametrize(
     ("kind", "low", "high", "labels"),
     [
-        (ticks, 0, 600, "0 200 400 600"),
-        (ticks, 0, 3e-4, "0 1e-4 2e-4 3e-4"),
-        (ticks, 0, 25_000, "0 5k 10k 15k 20k 25k"),
-        (ticks, 1_000_000, 1_000_200, "1M 1.00005M 1.0001M 1.00015M 1.0002M"),
-        (ticks, 2.4, 2.6, "2.4 2.45 2.5 2.55 2.6"),
-        (log_ticks, -4.1, 0.2, "1e-4 0.001 0.01 0.1 1"),
-        (log_ticks, 0.4, 0.9, "3 4 5 6 7"),
-        (time_ticks, 0, 200, "0 1m 2m 3m"),
-        (time_ticks, 0, 5 * 3600, "0 1h 2h 3h 4h 5h"),
-        (clock_ticks, MIDNIGHT + 50_000, MIDNIGHT + 50_400, "13:54 13:56 13:58 14:00"),
-        (clock_ticks, MIDNIGHT - 40_000, MIDNIGHT + 30_000, "18:00 Mar_02 06:00"),
+        (decimation.ticks, 0, 600, "0 200 400 600"),
+        (decimation.ticks, 0, 3e-4, "0 1e-4 2e-4 3e-4"),
+        (decimation.ticks, 0, 25_000, "0 5k 10k 15k 20k 25k"),
+        (decimation.ticks, 1_000_000, 1_000_200, "1M 1.00005M 1.0001M 1.00015M 1.0002M"),
+        (decimation.ticks, 2.4, 2.6, "2.4 2.45 2.5 2.55 2.6"),
+        (decimation.log_ticks, -4.1, 0.2, "1e-4 0.001 0.01 0.1 1"),
+        (decimation.log_ticks, 0.4, 0.9, "3 4 5 6 7"),
+        (decimation.time_ticks, 0, 200, "0 1m 2m 3m"),
+        (decimation.time_ticks, 0, 5 * 3600, "0 1h 2h 3h 4h 5h"),
+        (decimation.clock_ticks, MIDNIGHT + 50_000, MIDNIGHT + 50_400, "13:54 13:56 13:58 14:00"),
+        (decimation.clock_ticks, MIDNIGHT - 40_000, MIDNIGHT + 30_000, "18:00 Mar_02 06:00"),
     ],
 )
 def test_tick_labels_are_short_and_distinct(kind: Any, low: float, high: float, labels: str) -> None:
-    assert [label.replace(" ", "_") for _, label in kind(low, high, 6 if kind is not ticks else 5)] == labels.split()
+    assert [
+        label.replace(" ", "_") for _, label in kind(low, high, 6 if kind is not decimation.ticks else 5)
+    ] == labels.split()
 
 
 def test_clock_ticks_stay_evenly_spaced_across_a_change_to_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +150,7 @@ def test_clock_ticks_stay_evenly_spaced_across_a_change_to_summer_time(monkeypat
     time.tzset()
     try:
         change = 1_774_746_000.0  # 29 March 2026
-        found = clock_ticks(change - 7000, change + 7300, 4)
+        found = decimation.clock_ticks(change - 7000, change + 7300, 4)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -170,7 +161,7 @@ def test_clock_ticks_stay_evenly_spaced_across_a_change_to_summer_time(monkeypat
     ("value", "text"), [(0, "0"), (3e-5, "3e-5"), (2.3456, "2.346"), (21_500, "21.5k"), (-1, "-1")]
 )
 def test_numbers_take_few_characters(value: float, text: str) -> None:
-    assert number(value) == text
+    assert decimation.number(value) == text
 
 
 # --- the figure ---

@@ -18,14 +18,6 @@ from launched import python
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
-from nbtools.rundir.program_files.foreign_checkpoints import (
-    ForeignCheckpoint,
-    ForeignCheckpoints,
-    checkpoint_at,
-    checkpoints_of,
-    guessed_pattern,
-    newest_whole,
-)
 from nbtools.rundir.program_files.written_files import walk
 
 from trainings import Planted
@@ -44,12 +36,14 @@ def cwd(run_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
-def listed(run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False) -> list[ForeignCheckpoint]:
+def listed(
+    run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False
+) -> list[foreign_checkpoints.ForeignCheckpoint]:
     cwd, ended = run_dir.parents[1] / "cwd", None if goes_on else time.time()
-    return checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
+    return foreign_checkpoints.checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
 
 
-def names(found: list[ForeignCheckpoint]) -> set[str]:
+def names(found: list[foreign_checkpoints.ForeignCheckpoint]) -> set[str]:
     return {one.name for one in found}
 
 
@@ -122,7 +116,7 @@ def test_a_pattern_names_the_checkpoints_whatever_their_names_are(run_dir: Path,
 def test_a_pattern_fits_the_files(run_dir: Path, cwd: Path, written: list[str], pattern: str | list[str]) -> None:
     for age_s, name in enumerate(reversed(written), 10):
         write(cwd / name, age_s=age_s)
-    guess = guessed_pattern(listed(run_dir))
+    guess = foreign_checkpoints.guessed_pattern(listed(run_dir))
     assert guess == (pattern if isinstance(pattern, str) else re.sub(r"\d+", "*", pattern[0]))
     assert names(listed(run_dir, pattern=guess or "none")) == set(written)
 
@@ -225,7 +219,7 @@ def test_a_folder_that_no_other_run_names_is_searched(run_dir: Path, cwd: Path) 
     assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
     assert listed(run_dir) == [], "both write to it"
-    _, shared = checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
+    _, shared = foreign_checkpoints.checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
     assert shared == {cwd / "ckpts": other.name}
     assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
 
@@ -249,7 +243,7 @@ def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_d
 
 
 def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_dir: Path, cwd: Path) -> None:
-    follows, started = ForeignCheckpoints(run_dir), time.time() - 100
+    follows, started = foreign_checkpoints.ForeignCheckpoints(run_dir), time.time() - 100
     assert follows.look(str(cwd), (), started, None, "") == []
     write(cwd / "last.ckpt")
     assert follows.look(str(cwd), (), started, None, "") == []
@@ -280,7 +274,7 @@ def test_the_last_one_precedes_the_best_one_that_is_written_after_it(run_dir: Pa
     for name, age_s in zip(order, (11.0, 50, 5, 10.9), strict=True):
         write(cwd / name, age_s=age_s)
     for name in order:
-        found, _ = newest_whole(listed(run_dir))
+        found, _ = foreign_checkpoints.newest_whole(listed(run_dir))
         assert found is not None and found.name == name
         found.path.unlink()
 
@@ -295,7 +289,7 @@ def test_a_file_that_was_cut_off_is_passed_over(run_dir: Path, cwd: Path) -> Non
     write(cwd / "ckpt_4.pt", b"", age_s=5)
     locator, end = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 2), struct.pack("<4s8xH8xH", b"PK\5\6", 0xFFFF, 0)
     write(cwd / "ckpt_5.pt", whole[:5000] + locator + end.ljust(22, b"\0"), age_s=4)  # of an archive in two files
-    found, reasons = newest_whole(listed(run_dir))
+    found, reasons = foreign_checkpoints.newest_whole(listed(run_dir))
     assert found is not None and found.name == "ckpt_1.pt"
     assert [reason.partition(":")[0] for reason in reasons] == [
         *("ckpt_5.pt", "ckpt_4.pt", "checkpoint_3.safetensors", "ckpt_2.pt")
@@ -314,7 +308,7 @@ def test_a_file_that_changed_or_went_since_it_was_listed_is_not_whole(run_dir: P
     with pytest.raises(CheckpointError, match=r"cannot be read \(No such file"):
         found.verify()
     with pytest.raises(CheckpointError, match=r"cannot be read as a checkpoint \(No such file"):
-        checkpoint_at(cwd / "nothing")
+        foreign_checkpoints.checkpoint_at(cwd / "nothing")
 
 
 @pytest.mark.parametrize("name", ["ckpt.pt", "last.ckpt", "checkpoint-5/pytorch_model.bin", "dcp/.metadata"])

@@ -1,8 +1,7 @@
 """Algorithm Distillation: the same however the batch is divided, bit-exact resume, and it learns to learn."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,19 +22,13 @@ from nbtools.training.algorithm_distillation.model import open_action_transforme
 from nbtools.training.algorithm_distillation.rollout import Agent
 
 from trainings import TINY as TINY_VALUES
-from trainings import ByHand, by_hand, rows, train_here, trained_as_shown
+from trainings import ByHand, rows, trained_as_shown
 
 TINY = TINY_VALUES["algorithm_distillation"]
 
 
 def tiny(**changes: Any) -> AlgorithmDistillationConfig:
     return AlgorithmDistillationConfig(**{**TINY, **changes})
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 def returns_of(files: RunDir) -> list[float]:
@@ -138,13 +131,6 @@ def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str,
 
 
 # --- real processes -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    """Start scripts by hand, and leave nothing behind."""
-    with by_hand(cpu_project) as started:
-        yield started
 
 
 # --- learning to learn ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from nbtools.training.llm_gan.train import build_models
 from nbtools.training.text.causal_sampling import write
 
 import trainings
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
+from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
 
 TINY = trainings.TINY["llm_gan"]
 """The generator learns in steps 1 and 2, the judge in 3 and 4, then the game begins."""
@@ -46,12 +46,6 @@ IN_EACH_STAGE = (1, 3, 4, 6)
 
 def tiny(**changes: Any) -> LLMGANConfig:
     return LLMGANConfig(**{**TINY, **changes})
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, cpu_project, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
@@ -326,12 +320,6 @@ def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[...,
 
 
 # --- two processes --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start(cpu_project: Project) -> Iterator[ByHand]:
-    with by_hand(cpu_project) as started:
-        yield started
 
 
 # --- learning -------------------------------------------------------------------------------------

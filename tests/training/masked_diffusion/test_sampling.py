@@ -76,15 +76,8 @@ def reference(settings: Unmasking, prompt: list[int]) -> list[list[int]]:
         (unmasking(length=7, steps=1, block_length=7), [2]),
     ],
     ids=[
-        "all_steps",
-        "uneven_steps",
-        "two_blocks",
-        "four_blocks",
-        "guidance",
-        "suppressed",
-        "last",
-        "nearly_all_last",
-        "one_step",
+        *("all_steps", "uneven_steps", "two_blocks", "four_blocks", "guidance", "suppressed"),
+        *("last", "nearly_all_last", "one_step"),
     ],
 )
 def test_greedy_sampling_is_what_the_reference_does_step_by_step(settings: Unmasking, prompt: list[int]) -> None:

@@ -1,12 +1,11 @@
 """Masked diffusion: the loss that it says, the same however the batch is divided, bit-exact resume, real learning."""
 
-import functools
 import hashlib
 import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from nbtools.training.masked_diffusion.sequences import Sequences
 from nbtools.training.text.tokenizers import train_tokenizer
 
 import trainings
-from trainings import ByHand, assert_same_checkpoints, by_hand, rows, train_here
+from trainings import ByHand, assert_same_checkpoints, rows
 
 TINY = trainings.TINY["masked_diffusion"]
 
@@ -47,17 +46,11 @@ def tiny(**changes: Any) -> MaskedDiffusionConfig:
     return MaskedDiffusionConfig(**{**TINY, **changes})
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def texts(cpu_project: Project) -> Project:
     """A project with 30 small documents, and as many prompts and answers, on the CPU."""
     trainings.write_inputs("masked_diffusion", cpu_project)
     return cpu_project
-
-
-@pytest.fixture
-def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, texts, monkeypatch=monkeypatch)
 
 
 @pytest.fixture
@@ -481,13 +474,6 @@ def open_data(worker, config):
 
 masked_diffusion.open_data = open_data
 """
-
-
-@pytest.fixture
-def start(texts: Project) -> Iterator[ByHand]:
-    """Start scripts by hand, and leave nothing behind."""
-    with by_hand(texts) as started:
-        yield started
 
 
 def demo(start: ByHand, *args: str, more: str = "") -> History:

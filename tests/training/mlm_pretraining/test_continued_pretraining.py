@@ -1,9 +1,8 @@
 """Continued pretraining with real classes of transformers: template, length, dropout, unused weights, older runs."""
 
-import functools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +29,16 @@ from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 
-from trainings import TINY, ByHand, assert_same_checkpoints, by_hand, rows, train_here
+from trainings import TINY, ByHand, assert_same_checkpoints, rows
 
 WORDS = [f"w{number}" for number in range(40)]
 SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
+pytestmark = pytest.mark.usefixtures("texts")
+
 
 def tiny(**changes: Any) -> MLMPretrainingConfig:
     return MLMPretrainingConfig(**{**TINY["mlm_pretraining"], **changes})
-
-
-@pytest.fixture
-def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, texts, monkeypatch=monkeypatch)
-
-
-@pytest.fixture
-def start(texts: Project) -> Iterator[ByHand]:
-    with by_hand(texts) as started:
-        yield started
 
 
 def bert(folder: Path) -> str:

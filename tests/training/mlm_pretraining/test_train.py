@@ -1,11 +1,10 @@
 """MLM pretraining: the same gradients however the batch is divided, bit-exact resume, and real learning."""
 
-import functools
 import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -33,19 +32,15 @@ from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 
 import trainings
-from trainings import ByHand, assert_same_checkpoints, by_hand, gradients_of, rows, train_here
+from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
 
 TINY = trainings.TINY["mlm_pretraining"]
+
+pytestmark = pytest.mark.usefixtures("texts")
 
 
 def tiny(**changes: Any) -> MLMPretrainingConfig:
     return MLMPretrainingConfig(**{**TINY, **changes})
-
-
-@pytest.fixture
-def trained(texts: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, texts, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
@@ -240,13 +235,6 @@ def step(*arguments):
 
 Optimizer.step = step
 """
-
-
-@pytest.fixture
-def start(texts: Project) -> Iterator[ByHand]:
-    """Start scripts by hand, and leave nothing behind."""
-    with by_hand(texts) as started:
-        yield started
 
 
 def newest_run(project: Project) -> Run:

@@ -12,15 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import transformers
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
-from transformers import (
-    AutoModelForTokenClassification,
-    BertConfig,
-    BertForMaskedLM,
-    LlamaForTokenClassification,
-    ModernBertForMaskedLM,
-)
 
 from nbtools.errors import ConfigError
 from nbtools.project import Project
@@ -105,7 +99,7 @@ def test_config_of_shards_names_their_type_in_a_forward_pass_too(
 ) -> None:
     """The thread that saves writes config.json while the next forward pass has the weights gathered in bf16."""
     files = trained(config(precision="bf16"))
-    gathered = ModernBertForMaskedLM.from_pretrained(files.outputs / "model").bfloat16()
+    gathered = transformers.ModernBertForMaskedLM.from_pretrained(files.outputs / "model").bfloat16()
     save_model(gathered, tmp_path / "model", torch.float32)
     assert not list((tmp_path / "model").glob("*.safetensors"))
     for folder in (files.checkpoint(3) / "model", files.outputs / "model", tmp_path / "model"):
@@ -202,8 +196,10 @@ def test_a_failed_write_keeps_the_older_checkpoint_and_the_training(
 def save_bert(folder: Path) -> None:
     word_tokenizer([f"w{number}" for number in range(40)], 60).save_pretrained(folder)
     torch.manual_seed(0)
-    small = BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    BertForMaskedLM(small).save_pretrained(folder)
+    small = transformers.BertConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertForMaskedLM(small).save_pretrained(folder)
 
 
 def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
@@ -213,7 +209,7 @@ def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
     values = {"model_name": "bert", "dropout": 0.0, "learning_rate": 1e-3}
     monkeypatch.chdir(project.root)
     whole = losses(trained(config(strategy="ddp", **values)))
-    monkeypatch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
+    monkeypatch.setattr(transformers.BertForMaskedLM, "from_pretrained", None)  # which reads them whole
     assert losses(trained(config(**values))) == pytest.approx(whole, rel=1e-5)
 
 
@@ -222,11 +218,13 @@ def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
 ) -> None:
     save_pair(tmp_path)
     monkeypatch.chdir(tmp_path)
-    loaded = functools.partial(load_model, AutoModelForTokenClassification, "judge", "a judge", num_labels=1)
+    loaded = functools.partial(
+        load_model, transformers.AutoModelForTokenClassification, "judge", "a judge", num_labels=1
+    )
     torch.manual_seed(0)
     whole = loaded()
     with building(is_main=True), monkeypatch.context() as patch:
-        patch.setattr(LlamaForTokenClassification, "from_pretrained", None)
+        patch.setattr(transformers.LlamaForTokenClassification, "from_pretrained", None)
         divided = loaded()
     assert {name for name, weight in divided.named_parameters() if not weight.is_meta} == {"score.weight", "score.bias"}
     assert divided.weights_report == whole.weights_report
@@ -249,7 +247,7 @@ def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
     values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
     whole = trained(config(strategy="ddp", **values))
     with monkeypatch.context() as patch:
-        patch.setattr(BertForMaskedLM, "from_pretrained", None)  # which reads them whole
+        patch.setattr(transformers.BertForMaskedLM, "from_pretrained", None)  # which reads them whole
         sharded = trained(config(gradient_checkpointing=True, **values), whole.checkpoint(3))
     tolerance = 1e-5 if precision == "fp32" else 1e-2
     assert losses(sharded) == pytest.approx(losses(whole, after=3), rel=tolerance)

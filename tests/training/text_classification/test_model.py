@@ -14,14 +14,6 @@ from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import RECIPES, TextClassificationConfig
 from nbtools.training.text_classification import model
 from nbtools.training.text_classification.dataset import encode, padded
-from nbtools.training.text_classification.model import (
-    TextClassifier,
-    build_classifier,
-    canine_settings,
-    check_codes,
-    open_classifier,
-    sort_labels,
-)
 
 SYSTEM = CodeSystem.of("hisco", ["-1", "04217", "61110", "61115", "83110"], 3)
 CONFIG = TextClassificationConfig(
@@ -35,9 +27,9 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
-def a_mixer(system: CodeSystem = SYSTEM, **changes: object) -> TextClassifier:
+def a_mixer(system: CodeSystem = SYSTEM, **changes: object) -> model.TextClassifier:
     torch.manual_seed(0)
-    return build_classifier(CONFIG.replace(**changes), system, torch.full((len(system.codes),), 0.2)).eval()
+    return model.build_classifier(CONFIG.replace(**changes), system, torch.full((len(system.codes),), 0.2)).eval()
 
 
 def inputs(*texts: str) -> torch.Tensor:
@@ -79,7 +71,7 @@ def test_a_set_has_no_order() -> None:
     expected = classifier(inputs(*TEXTS), LABELS)
     for order in itertools.permutations(range(3)):
         assert torch.equal(classifier(inputs(*TEXTS), LABELS[:, list(order)]), expected)
-    assert sort_labels(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
+    assert model.sort_labels(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
 
 
 def test_the_losses_are_mixed_as_the_config_says() -> None:
@@ -145,7 +137,7 @@ def test_kept_keys_and_values_give_the_codes_of_reading_all_again(
     else:
         classifier.speller.weight.normal_()
     classes_BK, probability_B = classifier.decode(memory, mask)
-    assert not is_trained or classes_BK.equal(sort_labels(LABELS))
+    assert not is_trained or classes_BK.equal(model.sort_labels(LABELS))
 
     class ReadingAgain:
         """What torch's own decoder says of all symbols up to now."""
@@ -177,7 +169,7 @@ def test_the_flat_head_picks_what_is_likelier_than_not_and_never_nothing() -> No
 
 
 def test_the_flat_head_begins_at_the_frequency_of_each_code() -> None:
-    classifier = build_classifier(CONFIG, SYSTEM, torch.tensor([0.5, 0.1, 0.0, 0.2, 0.2]))
+    classifier = model.build_classifier(CONFIG, SYSTEM, torch.tensor([0.5, 0.1, 0.0, 0.2, 0.2]))
     assert classifier.flat.bias.sigmoid().tolist() == pytest.approx([0.5, 0.1, 0.0, 0.2, 0.2], abs=1e-5)
 
 
@@ -186,13 +178,13 @@ def test_the_form_knows_the_number_of_parameters(changes: dict[str, int]) -> Non
     config = CONFIG.replace(**changes)
     system = CodeSystem.of("hisco", SYSTEM.codes, config.max_codes)
     count = RECIPES["text_classification"].num_parameters(config, len(system.codes))
-    assert count == build_classifier(config, system, torch.ones(5) / 5).num_parameters()
+    assert count == model.build_classifier(config, system, torch.ones(5) / 5).num_parameters()
 
 
 def test_what_was_saved_is_a_canine_with_two_more_heads(tmp_path: Path) -> None:
     classifier = a_mixer()
     classifier.save_pretrained(tmp_path)
-    again = open_classifier(tmp_path).eval()
+    again = model.open_classifier(tmp_path).eval()
     assert torch.equal(again(inputs(*TEXTS), LABELS), classifier(inputs(*TEXTS), LABELS))
     encoder = CanineModel.from_pretrained(tmp_path).eval()
     assert torch.equal(
@@ -203,7 +195,7 @@ def test_what_was_saved_is_a_canine_with_two_more_heads(tmp_path: Path) -> None:
 
 def test_training_starts_from_any_canine(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    canine = CanineModel(CanineConfig(**canine_settings(CONFIG.replace(hidden_size=32))))
+    canine = CanineModel(CanineConfig(**model.canine_settings(CONFIG.replace(hidden_size=32))))
     canine.save_pretrained(tmp_path / "canine")
     classifier = a_mixer(model_name=str(tmp_path / "canine"), dropout=0.25)
     for name, weight in canine.state_dict().items():
@@ -211,7 +203,7 @@ def test_training_starts_from_any_canine(tmp_path: Path) -> None:
     assert classifier.flat.in_features == 32
     assert {part.p for part in classifier.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
     classifier.save_pretrained(tmp_path / "mixer")
-    assert torch.equal(open_classifier(tmp_path / "mixer").flat.weight, classifier.flat.weight)
+    assert torch.equal(model.open_classifier(tmp_path / "mixer").flat.weight, classifier.flat.weight)
     assert classifier(inputs(*TEXTS), LABELS).isfinite().all()
     for changes, said in (
         ({"num_decoder_heads": 5}, "must divide the width of .*, 32"),
@@ -234,8 +226,8 @@ def test_a_model_that_is_no_canine_or_not_there_is_refused(tmp_path: Path) -> No
 
 def test_a_checkpoint_of_other_codes_is_refused(tmp_path: Path) -> None:
     a_mixer().save_pretrained(tmp_path)
-    check_codes(SYSTEM, tmp_path)
+    model.check_codes(SYSTEM, tmp_path)
     with pytest.raises(CheckpointError, match=r"codes are of other data .*differ in 64100"):
-        check_codes(CodeSystem.of("hisco", [*SYSTEM.codes, "64100"], 3), tmp_path)
+        model.check_codes(CodeSystem.of("hisco", [*SYSTEM.codes, "64100"], 3), tmp_path)
     with pytest.raises(CheckpointError, match="no text classifier"):
-        check_codes(SYSTEM, tmp_path / "nowhere")
+        model.check_codes(SYSTEM, tmp_path / "nowhere")

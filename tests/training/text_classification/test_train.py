@@ -1,8 +1,7 @@
 """Text classification: the same gradients however the batch is divided, bit-exact resume, real learning."""
 
-import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
-from trainings import OCCUPATIONS, ByHand, by_hand, rows, train_here, write_csv, write_inputs
+from trainings import OCCUPATIONS, ByHand, rows, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
@@ -36,17 +35,11 @@ def tiny(**changes: Any) -> TextClassificationConfig:
     return TextClassificationConfig(**{**TINY, **changes})
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def tables(cpu_project: Project) -> Project:
     """A project with a CSV file of 160 occupations, on the CPU."""
     write_inputs("text_classification", cpu_project)
     return cpu_project
-
-
-@pytest.fixture
-def trained(tables: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
-    """Train in this process."""
-    return functools.partial(train_here, tables, monkeypatch=monkeypatch)
 
 
 # --- in one process -------------------------------------------------------------------------------
@@ -298,13 +291,6 @@ def test_a_predictor_opens_runs_checkpoints_and_models_and_refuses_the_rest(
 
 
 # --- real processes -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start(tables: Project) -> Iterator[ByHand]:
-    """Start scripts by hand, and leave nothing behind."""
-    with by_hand(tables) as started:
-        yield started
 
 
 _SAY_PEAK = """

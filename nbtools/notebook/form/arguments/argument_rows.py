@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
 
 from nbtools.errors import plural
-from nbtools.notebook.background import Guarded
+from nbtools.notebook.background import Fill, Guarded
 from nbtools.notebook.form.arguments.config_rows import ConfigRows
 from nbtools.notebook.form.arguments.consent_question import ConsentQuestion
 from nbtools.notebook.form.arguments.program_reader import ProgramReader
@@ -22,9 +21,7 @@ from nbtools.script.program import Program
 class ArgumentRows:
     """The rows of a program's arguments, and of the keys of the config files that they name."""
 
-    def __init__(
-        self, root: Path, guarded: Guarded, fill: Callable[[dict[str, Any]], None], on_read: Callable[[], None]
-    ) -> None:
+    def __init__(self, root: Path, guarded: Guarded, fill: Fill, on_read: Callable[[], None]) -> None:
         """Show nothing until a program is chosen.
 
         After a change of a row `fill` is called with values of the program by field; `on_read` shows
@@ -42,10 +39,8 @@ class ArgumentRows:
             on_read()
 
         self.consent = ConsentQuestion(guarded, on_answer)
-        self.widget = widgets.VBox(
-            [self.note, self.consent.widget, self.own.widget, self.config.keys.widget],
-            layout={"overflow": "visible", "display": "none"},
-        )
+        parts = [self.note, self.consent.widget, self.own.widget, self.config.keys.widget]
+        self.widget = widgets.VBox(parts, layout={"overflow": "visible", "display": "none"})
 
     @property
     def _is_shown(self) -> bool:

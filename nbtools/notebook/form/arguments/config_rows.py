@@ -1,12 +1,12 @@
 """The keys of the config files that a program's arguments name, with changes that go into copies of the files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nbtools.notebook.background import Guarded
+from nbtools.notebook.background import Fill, Guarded
 from nbtools.notebook.form.arguments.word_rows import WordRows
 from nbtools.project import expanded
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
@@ -18,7 +18,7 @@ from nbtools.settings import may_be_path
 class ConfigRows:
     """Rows for the keys of config files; the values that they change are a program's `config_values`."""
 
-    def __init__(self, guarded: Guarded, own: WordRows, fill: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, guarded: Guarded, own: WordRows, fill: Fill) -> None:
         """Show nothing; `own` are the rows of the arguments, and `fill` takes values of the program by field."""
         self._own, self._fill = own, fill
         self.keys = WordRows(guarded, "key", "config_values", self._take_values)

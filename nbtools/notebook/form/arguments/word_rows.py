@@ -15,7 +15,7 @@ from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_sam
 from nbtools.script.arguments.command_line import CommandLine, parse_words
 from nbtools.script.field import Field
 from nbtools.script.intercept.hydra_ import CONFIG_GROUP
-from nbtools.script.values import element_type, is_list
+from nbtools.script.values import SHELL, element_type, is_list
 
 _FEW = 24
 """Up to this number all arguments are shown; of more, those of the program's own file and the changed ones."""
@@ -82,7 +82,7 @@ class WordRows:
         self.command.widget.layout.display = "" if found.commands else "none"
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
-            line = FieldRow(_described(argument), self._guarded(self._edited), is_argument=True)
+            line = FieldRow(_described(argument), self._guarded(self._edited), SHELL)
             self.rows[argument.field.name] = line
             title = " · ".join(filter(None, (label, argument.field.group))) or "Arguments"
             groups.setdefault(title, []).append(line)
