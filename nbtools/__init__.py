@@ -18,6 +18,7 @@ _HOME = {
     "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
     "preflight": "nbtools.launcher.preflight",
+    "reproduce": "nbtools.launcher.resume",
     "resume": "nbtools.launcher.resume",
     "History": "nbtools.metrics.history",
     "ConfigForm": "nbtools.notebook.form.form",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from nbtools.config import StopOn as StopOn
     from nbtools.launcher.launch import launch as launch
     from nbtools.launcher.preflight import preflight as preflight
+    from nbtools.launcher.resume import reproduce as reproduce
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
     from nbtools.notebook.comparison.comparison import compare as compare

@@ -182,6 +182,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch_request
     from nbtools.launcher.preflight import help_text, preflight
     from nbtools.launcher.request import LaunchRequest
+    from nbtools.launcher.resume import reproduce
     from nbtools.run.run import Run
     from nbtools.script.program import Program
 
@@ -193,6 +194,11 @@ def _launch(arguments: argparse.Namespace) -> int:
         if given:
             return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
+    if getattr(arguments, "again", False):
+        given = [name for name, value in vars(arguments).items() if value and name not in ("verb", "script", "again")]
+        if given:
+            return complain(f"--again: goes with no other option, and {given[0]} is given; the run has its settings")
+        return _print_started(reproduce(arguments.script))
     own = ("torchrun", "python", "cwd", "stop_signal", "curves", "name")
     options = _launch_settings(arguments) | {name: getattr(arguments, name) for name in own}
     if arguments.json and not arguments.dry_run:
@@ -386,6 +392,7 @@ _SELECTIONS = "states", "name", "recipe"
 
 def _show(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_media_item, print_run
+    from nbtools.run.compare import reproduced
     from nbtools.rundir import media
     from nbtools.rundir.names import label
 
@@ -396,6 +403,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.diff:
         return _print_diff(run)
     summary = run.summary(stacks=arguments.stacks)
+    summary |= {"again": f"nbtools launch --again {run.id}", "reproduced": reproduced(run)}
     shown = run.media if arguments.media else []
     if arguments.json:
         _print_json({**summary, "media": list(map(media.to_json, shown))} if arguments.media else summary)

@@ -164,6 +164,8 @@ def print_run(summary: dict[str, Any]) -> None:
         ("started", local_time(summary["started_at"])),
         ("ended", local_time(summary["ended_at"])),
         ("origin", summary["origin"]),
+        ("repeats", summary["reproduced"].removeprefix("repeats ")),
+        ("again", summary["again"]),
         *((f"weights ({field})", note) for field, note in summary["weights"].items()),
         ("step", facts.steps(summary["step"], summary["total_steps"])),
         *((name, _number(value)) for name, value in summary["metrics"].items()),

@@ -164,6 +164,8 @@ def parser(
         each.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
         each.add_argument("--name", help="last part of the run's id; default: the name of the script")
     launch.add_argument("--dry-run", action="store_true", help="check and describe the launch only")
+    text = "SCRIPT is a run: start it once more; nbtools show then tells whether the values are equal to the bit"
+    launch.add_argument("--again", action="store_true", help=text)
     text = "with --dry-run: also take a few real steps on one device, for time, memory and the largest batch that fits"
     launch.add_argument("--try", dest="try_steps", action="store_true", help=text)
     launch.add_argument("--after", metavar="RUN", help="start after that run has ended, in any state")

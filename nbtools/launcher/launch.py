@@ -43,6 +43,7 @@ from nbtools.rundir.git_source import record_source
 from nbtools.rundir.json_files import read_json, reserve, whole, write_json
 from nbtools.rundir.lock import NO_LOCKS, create_lock, is_locked, wait_for_lock
 from nbtools.rundir.machines import join_command
+from nbtools.rundir.requests.events import append_events, read_events
 from nbtools.rundir.rundir import RunDir, marks_of, newest_first, project_of
 from nbtools.rundir.tail import last_lines
 from nbtools.script.program import Program
@@ -380,6 +381,8 @@ def _lay_out(
         run.script.touch(mode=0o600 | stat.S_IMODE(checked.source.stat().st_mode) & 0o666)
         shutil.copyfile(checked.source, run.script)
     script, after = checked.request.recorded_script or str(checked.script), checked.request.after
+    if repeated := checked.request.reproduces:
+        append_events(run, (event for event in read_events(repeated) if not event.refused), planned=True)
     python = checked.placement.interpreter
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it
@@ -406,6 +409,7 @@ def _lay_out(
         "after": after and str(after),
         "flock": flock,
         "ticket": ticket and str(ticket),
+        **({"reproduces": repeated.id} if repeated else {}),
         **_meeting(run, checked),
         **checked.record(run, script),
     }

@@ -41,6 +41,8 @@ class LaunchRequest:
     """Whether to wait for the GPUs."""
     runs: Path | None = None
     """Folder of the new run directory; None for that of the project."""
+    reproduces: RunDir | None = None
+    """Run that this one repeats, with the events of its training."""
     recorded_script: str | None = None
     """Path to record in place of the script's, which is a copy."""
 

@@ -1,4 +1,4 @@
-"""Resume a checkpoint in a new run: with the same values, or as a fork with changed values and a new script."""
+"""Continue a run in a new one: resumed, or forked with changed values and a new script; or start it once more."""
 
 import contextlib
 import itertools
@@ -29,9 +29,10 @@ from nbtools.launcher.request import LaunchRequest, Preflight, run_name
 from nbtools.launcher.sbatch import Cluster, on_cluster
 from nbtools.machine.devices import devices
 from nbtools.parsing import literal_value
-from nbtools.project import NAME_PATTERN, Project, located
+from nbtools.project import NAME_PATTERN, Project, file_digest, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming, steered_values
+from nbtools.run.compare import not_as
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.removal.clean import in_use
 from nbtools.run.run import Run
@@ -146,15 +147,61 @@ def resume_in_words(
 def launch_again(run: Run) -> Run:
     """Start a run's script again, as it is now, with the same arguments and launch settings; LaunchError if the run
     belongs to another user, its script is gone, or cannot start, and nothing is left behind."""
-    if owner := foreign_owner(run.dir):
-        raise LaunchError(f"{run.id}: belongs to {owner}; launch a script of your own")
     path = Path(str(run.info.get("script")))
     if not path.is_file():
         raise LaunchError(f"{path}: the script of {run.id} no longer exists; its copy is {run.files.script}")
+    return _launched_again(run, path)
+
+
+def reproduce(run: Run | str | Path) -> Run:
+    """Start a run once more, so that it gives the same values to the bit: `nbtools show` then tells whether it does.
+
+    The recorded copy of a recipe's script, the arguments, the launch settings, and the checkpoint that the run
+    continued are the same; what its owner asked for while it trained is repeated at the same steps, without the pauses.
+    A program runs from its own path. A warning says what is not the same here: versions, code, variables, data.
+
+    Raises:
+        CheckpointError: the checkpoint that the run continued is gone or damaged.
+        LaunchError: the run is active, belongs to another user, its script is gone or was changed, or it cannot start.
+    """
+    parent = run if isinstance(run, Run) else Run(run)
+    if not (state := parent.state).is_final:
+        raise LaunchError(f"{parent.id} is {state}: it can be started once more when it has ended")
+    path = parent.files.script if has_recipe(parent.files) else Path(str(parent.info.get("script")))
+    if not path.is_file():
+        raise LaunchError(f"{path}: the script of {parent.id} no longer exists; restore it")
+    if has_recipe(parent.files) and file_digest(path) != parent.info.get("script_sha256"):
+        raise LaunchError(f"{path}: is not the copy that {parent.id} ran; launch a script of your own")
+    resumed = mapping_at(parent.info, "resumed_from")
+    with contextlib.ExitStack() as kept:
+        for needed, _ in lineage(parent):
+            kept.enter_context(in_use(needed.files))
+        if has_recipe(parent.files) and resumed:
+            named_checkpoint(parent, str(resumed.get("checkpoint")))
+        child = _launched_again(parent, path, reproduces=parent.files)
+    if unlike := [*not_as(parent, child), *_newer_data(parent)]:
+        warnings.warn(f"not as {parent.id}, so values may differ: {'; '.join(unlike)}", stacklevel=2)
+    return child
+
+
+def _newer_data(run: Run) -> list[str]:
+    """Return the files of a run's data that were changed after its start; [] where that is not known."""
+    began, root = run.records.began_at, Path(str(run.info.get("root")))
+    with contextlib.suppress(NbtoolsError, OSError):
+        config = config_of(run)
+        files = recipe_of(config).source(config, root).files
+        return [f"{file} was changed since" for file in files if began is not None and file.stat().st_mtime > began]
+    return []
+
+
+def _launched_again(run: Run, path: Path, **more: Any) -> Run:
+    if owner := foreign_owner(run.dir):
+        raise LaunchError(f"{run.id}: belongs to {owner}; launch a script of your own")
     given = _settings(run, {}) | {"name": run_name(run.name)}
     script, args = (path, _args_of(run)) if has_recipe(run.files) else program_again(run, _args_of(run))
-    project = Project(Path(str(run.info.get("root") or path.parent)))
-    request = LaunchRequest.of(script, given, args=args, project=project, runs=run.dir.parent)
+    recorded = str(run.info.get("script"))
+    more |= {"project": Project(Path(str(run.info.get("root") or path.parent))), "runs": run.dir.parent}
+    request = LaunchRequest.of(script, given, args=args, recorded_script=recorded, **more)
     return start(check_launch(request), mapping_at(run.info, "resumed_from") or None)
 
 

@@ -1,4 +1,4 @@
-"""Direction of a metric by its name: whether a smaller or a greater value is better."""
+"""What a metric's name says: whether a smaller or a greater value is better, and whether it is a time or memory."""
 
 import re
 from typing import Literal
@@ -24,3 +24,15 @@ def direction_of(name: str) -> Literal["lower", "higher"] | None:
     if any(map(_LOWER.fullmatch, words)):
         return "lower"
     return "higher" if any(map(_HIGHER.fullmatch, words)) or _PACE.search(name.lower()) else None
+
+
+_COSTS = re.compile(
+    r"(?:.*[_/])?(?:times?|timing|wall|elapsed|eta|duration|runtime|m?s|sec|seconds?|speed|throughput|[wutif]ps"
+    r"|mem|memory|[gm]b)(?:[_/].*)?|data|.*[_/]cost"
+)
+"""Names of times, speeds and memory by one of their parts; `cost` alone is a loss."""
+
+
+def is_cost(name: str) -> bool:
+    """Whether a metric or a group of them is of what a step takes, in time or memory."""
+    return _COSTS.fullmatch(name) is not None

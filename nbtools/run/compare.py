@@ -15,7 +15,7 @@ import numpy as np
 
 from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
-from nbtools.metrics.direction import direction_of
+from nbtools.metrics.direction import direction_of, is_cost
 from nbtools.metrics.history import History
 from nbtools.parsing import syntax_tree
 from nbtools.project import Project, find_project
@@ -25,7 +25,7 @@ from nbtools.run.listing import Rows
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import whole
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, is_run
 from nbtools.rundir.secret_values import MASK
 
 MOST_RUNS = 20
@@ -33,6 +33,9 @@ MOST_RUNS = 20
 Facts = dict[str, str]
 """Field -> value as text. Fields of the config have their own names, all others a prefix: `launch.nproc_per_node`."""
 
+_UNLIKE = "_wait", "/mfu"
+"""Ends of the names of further metrics that differ between two equal trainings."""
+_OF_LAUNCH = "versions.", "code.", "launch.", "machine.", "variables."
 _OWN_VARIABLES = "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT"
 _IN_VERSIONS = "torch", "python"
 _MOST_CHARACTERS = 60
@@ -147,6 +150,64 @@ def world_size(run: Run) -> int | None:
     recorded = whole(mapping_at(run.config or {}, "derived").get("world_size"))
     on_each, nodes = whole(launch.get("nproc_per_node")), whole(launch.get("nnodes", 1))
     return recorded or (on_each * nodes if on_each and nodes else None)
+
+
+# --- a run that repeats another ---------------------------------------------------------------------
+
+
+def not_as(parent: Run, child: Run) -> list[str]:
+    """Return what a launch records that is not as in the run which it repeats: versions, code, settings, machine."""
+    before, after = facts_of(parent), facts_of(child)
+    names = [name for name in after if name.startswith(_OF_LAUNCH) and before.get(name, MASK) != MASK != after[name]]
+    return [f"{name} {_cut(before[name])} -> {_cut(after[name])}" for name in names if before[name] != after[name]]
+
+
+def reproduced(run: Run) -> str:
+    """Return how far a run has the same values as the one that it repeats; empty if it repeats none.
+
+    Times, speeds and memory are not compared.
+    """
+    if not (name := run.info.get("reproduces")):
+        return ""
+    path = run.dir.parent / Path(str(name)).name
+    if not is_run(path):
+        return f"repeats {name}, which was removed"
+    parent = Run(path)
+    found = [
+        {metric: one for metric, one in each.own_history.items() if not is_cost(metric) | metric.endswith(_UNLIKE)}
+        for each in (parent, run)
+    ]
+    last = min((int(max(one.steps[-1] for one in each.values())) for each in found if each), default=0)
+    if not all(found) or not last:
+        return f"repeats {parent.id}: no rows to compare yet"
+    first = min(
+        (place for metric in found[0].keys() | found[1].keys() if (place := _parted(found, metric, last))), default=None
+    )
+    if first is None:
+        return f"repeats {parent.id}: equal to the bit for {last:,} steps"
+    step, metric, here, there = first
+    size = "" if "no row" in (here, there) else f" ({_apart(float(here), float(there))})"
+    unlike = "; ".join(not_as(parent, run)) or "nothing that is recorded"
+    said = f"differs from step {step:,} on: {metric} {there} there, {here} here{size}; not as there: {unlike}"
+    return f"repeats {parent.id}: {said}"
+
+
+def _parted(histories: Sequence[Mapping[str, Series]], metric: str, last: int) -> tuple[int, str, str, str] | None:
+    """Return the first step up to `last` at which a metric differs, its name, and both values; None if none does."""
+    columns = []
+    for history in histories:
+        series = history.get(metric)
+        known = {} if series is None else dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+        columns.append({step: repr(value) for step, value in known.items() if step <= last})  # NaN is equal to itself
+    there, here = columns
+    parted = [step for step in there.keys() | here.keys() if there.get(step) != here.get(step)]
+    step = min(parted, default=None)
+    return None if step is None else (step, metric, here.get(step, "no row"), there.get(step, "no row"))
+
+
+def _apart(here: float, there: float) -> str:
+    difference = abs(here - there)
+    return f"{difference:.2g}, relative {difference / max(abs(there), 1e-300):.2g}"
 
 
 # --- which runs ------------------------------------------------------------------------------------

@@ -120,6 +120,8 @@ class RunDir:
     """Folder of the requests to the running training, one file each (the owner's viewers; rank 0 removes them)."""
     events = _file("events.jsonl")
     """The answer to each request, and its step: see `nbtools.rundir.requests.events` (rank 0, appended)."""
+    planned = _file("planned.jsonl")
+    """Events of another run that this one repeats, at their steps."""
     exit = _file("exit.json")
     """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
     on_end_log = _file("ranks/on_end.log")

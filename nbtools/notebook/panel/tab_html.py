@@ -11,6 +11,7 @@ from nbtools.launcher.checks.findings import size
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
 from nbtools.recipes import RECIPES
 from nbtools.run import facts
+from nbtools.run.compare import reproduced
 from nbtools.run.records import local_time, mapping_at
 from nbtools.run.removal.disk_usage import num_bytes_in
 from nbtools.run.run import Run
@@ -42,6 +43,9 @@ def config(run: Run) -> str:
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
     notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
+    if verdict := reproduced(run):
+        notes.append(("repeats", verdict.removeprefix("repeats ")))
+    launched.append(("again", f"nbtools launch --again {run.id}"))
     parts = [_table(notes)] * bool(notes)
     if events := facts.steered(run.events):
         parts.append(details_html(f"Steered ({len(events)})", _table(events), is_open=True))

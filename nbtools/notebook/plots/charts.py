@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.metrics.columns import Series
+from nbtools.metrics.direction import is_cost
 from nbtools.notebook.plots import decimation, metric_names
 from nbtools.notebook.plots.decimation import Curve, Floats
 from nbtools.notebook.plots.metric_names import kind_of
@@ -213,7 +214,7 @@ def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
         missing = "No metrics were recorded" if view.has_ended else "Waiting for the first metrics"
         return Charts(message=view.reading.capitalize() or missing)
     first = [group for group, names in groups[:_NUM_OPEN] if names[0] in known]
-    first = [group for group in first if not metric_names.is_cost(group)] or first
+    first = [group for group in first if not is_cost(group)] or first
     usual = {*metric_names.TITLES, *first}
     parts = [part for group, names in groups for part in _parts(view, group, names, group in usual)]
     # Taken once: the history may grow in another thread while this picture is made.

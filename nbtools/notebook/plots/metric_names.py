@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from nbtools.metrics.direction import is_cost
+
 # Names of the same quantity in different programs.
 _THROUGHPUT = "tokens_per_s", "samples_per_s", "tokens_per_second", "samples_per_second"
 _GROUPS = {"lr": "learning_rate", **dict.fromkeys(_THROUGHPUT, "throughput")}
@@ -29,11 +31,6 @@ _OUTSIDE = re.compile(r"(oracle|ngram)_loss")
 """The loss of generated text under an external likelihood, drawn beside the model's own loss."""
 _IN_WORDS = "train/data_wait", "train/peer_wait", "system/peak_memory_gb"
 """Metrics that a panel shows beside the progress bar, not as a chart."""
-_COSTS = re.compile(
-    r"(?:.*[_/])?(?:times?|timing|wall|elapsed|eta|duration|runtime|m?s|sec|seconds?|speed|throughput|[wutif]ps"
-    r"|mem|memory|[gm]b)(?:[_/].*)?|data|.*[_/]cost"
-)
-"""Names of times, speeds and memory by one of their parts; `cost` alone is a loss."""
 _MOST_CURVES = 5
 """Most curves of a chart; a group with more metrics, or with labels that need more room, has further charts."""
 _LABEL_ROOM = 378.0
@@ -52,11 +49,6 @@ def grouped(history: Mapping[str, Sized]) -> list[tuple[str, list[str]]]:
     order = {group: index for index, group in enumerate(TITLES)}
     shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order) + is_cost(item[0])))
     return [(group, _in_order(group, names)) for group, names in shown]
-
-
-def is_cost(group: str) -> bool:
-    """Whether a group is of what a step takes, in time or memory."""
-    return _COSTS.fullmatch(group) is not None
 
 
 def _in_order(group: str, names: list[str]) -> list[str]:

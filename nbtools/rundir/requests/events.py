@@ -4,7 +4,9 @@
     {"request": "…", "step": 240, "time": …, "by": "…", "field": "learning_rate", "from": 0.001, "to": 0.0005}
     {"request": "…", "step": 260, "time": …, "by": "…", "refused": "max_steps=100: step 260 is done; …"}
 
-Rank 0 appends them to events.jsonl; after an automatic restart rows carry `attempt`.
+Rank 0 appends them to events.jsonl; after an automatic restart rows carry `attempt`. A value that was changed while the
+training was held has `in_pause`: what was due after the step was done before. A run that repeats another one has that
+one's events in planned.jsonl.
 """
 
 import contextlib
@@ -43,6 +45,8 @@ class Event:
     refused: str = ""
     """Why the request was refused."""
     attempt: int = 1
+    in_pause: bool = False
+    """Whether it was applied when all that was due after the step was done."""
 
     def __str__(self) -> str:
         if self.refused:
@@ -53,6 +57,7 @@ class Event:
         """Return the event as a row of events.jsonl holds it."""
         row = {"request": self.request, "step": self.step, "time": self.time, "by": self.by, "attempt": self.attempt}
         values = {"field": self.field, "from": self.before, "to": self.after}
+        row |= {"in_pause": True} if self.in_pause else {}
         return row | ({"refused": self.refused} if self.refused else {"action": self.action} if self.action else values)
 
     @classmethod
@@ -63,7 +68,7 @@ class Event:
         if step is None or at is None or not (refused or field or action):
             return None
         before, after = _scalar(row.get("from")), _scalar(row.get("to"))
-        return cls(request, step, at, by, action, field, before, after, refused, attempt)
+        return cls(request, step, at, by, action, field, before, after, refused, attempt, row.get("in_pause") is True)
 
 
 def _scalar(value: object) -> object:
@@ -71,10 +76,10 @@ def _scalar(value: object) -> object:
     return value if value is None or isinstance(value, int | str) or finite(value) is not None else shown(value, 100)
 
 
-def append_events(run: RunDir, events: Iterable[Event]) -> None:
-    """Append events to events.jsonl, one complete line each; OSError if the disk is full."""
+def append_events(run: RunDir, events: Iterable[Event], *, planned: bool = False) -> None:
+    """Append events to events.jsonl, or to those that a run repeats; OSError if the disk is full."""
     lines = b"".join(json.dumps(event.to_json(), allow_nan=False).encode() + b"\n" for event in events)
-    descriptor = append_descriptor(run.events)
+    descriptor = append_descriptor(run.planned if planned else run.events)
     try:
         size = os.fstat(descriptor).st_size
         is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
@@ -83,9 +88,9 @@ def append_events(run: RunDir, events: Iterable[Event]) -> None:
         os.close(descriptor)
 
 
-def read_events(run: RunDir) -> list[Event]:
-    """Return the events of a run, oldest first; rows that are damaged or of another kind are left out."""
-    return list(kept(_events_in, run.events) or ())
+def read_events(run: RunDir, *, planned: bool = False) -> list[Event]:
+    """Return the events of a run, oldest first, or those that it repeats; damaged and other rows are left out."""
+    return list(kept(_events_in, run.planned if planned else run.events) or ())
 
 
 def _events_in(path: Path) -> list[Event]:

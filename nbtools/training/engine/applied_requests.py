@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nbtools.errors import ConfigError
@@ -14,7 +15,7 @@ from nbtools.training.engine.standalone import own_attempt
 from nbtools.training.process.ranks import Ranks
 
 _REPEATED = "save", "evaluate"
-"""Actions that an automatic restart takes again at their steps; a pause and a profile are over."""
+"""Actions that a restart or another run takes again at their steps; a profile is over, and a pause saves only."""
 
 
 class AppliedRequests:
@@ -30,12 +31,15 @@ class AppliedRequests:
         """Values that were changed, by the names of their fields; part of a checkpoint."""
         self.due: set[str] = set()
         """Actions to take after the current step."""
-        self.is_paused = False
+        self.is_paused = self._in_pause = False
         self._files, self._ranks, self._attempt, self._say = files, ranks, own_attempt(), say
-        # By their steps: a later attempt may have begun at an earlier one.
-        earlier = sorted(ranks.from_main(lambda: read_events(files)), key=lambda event: event.step)
+        earlier, planned = ranks.from_main(lambda: (read_events(files), read_events(files, planned=True)))
         self._inbox = Inbox(files, [event.request for event in earlier])
-        self._repeated = [event for event in earlier if not event.refused and event.attempt < self._attempt]
+        done = [event for event in earlier if not event.refused and event.attempt < self._attempt]
+        self._planned = {event.request for event in planned} - {event.request for event in done}
+        # By their steps: a later attempt may have begun at an earlier one.
+        every = [*done, *(event for event in planned if event.request in self._planned)]
+        self._repeated = sorted(every, key=lambda event: (event.step, event.in_pause))
         self._unwritten: list[Event] = []
 
     def num_waiting(self) -> int:
@@ -48,20 +52,28 @@ class AppliedRequests:
         Events of earlier attempts up to that step are part of the config by now; later ones are applied again.
         """
         self.values = {**values, **changed_values(event for event in self._repeated if event.step <= step)}
-        if held(self._repeated) is not None and self._ranks.is_main:  # a pause ends with its attempt
+        own = (event for event in self._repeated if event.request not in self._planned)
+        if held(own) is not None and self._ranks.is_main:  # a pause ends with its attempt
             self._record([Event("restart", step, time.time(), action="continue", attempt=self._attempt)])
         self._repeated = [event for event in self._repeated if event.step > step]
 
-    def apply(self, plan: Plan, step: int, *, takes_requests: bool) -> None:
-        """Apply the waiting requests, and the events of an earlier attempt, after `step`; every rank calls it."""
+    def apply(self, plan: Plan, step: int, *, takes_requests: bool, in_pause: bool = False) -> None:
+        """Apply the waiting requests, and the events of an earlier attempt or of the run that this one repeats.
+
+        Every rank calls it after `step`; `in_pause` says that all that was due after it is done.
+        """
         self.due.clear()
-        if self._repeated and self._repeated[0].step <= step:
-            self._repeat(plan, step)
+        self._in_pause = in_pause
+        self._repeat(plan, step)
         if takes_requests:
             data = self._ranks.bytes_of_main(lambda: encoded(self._inbox.take()))
             for request in decoded(data):
                 self._record(self._answered(request, plan, step))
         self._write()
+
+    def is_left(self, step: int) -> bool:
+        """Whether an event of `step` is to be applied again when all that was due after it is done."""
+        return bool(self._repeated) and self._repeated[0].step <= step
 
     def refuse_rest(self, step: int, why: str) -> None:
         """Answer the requests that came too late (rank 0)."""
@@ -70,16 +82,21 @@ class AppliedRequests:
         self._write()
 
     def _repeat(self, plan: Plan, step: int) -> None:
-        reached = [event for event in self._repeated if event.step <= step]
+        until = step, self._in_pause
+        reached = [event for event in self._repeated if (event.step, event.in_pause) <= until]
+        planned = [event for event in reached if event.request in self._planned]
         self._repeated = self._repeated[len(reached) :]
         for event in reached:
-            if event.action in _REPEATED:
+            if event.action in _REPEATED or (event.action == "pause" and event in planned):
                 self.due.add(event.action)
             elif event.field:
                 with contextlib.suppress(ConfigError):  # the restart has other epochs, say
                     plan.change({event.field: event.after}, step)
                     self.values[event.field] = event.after
-        self._say(f"note: applied again after step {step}, as before the restart: {', '.join(map(str, reached))}")
+        if again := [event for event in reached if event not in planned]:
+            self._say(f"note: applied again after step {step}, as before the restart: {', '.join(map(str, again))}")
+        taken = (event for event in planned if event.field or event.action in _REPEATED)
+        self._record(replace(event, time=time.time(), attempt=self._attempt) for event in taken)
 
     def _answered(self, request: Request, plan: Plan, step: int) -> list[Event]:
         """Apply a request; return its events."""
@@ -111,7 +128,8 @@ class AppliedRequests:
         return self._event(request, step, action="" if refused else action, refused=refused)
 
     def _event(self, request: Request, step: int, **what: Any) -> Event:
-        return Event(request.name, step, time.time(), by=request.by, attempt=self._attempt, **what)
+        what |= {"by": request.by, "attempt": self._attempt, "in_pause": self._in_pause}
+        return Event(request.name, step, time.time(), **what)
 
     def _record(self, events: Iterable[Event]) -> None:
         for event in events:

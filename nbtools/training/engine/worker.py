@@ -351,6 +351,8 @@ class Worker:
                 self._pause(plan)
                 if self.vote.is_agreed:  # the checkpoint of this step is saved
                     return
+            elif self._requests.is_left(step):
+                self._apply_requests(plan, in_pause=True)
             step += 1
 
     def advance(self, plan: Plan) -> Due:
@@ -363,9 +365,9 @@ class Worker:
         """Whether all ranks stop after this step; every rank calls it once per step."""
         return self.vote.agreed()
 
-    def _apply_requests(self, plan: Plan) -> None:
+    def _apply_requests(self, plan: Plan, *, in_pause: bool = False) -> None:
         before = plan.config, plan.total_steps
-        self._requests.apply(plan, self.progress.step, takes_requests=self.vote.has_requests)
+        self._requests.apply(plan, self.progress.step, takes_requests=self.vote.has_requests, in_pause=in_pause)
         if (plan.config, plan.total_steps) != before:
             for optimizer in self._saver.optimizers:
                 optimizer.replan(plan.config, plan.total_steps)
@@ -377,7 +379,7 @@ class Worker:
         self.say(f"paused after step {self.progress.step}: nbtools steer {self.files.id} continue")
         with self.aside("paused"):
             while self._requests.is_paused and not self.vote.at_once():
-                self._apply_requests(plan)
+                self._apply_requests(plan, in_pause=True)
                 time.sleep(_PAUSE_S)
 
     def end_step(self, values: Mapping[str, float], total_steps: int) -> None:

@@ -1,0 +1,129 @@
+"""Runs that are started once more: equal to the bit, or told where they part and what differs on record."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_types import Cli
+from waiting import eventually
+
+import nbtools as nt
+from nbtools.config import Launch
+from nbtools.errors import CheckpointError, LaunchError
+from nbtools.project import Project
+from nbtools.recipes import RECIPES
+from nbtools.run.compare import reproduced
+from nbtools.run.run import Run
+from nbtools.script.script import write_script
+
+from trainings import TINY, assert_same_checkpoints, rows, write_inputs
+
+Started = Callable[..., Run]
+
+
+@pytest.fixture
+def started(cpu_project: Project) -> Started:
+    """Launch a tiny training of a recipe."""
+
+    def start(key: str, nproc: int = 1, **changes: Any) -> Run:
+        write_inputs(key, cpu_project)
+        config = RECIPES[key].config_class(**{**TINY[key], **changes})
+        return nt.launch(write_script(config, "tiny", Launch(nproc_per_node=nproc, gpus=()), project=cpu_project))
+
+    return start
+
+
+def repeated(run: Run) -> Run:
+    """Run it once more to its end; it has the same rows and the same last checkpoint."""
+    again = nt.reproduce(run)
+    assert str(again.wait(timeout_s=240)) == "SUCCEEDED"
+    assert rows(again.files) == rows(run.files)
+    assert_same_checkpoints(run.checkpoints[-1].path, again.checkpoints[-1].path)
+    assert reproduced(again) == f"repeats {run.id}: equal to the bit for {run.step:,} steps"
+    return again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", TINY)
+def test_a_run_of_every_recipe_is_equal_to_the_bit(key: str, started: Started) -> None:
+    run = started(key, ema_decay=0.5)
+    run.wait(timeout_s=240)
+    repeated(run)
+
+
+@pytest.mark.slow
+def test_a_steered_run_its_fork_and_its_repetition_are_repeated(started: Started, cli: Cli) -> None:
+    """Values that were changed while the training was held count from the next step on, not in what was due before."""
+    often = {"max_steps": 100_000, "epochs": 100_000, "eval_every": 50, "checkpoint_every": 10**6}
+    often |= {"lr_schedule": "constant", "warmup_steps": 0}
+    run = started("mlm_pretraining", 2, **often, checkpoint_epochs=False, gradient_accumulation_steps=2, log_every=10)
+    eventually(lambda: run.files.controls.exists() and run.step > 3)
+    run.steer(learning_rate=0.003)
+    run.steer("pause")
+    run.steer(learning_rate=0.001, eval_every=1, log_every=1)
+    run.steer("continue")
+    run.steer("evaluate")
+    run.steer(max_steps=run.events[-1].step + 40)
+    assert str(run.wait(timeout_s=120)) == "SUCCEEDED"
+    assert [event.in_pause for event in run.events] == [False, False, True, True, True, True, False, False]
+    again = repeated(repeated(run))
+    shown = cli("show", again.id).stdout
+    assert "equal to the bit" in shown and f"nbtools launch --again {again.id}" in shown
+    fork = nt.resume(run, run.checkpoints[0], changes={"max_steps": run.step + 5})
+    fork.wait(timeout_s=120)
+    assert repeated(fork).info["resumed_from"] == fork.info["resumed_from"]
+
+
+def test_what_differs_is_told_with_both_values_and_what_is_on_record(tmp_path: Path) -> None:
+    def run(name: str, values: list[Any], **launch: Any) -> Run:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        launch = {"format": 1, "name": "x", "recipe": "mlm_pretraining", **launch}
+        (folder / "launch.json").write_text(json.dumps(launch))
+        lines = [{"step": step, "time": step, "train/loss": value} for step, value in enumerate(values, 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Run(folder)
+
+    first = run("2026-01-31_142233_a", [2.0, "NaN", 1.0, 0.5], versions={"torch": "2.9.0"})
+    same = run("2026-01-31_142234_b", [2.0, "NaN", 1.0], reproduces=first.id, versions={"torch": "2.9.0"})
+    assert reproduced(same) == f"repeats {first.id}: equal to the bit for 3 steps"
+    other = run("2026-01-31_142235_c", [2.0, "NaN", 1.25, 0.5], reproduces=first.id, versions={"torch": "2.10.0"})
+    assert reproduced(other) == (
+        f"repeats {first.id}: differs from step 3 on: train/loss 1.0 there, 1.25 here (0.25, relative 0.25); "
+        "not as there: versions.torch 2.9.0 -> 2.10.0"
+    )
+    missing = run("2026-01-31_142236_d", [2.0], reproduces=first.id)
+    (missing.dir / "metrics.jsonl").write_text('{"step": 4, "time": 1, "train/loss": 0.5}\n')
+    assert "differs from step 1 on: train/loss 2.0 there, no row here; not as" in reproduced(Run(missing.dir))
+    shutil.rmtree(first.dir)
+    assert (reproduced(same), reproduced(first)) == (f"repeats {first.id}, which was removed", "")
+
+
+def test_what_cannot_be_repeated_is_refused_with_the_reason(started: Started, cli: Cli) -> None:
+    run = started("mlm_pretraining")
+    with pytest.raises(LaunchError, match="it can be started once more when it has ended"):
+        nt.reproduce(run)
+    run.wait(timeout_s=120)
+    assert (
+        "--again: goes with no other option, and name is given"
+        in cli("launch", "--again", run.id, "--name", "x", code=2).stderr
+    )
+    texts = run.files.path.parent.parent / "texts"
+    next(texts.iterdir()).touch()
+    with pytest.warns(UserWarning, match=r"values may differ: .* was changed since"):
+        again = nt.reproduce(run)
+    again.wait(timeout_s=120)
+    resumed = nt.resume(again, again.checkpoints[0])
+    resumed.wait(timeout_s=120)
+    shutil.rmtree(again.checkpoints[0].path)
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        nt.reproduce(resumed)
+    run.files.script.write_text(run.files.script.read_text() + "# mine\n")
+    with pytest.raises(LaunchError, match="is not the copy that"):
+        nt.reproduce(run)
+    run.files.script.unlink()
+    with pytest.raises(LaunchError, match="no longer exists"):
+        nt.reproduce(run)
