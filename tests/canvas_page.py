@@ -153,7 +153,7 @@ def run_of(num: int = 600_000, width: int = 900, left: float = 0, right: float |
     at = np.linspace(num / 10, num, 10).round()
     evals = 7.5 * (0.3 + 0.7 * np.exp(-5 * at / num))
     marks = [
-        Mark(float(x), float(y), "best" if x == at[-1] else "checkpoint", f"step-{int(x):06d}")
+        Mark(float(x), float(y), int(x), "best" if x == at[-1] else "checkpoint", f"step-{int(x):06d}")
         for x, y in zip(at[1::2], evals[1::2], strict=True)
     ]
     spec.chart(

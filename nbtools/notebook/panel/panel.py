@@ -246,6 +246,11 @@ class LivePlot(ChartView):
     def _is_dark(self) -> bool:
         return self._choices.is_dark if self._choices.is_ready else self._dark
 
+    def _hear(self) -> None:
+        if (step := self._choices.mark) is not None:
+            self._widgets.tabs.choose(step)
+        super()._hear()
+
     def _look_at_samples(self, state: RunState) -> bool:
         """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""
         tabs, folder = self._widgets.tabs, self.run.files.media

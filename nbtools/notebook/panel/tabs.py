@@ -46,6 +46,11 @@ class Tabs:
             self.widget.selected_index = SAMPLES
             self._is_chosen = False
 
+    def choose(self, step: int) -> None:
+        """Show the checkpoint of a step in its tab."""
+        self.checkpoints.choose(step)
+        self.widget.selected_index = CHECKPOINTS
+
     def look(self, run: Run, now: float, *, is_stopped: bool, system: SystemReader) -> None:
         """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them."""
         index = self.index

@@ -347,8 +347,7 @@ class Chart {
   /** The checkpoint whose triangle is near the pointer. */
   markAt({ x, y }) {
     const [toX] = this.scales, isOnFloor = y === null || y >= this.plot.bottom - NEAR_PX;
-    const mark = isOnFloor && closest(this.spec.marks, (each) => Math.abs(toX(each.x) - toX(x)), 7);
-    return mark ? `▲ ${mark.label}${mark.kind === "best" ? " · best" : ""}` : "";
+    return isOnFloor && closest(this.spec.marks, (each) => Math.abs(toX(each.x) - toX(x)), 7);
   }
 }
 
@@ -366,7 +365,8 @@ class Tip {
     const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => series.per_column)));
     const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
     const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x));
-    const header = [position, mean, chart.markAt({ x, y })].filter(Boolean).join(" · ");
+    const mark = chart.markAt({ x, y }), saved = mark && words(`▲ ${mark.label}`, mark.kind === "best" && "· best");
+    const header = [position, mean, saved].filter(Boolean).join(" · ");
     const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : rows;
     setText(this.header, header);
     while (this.rows.length < lines.length) {
@@ -649,7 +649,9 @@ class Canvas {
   pointerup(chart, event) {
     const { kind, isMoved, from, to } = this.drag ?? {};
     this.drag = null;
+    const mark = kind && !isMoved && chart.markAt({ x: from, y: event.offsetY });
     if (isMoved && kind !== "read") this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
+    if (mark) this.send({ mark: mark.step });
     this.pointAt(chart, event);
   }
   pointercancel() {
@@ -661,12 +663,14 @@ class Canvas {
   keydown(chart, event) {
     const { key } = event, [from, to] = this.limits, pace = event.shiftKey ? 10 : 1;
     const centre = this.cross?.x ?? (from + to) / 2, scale = (by) => [from, to].map((x) => centre + (x - centre) * by);
+    const mark = this.cross && chart.markAt({ ...this.cross, y: null });
     const escape = () => (this.drag ? this.pointercancel() : this.chip.hidden ? this.point(null) : this.zoom(null));
     const actions = {
       ...{ ArrowLeft: () => this.step(chart, -pace), ArrowRight: () => this.step(chart, pace) },
       ...{ Home: () => this.step(chart, -Infinity), End: () => this.step(chart, Infinity), 0: () => this.zoom(null) },
       ...{ "+": () => this.zoom(scale(0.5)), "=": () => this.zoom(scale(0.5)), "-": () => this.zoom(scale(2)) },
       ...(this.drag || this.cross || !this.chip.hidden ? { Escape: escape } : {}),
+      ...(mark ? { Enter: () => this.send({ mark: mark.step }) } : {}),
     };
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, key)) return;
     actions[key]();

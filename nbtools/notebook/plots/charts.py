@@ -84,6 +84,7 @@ class Mark:
 
     x: float
     y: float | None
+    step: int
     kind: str = "checkpoint"
     """`best` where the evaluation loss is the lowest."""
     label: str = ""
@@ -356,7 +357,7 @@ def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
 def _marks(view: View, axis: Axis) -> list[Mark]:
     best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=None)
     marks = [
-        Mark(axis.of_step(step), loss, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
+        Mark(axis.of_step(step), loss, step, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
         for step, loss in view.checkpoints
     ]
     return [mark for mark in marks if axis.limits[0] <= mark.x <= axis.limits[1]]

@@ -124,6 +124,8 @@ class Choices:
     is_ready: bool = False
     """Whether a page draws the charts."""
     is_dark: bool = False
+    mark: int | None = None
+    """Step of the checkpoint whose mark was clicked last, until it is shown."""
 
     @property
     def is_hidden(self) -> bool:
@@ -148,6 +150,7 @@ class Choices:
             zoom = message["zoom"]
             left, right = map(finite, zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
             self.span = (left, right) if left is not None and right is not None and left < right else None
+        self.mark = whole(message.get("mark"))
         if (x := message.get("x")) in KINDS and x != self.x:
             self.x, self.span = x, None
         if isinstance(text := message.get("filter"), str):

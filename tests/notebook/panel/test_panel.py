@@ -34,6 +34,7 @@ from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
+from nbtools.notebook.panel.tabs import TITLES
 from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
@@ -767,6 +768,13 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: RunFolder,
     eventually(lambda: len(panel._widgets.tabs.checkpoints.choice.options) == 4)
     labels = [label for label, _ in panel._widgets.tabs.checkpoints.choice.options]
     assert labels == ["latest verified", "step 400 · eval loss 3 · best", "step 200 · eval loss 3.25", "step 35"]
+    tell(panel, mark=35)
+    assert panel._widgets.tabs.index == TITLES.index("Checkpoints")
+    assert panel._widgets.tabs.checkpoints.choice.value.step == 35
+    copies = panel._widgets.tabs.checkpoints.copies.value
+    assert "Copy path" in copies and "checkpoint=&#x27;step-000035&#x27;)" in copies
+    tell(panel, mark=200)
+    tell(panel, mark="none")
     # A choice survives a new checkpoint.
     eventually(lambda: getattr(panel._widgets.tabs.checkpoints.choice.value, "step", None) == 200)
     assert panel._widgets.tabs.checkpoints.start.disabled, "a running run is not resumed"

@@ -169,7 +169,7 @@ def test_a_logarithmic_chart_leaves_out_what_has_no_logarithm(show: Open) -> Non
 
 def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
     more: dict[str, Any] = {
-        "marks": [Mark(50, 1.0, "best", "step-000050")],
+        "marks": [Mark(50, 1.0, 50, "best", "step-000050")],
         "cuts": [(25, "resumed at 25")],
         "veil": 25,
         "badge": Badge("diverged at step 90", 90),
@@ -183,6 +183,12 @@ def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
     assert badge.inner_text() == "diverged at step 90" and badge.bounding_box()["x"] > 700
     red, green, blue = (int(PALETTE["light"]["alarm"][i : i + 2], 16) for i in (1, 3, 5))
     assert badge.evaluate("each => getComputedStyle(each).backgroundColor") == f"rgb({red}, {green}, {blue})"
+    for share in (0.5, 0.4):
+        point(canvas, share, 231 - 4)
+        canvas.page.mouse.down()
+        canvas.page.mouse.up()
+        canvas.page.keyboard.press("Enter")
+    assert canvas.sent("mark") == [50, 50], "by a click and by a key; where there is none, nothing is chosen"
     line = image[..., 3][:, column(10)].max(), image[..., 3][:, column(40)].max()
     assert line[0] < 140 < line[1], "the part of the parent is dimmed"
 

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 from nbtools.errors import CheckpointError, literal, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook.background import Filling
-from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, table_html
+from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, copy_button, table_html
 from nbtools.notebook.widgets import html_widget, in_row, make_control
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time
@@ -61,12 +61,14 @@ class CheckpointList:
         self.start = make_control(widgets.Button, "Start", width=92, icon="play", tooltip=START)
         tooltip = "Compare the files of the listed checkpoints with their checksums"
         self.verify = make_control(widgets.Button, "Verify", width=92, icon="check", tooltip=tooltip)
-        self.program, self.table, self.changing = ProgramRow(), html_widget(), html_widget()
+        self.program, self.table, self.copies, self.changing = ProgramRow(), *(html_widget() for _ in range(3))
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
         form = in_row(self.choice, self.changes, self.start, self.verify)
-        self.widget = widgets.VBox([self.table, self.program.widget, form, self.changing], layout={"width": "100%"})
+        parts = [self.table, self.program.widget, form, self.copies, self.changing]
+        self.widget = widgets.VBox(parts, layout={"width": "100%"})
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
+        self.choice.observe(self._offer_copies, "value")
         self.found: list[AnyCheckpoint] = []
         self._said: dict[Path, str] = {}
         self._why_none = ""
@@ -102,6 +104,19 @@ class CheckpointList:
             self.choice.value = chosen if chosen in self.found else LATEST
         self.choice.disabled = self.changes.disabled = not (self.found or is_resumed)
         return bool(self.found) or is_resumed
+
+    def choose(self, step: int) -> None:
+        """Choose the checkpoint of a step, if it is offered: continue from it, copy its path, or try its model."""
+        self.choice.value = next((one for one in self.found if one.step == step), self.choice.value)
+
+    def _offer_copies(self, *_: object) -> None:
+        chosen, copies = self.choice.value, ""
+        if chosen != LATEST:
+            copies = copy_button("Copy path", str(chosen.path))
+        if isinstance(chosen, Checkpoint):
+            call = f"nt.Playground({str(chosen.path.parent.parent)!r}, checkpoint={chosen.name!r})"
+            copies += " " + copy_button("Copy the call that tries its model", call)
+        self.copies.value = f"<div style='{FONT}'>{copies}</div>"
 
     def look(self) -> None:
         """Draw the table if it differs; called while it is shown."""
