@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = AlgorithmDistillationConfig(
@@ -87,4 +89,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 4682442f15e5
+# Written by nbtools 0.1.0, checksum 7251088f2fe0

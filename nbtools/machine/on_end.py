@@ -75,7 +75,7 @@ def start_beside(run: RunDir, module: str, *args: str, **streams: Any) -> "subpr
 
 
 class NotifierProcess:
-    """The process that sends the notices of a run; the training goes on without it if it ends or does not start."""
+    """The process that sends the notices of a run; the training does not depend on it."""
 
     def __init__(self, run: RunDir, words: Sequence[str]) -> None:
         """Start nothing yet; `words` are those of `notify_with`."""

@@ -37,7 +37,7 @@ class FieldList:
         where = Field(WHERE, (), HERE, choices=(HERE, SLURM), help=told, is_basic=True)
         launch = {WHERE if name == "cluster" else name: field for name, field in fields_of(Launch).items()}
         records = fields_of(cls) | launch | {WHERE: where} | fields_of(Slurm) | fields_of(StopOn)
-        records |= {row_of(NotifyOn, name): field for name, field in fields_of(NotifyOn).items()}
+        records |= {row_name(NotifyOn, name): field for name, field in fields_of(NotifyOn).items()}
         del records["stop_on"], records["notify_on"]
         self._records = records
         gpus = [(device.index, _described(device)) for device in devices()]
@@ -80,10 +80,10 @@ class FieldList:
             if cls is Launch:
                 valid = {name: value for name, value in values.items() if name not in mistakes}
                 given = _launch_values(values if not mistakes else {**valid, WHERE: HERE})
-            found = {name and row_of(cls, name): text for name, text in errors_by_field(cls, given).items()}
+            found = {name and row_name(cls, name): text for name, text in errors_by_field(cls, given).items()}
             wrong = {*found, *mistakes}
             if wrong - {""}:  # the others are checked together with the defaults of the wrong ones
-                others = {name: value for name, value in given.items() if row_of(cls, name) not in wrong}
+                others = {name: value for name, value in given.items() if row_name(cls, name) not in wrong}
                 found[""] = errors_by_field(cls, others).get("", "")
             several = found.pop("", "")
             if several and not any(re.search(rf"\b{name}\b", several) for name in wrong if name):
@@ -125,7 +125,7 @@ def values_of(content: TrainConfig | Program | None, launch: Launch) -> Values:
     where = HERE if launch.cluster is None else SLURM
     rows = {**dict(content or {}), **dict(launch), WHERE: where}
     del rows["stop_on"], rows["notify_on"], rows["cluster"]
-    notify_on = {row_of(NotifyOn, name): value for name, value in launch.notify_on or NotifyOn()}
+    notify_on = {row_name(NotifyOn, name): value for name, value in launch.notify_on or NotifyOn()}
     return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn()), **notify_on}
 
 
@@ -137,14 +137,14 @@ def _launch_values(values: Mapping[str, Any]) -> Values:
     return {**_given(Launch, values), "cluster": cluster, **conditions}
 
 
-def row_of(cls: type[Settings], name: str) -> str:
+def row_name(cls: type[Settings], name: str) -> str:
     """Return the name of the row of a field: `NotifyOn` has fields of the names of others."""
     return f"notify_on.{name}" if cls is NotifyOn else name
 
 
 def _given(cls: type[Settings], values: Mapping[str, Any]) -> Values:
     """Return the values of a class among those of the rows."""
-    return {name: values[row_of(cls, name)] for name in cls.model_fields if row_of(cls, name) in values}
+    return {name: values[row_name(cls, name)] for name in cls.model_fields if row_name(cls, name) in values}
 
 
 def _described(device: Device) -> str:

@@ -16,7 +16,7 @@ from nbtools.notebook.background import Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import FileList
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
-from nbtools.notebook.form.field_list import WHERE, FieldList, row_of
+from nbtools.notebook.form.field_list import WHERE, FieldList, row_name
 from nbtools.notebook.form.script_row import ScriptRow
 from nbtools.notebook.rows.field_rows import STYLE, FieldRow
 from nbtools.notebook.rows.sections import Section, Sections, SettingFinder
@@ -61,7 +61,7 @@ class FormLayout:
             self._section("Slurm job", Slurm.model_fields),
             self._section("Stop on", StopOn.model_fields),
             self._section("At the end", ["on_end"]),
-            self._section("Notify on", [*(row_of(NotifyOn, name) for name in NotifyOn.model_fields), "notify_with"]),
+            self._section("Notify on", [*(row_name(NotifyOn, name) for name in NotifyOn.model_fields), "notify_with"]),
         ]
 
     def _of_program(self, root: Path) -> Sections:
