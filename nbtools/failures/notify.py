@@ -23,7 +23,7 @@ from urllib.error import HTTPError
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, NoticeConditions
 from nbtools.machine.on_end import run_command
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, has_recipe
 from nbtools.user_config import read_user_config
 
 CONFIG = "notify"
@@ -80,7 +80,7 @@ class Notifier:
         self._told[condition] = now
         notice = {"kind": condition, **{key: found.get(key) for key in ("step", "metric", "value")}}
         self._record({**notice, "sentence": sentence})
-        said = f"Run {self._name}: {sentence}" if state == "RUNNING" else sentence
+        said = sentence if condition in ("ended", "failed") else f"Run {self._name}: {sentence}"
         failed = {post({**notice, "run": self._run.id, "state": state, "text": said})}
         if self._words:
             replaced = {"{sentence}": said, "{run}": self._run.id, "{state}": state}
@@ -102,7 +102,7 @@ def main() -> None:
     settings, lower = plan["launch"]["notify_on"], plan.get("lower_is_better", True)
     notifier = Notifier(run, plan.get("name") or run.id, words)
     conditions = NoticeConditions(run, settings, str(plan.get("best_by") or ""), lower=lower)
-    looks_left = _NUM_LAST_LOOKS
+    looks_left = 1 if has_recipe(run) else _NUM_LAST_LOOKS
     while looks_left:
         time.sleep(LOOK_EVERY_S)
         looks_left -= bool(select.select([told], [], [], 0)[0])
@@ -117,7 +117,7 @@ def main() -> None:
     if ended and (settings.get("ended") or settings.get(kind)):
         notifier.tell(kind, **ended)
     for metric in sorted(conditions.unseen if ended else ()):
-        notifier.tell(f"no {metric}", f"no value of {metric}, of notify_on, was read", metric=metric)
+        notifier.tell(f"no {metric}", f"no value of {metric} was read", state=ended["state"], metric=metric)
 
 
 if __name__ == "__main__":

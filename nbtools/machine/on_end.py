@@ -20,8 +20,8 @@ from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from nbtools.rundir.tail import one_line
 
 _WITHIN_S = 60.0
-_NOTICES_WITHIN_S = 600.0
-"""Time for the last notices; each takes 65 s at most."""
+_NOTICES_WITHIN_S = 20.0
+"""Time in which a supervisor waits for the last notices; a stop waits for the supervisor."""
 _LONGEST_WHY = 300
 _SHOWN_METRICS = ("eval/loss", "train/loss")
 
@@ -91,10 +91,8 @@ class NotifierProcess:
                 self._process.stdin.write(f"{json.dumps(self._words)}\n".encode())
 
     def end(self, state: str, sentence: str) -> None:
-        """Have the end told; return when the process has ended."""
+        """Have the end told, and wait a while for that; the process ends by itself."""
         if self._process is not None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 told = json.dumps({"state": state, "sentence": sentence})
                 self._process.communicate(f"{told}\n".encode(), _NOTICES_WITHIN_S)
-            self._process.kill()
-            self._process.wait()
