@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from nbtools.failures.evidence import last_rows
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, NoticeConditions
 from nbtools.machine.on_end import run_command
-from nbtools.rundir.json_files import read_json
+from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.rundir import RunDir, has_recipe
 from nbtools.user_config import read_user_config
 
@@ -70,12 +71,13 @@ class Notifier:
     def __init__(self, run: RunDir, name: str, words: Sequence[str]) -> None:
         """Notify of a run by its name; `words` are those of `notify_with`."""
         self._run, self._name, self._words = run, name, words
-        self._told: dict[str, float] = {}
+        rows = last_rows(run.notices)  # of this job's earlier starts
+        self._told = {str(row.get("kind")): finite(row.get("time")) or 0.0 for row in rows}
 
     def tell(self, condition: str, sentence: str, *, state: str = "RUNNING", **found: Any) -> None:
         """Record and send a sentence; `found` may have the `step`, `metric` and `value` of the condition."""
-        now = time.monotonic()
-        if now - self._told.get(condition, -_TOLD_EVERY_S) < _TOLD_EVERY_S:
+        now = time.time()
+        if abs(now - self._told.get(condition, 0.0)) < _TOLD_EVERY_S:
             return
         self._told[condition] = now
         notice = {"kind": condition, **{key: found.get(key) for key in ("step", "metric", "value")}}
