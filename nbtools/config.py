@@ -17,6 +17,7 @@ _MEMORY = r"[0-9]{1,9}[KMGT]?"
 _WORDS = r"[A-Za-z0-9_.,+:@-]{1,200}"
 _FEATURES = r"[A-Za-z0-9_.,+:@&|*()\[\]-]{1,200}"
 """Characters allowed in an `#SBATCH` value: none has a meaning for bash or sbatch."""
+_LIMIT = r"\s*(.*\S)\s*([<>])\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)\s*"
 
 
 class Slurm(Settings):
@@ -102,11 +103,32 @@ class StopOn(Settings):
         return _USUAL[info.field_name] if value else None
 
 
+class NotifyOn(StopOn):
+    """Conditions on which a notice is sent, at most one of a kind per hour: those of `StopOn`, and further ones."""
+
+    ended: bool = setting(False, "The end of the run, in any state.")
+    failed: bool = setting(False, "The failure of the run, after its last restart.")
+    stalled_min: float | None = setting(
+        None, "No new step, or no output without known steps, for so long.", "minutes", gt=0, le=100_000
+    )
+    values: tuple[str, ...] = setting((), "Limits of metrics, such as eval/loss < 0.5 or train/grad_norm > 100.")
+
+    @field_validator("values")
+    @classmethod
+    def _are_limits(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        found = [re.fullmatch(_LIMIT, text) for text in value]
+        if None in found:
+            raise ValueError("each must be METRIC < NUMBER or METRIC > NUMBER, such as eval/loss < 0.5")
+        return tuple(" ".join(limit.groups()) for limit in found if limit)
+
+
 _USUAL = {"no_improvement": 20, "loss_above": 10.0}
 """Values that gave no false alarm in healthy runs of the recipes."""
 _LONGEST_PREAMBLE = 10_000
+COMMANDS = ("on_end", "notify_with")
+"""Fields of `Launch` that are the words of a command, which no run directory has."""
 PLACEHOLDERS = ("{sentence}", "{run}", "{state}")
-"""Words of `on_end` that are replaced."""
+"""Words of commands that are replaced."""
 _MOST_PROCESSES = 1024
 _MOST_MACHINES = 1024
 GPUIndex = Annotated[int, Field(ge=0, le=1023)]
@@ -165,19 +187,25 @@ class Launch(Settings):
         "arguments of their own are replaced. A fork or a resumed run has none unless given one.",
     )
 
-    @field_validator("stop_on", mode="before")
-    @classmethod
-    def _conditions(cls, value: object) -> object:
-        return StopOn(**value) if isinstance(value, dict) else value  # whose messages name the condition
+    notify_on: NotifyOn | None = setting(
+        None, "Conditions on which a notice is sent to the address in ~/.config/nbtools/notify.json, at most hourly."
+    )
+    notify_with: tuple[str, ...] = setting((), "Program and arguments started for each notice, as by on_end.")
 
-    @field_validator("on_end", mode="before")
+    @field_validator("stop_on", "notify_on", mode="before")
+    @classmethod
+    def _conditions(cls, value: object, info: Any) -> object:
+        kind = StopOn if info.field_name == "stop_on" else NotifyOn
+        return kind(**value) if isinstance(value, dict) else value  # whose messages name the condition
+
+    @field_validator(*COMMANDS, mode="before")
     @classmethod
     def _are_words(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError("is one text; give a list of words, since no shell divides it: shlex.split(text)")
         return value
 
-    @field_validator("on_end")
+    @field_validator(*COMMANDS)
     @classmethod
     def _is_a_command(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         if words and (not words[0].strip() or words[0] in PLACEHOLDERS):
@@ -225,10 +253,11 @@ class Launch(Settings):
         if self.cluster is None:
             return self
         count = self.cluster.num_gpus(self.nproc_per_node)
-        if self.on_end:
+        if words := self.on_end or self.notify_with:
+            name = "on_end" if self.on_end else "notify_with"
             raise ValueError(
-                f"on_end={self.on_end} with cluster=Slurm(...): it is for runs on this machine; set on_end=(), and "
-                "wait with nbtools wait RUN"
+                f"{name}={words} with cluster=Slurm(...): it is for runs on this machine; set {name}=(), and wait with "
+                "nbtools wait RUN"
             )
         if self.gpus is not None:
             raise ValueError(

@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = AlgorithmDistillationConfig(
@@ -91,4 +93,4 @@ config = AlgorithmDistillationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 4fa4371a6547
+# Written by nbtools 0.1.0, checksum 60b9e8ca086d

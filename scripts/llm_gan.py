@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = LLMGANConfig(
@@ -109,4 +111,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 7c507301b7f2
+# Written by nbtools 0.1.0, checksum e1b9ba122c4d

@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = MaskedDiffusionConfig(
@@ -101,4 +103,4 @@ config = MaskedDiffusionConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 57ebad27fa94
+# Written by nbtools 0.1.0, checksum 58619fa2e404

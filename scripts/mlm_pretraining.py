@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = MLMPretrainingConfig(
@@ -92,4 +94,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 7d8ba3743aa3
+# Written by nbtools 0.1.0, checksum 5bbbc47d0ec5

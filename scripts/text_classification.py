@@ -29,6 +29,8 @@ launch = Launch(
     max_restarts=0,
     stop_on=None,
     on_end=(),
+    notify_on=None,
+    notify_with=(),
 )
 
 config = TextClassificationConfig(
@@ -103,4 +105,4 @@ config = TextClassificationConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 73fbf276c7ba
+# Written by nbtools 0.1.0, checksum 2bd1c2d9f572

@@ -244,6 +244,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         shutdown_timeout_s: float = 5,
         gpus: Sequence[int] = (),
         on_end: Sequence[str] = (),
+        notify_with: Sequence[str] = (),
         **more: Any,
     ) -> Run:
         run = RunDir(RunDir.create(project.runs, name).path.resolve())
@@ -257,8 +258,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         content = {"name": name, "argv": [str(part) for part in argv], "cwd": str(project.root), "time": time.time()}
         settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}
         write_json(run.launch, {**content, "launch": settings, **more})
-        options = [word for option, descriptor in held.items() for word in (option, str(descriptor))]
-        options += ["--reads-on-end"] if on_end else []
+        options = ["--reads-words", *(str(word) for option in held.items() for word in option)]
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), *options],
@@ -271,7 +271,7 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
             )
         assert supervisor.stdin is not None
         with supervisor.stdin as words:
-            words.write(f"{json.dumps(on_end)}\n".encode())
+            words.write(f"{json.dumps({'on_end': on_end, 'notify_with': notify_with})}\n".encode())
         for descriptor in held.values():
             os.close(descriptor)
         started.append(supervisor)

@@ -131,21 +131,20 @@ def _cluster(arguments: argparse.Namespace) -> "Cluster | None":
     return SlurmFlags(values, is_asked=arguments.cluster == "slurm") if values or arguments.cluster else None
 
 
-def _stop_on(arguments: argparse.Namespace) -> dict[str, Any] | None:
+def _conditions(given: list[str] | None) -> dict[str, Any] | None:
     """Return the conditions that a call gives; a name alone means the usual value."""
-    from nbtools.config import StopOn
+    from nbtools.config import NotifyOn
     from nbtools.script.compat.aliases import assigned
 
-    given = arguments.stop_on
-    return given and assigned(StopOn, [text if "=" in text else f"{text}=True" for text in given])
+    return assigned(NotifyOn, [text if "=" in text else f"{text}=True" for text in given]) if given else None
 
 
 def _launch_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that `launch` and `resume` have in common."""
-    names = ("nproc_per_node", "gpus", "nnodes", "max_restarts", "on_end")
+    names = ("nproc_per_node", "gpus", "nnodes", "max_restarts", "on_end", "notify_with")
     settings = {name: getattr(arguments, name) for name in names}
-    more = {"cluster": _cluster(arguments), "stop_on": _stop_on(arguments), "args": tuple(arguments.script_args)}
-    return settings | more
+    settings |= {name: _conditions(getattr(arguments, name)) for name in ("stop_on", "notify_on")}
+    return {**settings, "cluster": _cluster(arguments), "args": tuple(arguments.script_args)}
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -533,7 +532,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from nbtools.cli import doctor
     from nbtools.cli.output import print_findings
 
-    findings = doctor.doctor(all_reduce=arguments.all_reduce)
+    findings = doctor.doctor(all_reduce=arguments.all_reduce, notify=arguments.notify)
     if arguments.json:
         _print_json([asdict(finding) for finding in findings])
     else:

@@ -20,12 +20,14 @@ import psutil
 from nbtools import __version__
 from nbtools.config import Launch
 from nbtools.errors import ProjectError
+from nbtools.failures.notify import CONFIG, post
 from nbtools.launcher.checks.findings import Finding, Findings, ok, problem, warn
 from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project, lost_target
 from nbtools.script.torchrun import ON_ONE_MACHINE
+from nbtools.user_config import config_folder
 
 _PROBE_TIMEOUT_S = 180
 
@@ -47,11 +49,12 @@ print(json.dumps(facts))
 """
 
 
-def doctor(*, all_reduce: bool = False) -> Findings:
+def doctor(*, all_reduce: bool = False, notify: bool = False) -> Findings:
     """Check this machine and this environment, as `nbtools doctor` does.
 
     Args:
         all_reduce: Also run a collective on two processes, which takes about ten seconds.
+        notify: Also send a notice to the address that `Launch.notify_on` uses.
     """
     gpus = devices()
     facts = _probe_torch()
@@ -66,6 +69,7 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         *_folders(),
         *_removed_runs(),
         *_slurm(),
+        *([_notice()] if notify else []),
     ]
     if all_reduce and isinstance(facts, dict):
         if facts["gloo"]:
@@ -73,6 +77,13 @@ def doctor(*, all_reduce: bool = False) -> Findings:
         if facts["nccl"] and facts["num_gpus"] >= 2:
             findings.append(_all_reduce("nccl"))
     return Findings(findings)
+
+
+def _notice() -> Finding:
+    if why := post({"kind": "test", "text": "nbtools doctor: this is a test"}):
+        path = config_folder() / f"{CONFIG}.json"
+        return problem("notify", f"not sent: {why}", f'{path}, for you alone (chmod 600): {{"address": "https://…"}}')
+    return ok("notify", "a test was sent")
 
 
 def _version(distribution: str) -> str | None:

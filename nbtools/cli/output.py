@@ -172,6 +172,7 @@ def print_run(summary: dict[str, Any]) -> None:
         ("output", silent and f"none for {silent}; nbtools show RUN --stacks shows where it is"),
         *(("curves", line) for line in summary["curves"]),
         *(("steered", " ".join(pair)) for pair in facts.steered(filter(None, map(Event.from_json, summary["events"])))),
+        *(("notice", line) for line in summary["notices"]),
         ("checkpoints", " ".join(map(_checkpoint, summary["checkpoints"]))),
         *(("shared", line) for line in summary["shared"]),
         ("not saved", summary["unsaved"]),

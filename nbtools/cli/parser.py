@@ -104,6 +104,9 @@ def parser(
     restarts.add_argument("--stop-on", action="append", metavar="CONDITION[=VALUE]", help=text)
     text = "command that is started at the end, without a shell; {sentence} is replaced by a summary"
     restarts.add_argument("--on-end", type=shlex.split, metavar="COMMAND", help=text)
+    text = "send a notice on a condition of --stop-on, ended, failed, stalled_min=MINUTES or values='METRIC < NUMBER'"
+    restarts.add_argument("--notify-on", action="append", metavar="CONDITION[=VALUE]", help=text)
+    restarts.add_argument("--notify-with", type=shlex.split, metavar="COMMAND", help="as --on-end, for each notice")
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
     text = "submit a Slurm job, or none for this machine; the flags of Slurm's settings are for a job"
@@ -265,6 +268,7 @@ def parser(
 
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
+    doctor.add_argument("--notify", action="store_true", help="also send a notice to the address of notify_on")
     return parser
 
 

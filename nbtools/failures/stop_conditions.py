@@ -1,4 +1,4 @@
-"""The conditions of `Launch.stop_on`, checked on a run's new metric rows with the standard library alone.
+"""The conditions of `stop_on` and `notify_on`, checked on a run's new metric rows with the standard library alone.
 
 The supervisor of a script without a recipe starts `nbtools.metrics.readers.print_rows`, which reads what the script
 prints and the files that it writes, in a process of its own.
@@ -10,15 +10,15 @@ import math
 import os
 import re
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nbtools.rundir.json_files import finite, strict_number, whole
-from nbtools.rundir.requests.events import paused_s, read_events
-from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir, has_recipe
+from nbtools.machine.on_end import start_beside
+from nbtools.rundir.json_files import content_of, file_stamp, finite, strict_number, whole
+from nbtools.rundir.requests.events import held, paused_s, read_events
+from nbtools.rundir.rundir import RunDir, has_recipe
 from nbtools.rundir.tail import Tail, one_line
 
 LOOK_EVERY_S = 1.0
@@ -27,19 +27,21 @@ _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test|dev)[/_. ].*loss", 
 _TRAIN_LOSS = "train/loss"
 _NUM_CONFIRMED = 5
 """Number of rows whose median must be above the limit: one or two spikes are not a divergence."""
+_WITHOUT_ROWS = ("time_budget_h", "ended", "failed")
+"""Conditions for which no row is read."""
 _FEWEST_ROWS, _MOST_ROWS = 20, 1000
 """Least and greatest number of rows for the median of the loss."""
 
 
 class StopConditions:
-    """Checks the rows of a run as they are written; `settings` is `stop_on` as launch.json has it."""
+    """Checks the rows of a run as they are written; `settings` is `stop_on` or `notify_on` as launch.json has it."""
 
     def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
         """Begin with the first row; `best_by` is the metric that evaluations are compared by, `lower` whether less is
         better; without it, it is the first loss of an evaluation that a row has."""
         self._run, self._settings = run, settings
-        self._reads_rows = any(value for name, value in settings.items() if name != "time_budget_h")
-        self._rows = NewRows(run)
+        self._limits = [str(text).rsplit(" ", 2) for text in settings.get("values") or ()]
+        self._rows = NewRows(run, *(name for name, *_ in self._limits))
         self._ends_at = time.monotonic() + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
         self._losses: deque[float] = deque(maxlen=_MOST_ROWS)
@@ -49,27 +51,32 @@ class StopConditions:
         self._finite_step = 0
 
     def look(self) -> dict[str, Any] | None:
-        """Return what holds in the new rows: `condition`, `step`, `metric`, `value`, `sentence`; None if nothing."""
+        """Return the first condition that holds, as `found` has it; None if none does."""
+        return next(self.found(), None)
+
+    def found(self) -> Iterator[dict[str, Any]]:
+        """Yield what holds now and in the new rows: `condition`, `step`, `metric`, `value`, `sentence`."""
         if time.monotonic() >= self._ends_at and time.monotonic() - paused_s(read_events(self._run)) >= self._ends_at:
             hours = self._settings["time_budget_h"]
-            return {"condition": "time_budget_h", "value": hours, "sentence": f"the time budget of {hours:g} h is over"}
-        for row in self._rows.read() if self._reads_rows else ():
-            if (found := self._check(row)) is not None:
-                return found
-        return None
+            yield {"condition": "time_budget_h", "value": hours, "sentence": f"the time budget of {hours:g} h is over"}
+        reads_rows = any(value for name, value in self._settings.items() if name not in _WITHOUT_ROWS)
+        for row in self._rows.read() if reads_rows else ():
+            yield from self._check(row)
 
     def close(self) -> None:
         """End the process that reads the metrics."""
         self._rows.close()
 
-    def _check(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _check(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         step = whole(row.get("step")) or 0
         losses = {name: value for name, value in row.items() if _LOSS.fullmatch(name)}
         for name, value in losses.items():
             if self._settings.get("nan") and value in ("NaN", "Infinity", "-Infinity"):
-                return self._found("nan", step, name, value, f"is {value} at step {step:,}")
-        self._finite_step = step
-        return self._above(step, losses) or self._worse(step, row)
+                yield self._found("nan", step, name, value, f"is {value} at step {step:,}")
+                break
+        else:
+            self._finite_step = step
+        yield from filter(None, (self._above(step, losses), self._worse(step, row)))
 
     def _above(self, step: int, losses: Mapping[str, Any]) -> dict[str, Any] | None:
         trained = [name for name in losses if not _EVALUATION.match(name)]
@@ -117,11 +124,46 @@ class StopConditions:
         }
 
 
+class NoticeConditions(StopConditions):
+    """Checks the conditions of `notify_on`, which has further ones: limits of values, and steps that do not come."""
+
+    def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
+        """Begin with the first row; the arguments are those of `StopConditions`."""
+        super().__init__(run, settings, best_by, lower=lower)
+        self._row_step, self._progress, self._moved_at = 0, tuple[object, ...](), 0.0
+        self.unseen = {name for name, *_ in self._limits}
+        """Metrics of `values` that no row has had."""
+
+    def found(self) -> Iterator[dict[str, Any]]:
+        """Yield what holds now and in the new rows, as `StopConditions` does."""
+        yield from super().found()
+        minutes, beaten = finite(self._settings.get("stalled_min")), content_of(self._run.heartbeat(0)).get("step")
+        last = max(self._row_step, whole(beaten) or 0)
+        # A program whose steps are not known prints something at least.
+        progress = self._row_step, beaten, None if last else file_stamp(self._run.log)
+        if minutes is None or progress != self._progress or held(read_events(self._run)):
+            self._progress, self._moved_at = progress, time.monotonic()
+        elif time.monotonic() - self._moved_at >= 60 * minutes:
+            said = f"no new step for {minutes:g} min{f', after step {last:,}' if last else ''}"
+            yield {"condition": "stalled_min", "step": last, "value": minutes, "sentence": said}
+
+    def _check(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        step = self._row_step = whole(row.get("step")) or 0
+        self.unseen -= row.keys()
+        yield from super()._check(row)
+        for name, sign, number in self._limits:
+            value = finite(row.get(name))
+            if value is not None and (value < float(number) if sign == "<" else value > float(number)):
+                said = f"is {value:.4g} at step {step:,}, {'below' if sign == '<' else 'above'} {number}"
+                yield self._found(f"{name} {sign} {number}", step, name, value, said)
+
+
 class NewRows:
     """The metric rows that are added to a run: of a recipe its own, of a program those that another process reads."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run, self._tail = run, Tail(run.metrics)
+    def __init__(self, run: RunDir, *names: str) -> None:
+        """Begin with the first row; of a program the rows have its losses, and the metrics of these names."""
+        self._run, self._tail, self._names = run, Tail(run.metrics), names
         self._reader: subprocess.Popen[bytes] | None = None
         self._rest = b""
 
@@ -150,15 +192,8 @@ class NewRows:
     def _read_by_reader(self) -> bytes:
         """Return the new lines of the process that reads the script's own output; start it at the first call."""
         if self._reader is None:
-            unmarked = {name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE}
-            self._reader = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.metrics.readers.print_rows", str(self._run.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                # It is no process of the run: those are counted, and ended with it.
-                env={**unmarked, RUN_DIR_VARIABLE: os.devnull},
-                process_group=0,
-            )
+            module, streams = "nbtools.metrics.readers.print_rows", {"stdin": subprocess.DEVNULL}
+            self._reader = start_beside(self._run, module, *self._names, stdout=subprocess.PIPE, **streams)
         assert self._reader.stdout is not None
         os.set_blocking(self._reader.stdout.fileno(), False)
         with contextlib.suppress(BlockingIOError):

@@ -5,7 +5,6 @@ The launcher writes the run directory, takes its lock and passes both to the sup
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import socket
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbtools import __version__
-from nbtools.config import StopOn
+from nbtools.config import COMMANDS, NotifyOn, StopOn
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.placement import CORES_TAKEN, child_environment
@@ -71,6 +70,8 @@ def launch(
     max_restarts: int | None = None,
     stop_on: StopOn | Mapping[str, object] | None = None,
     on_end: Sequence[str] | None = None,
+    notify_on: NotifyOn | Mapping[str, object] | None = None,
+    notify_with: Sequence[str] | None = None,
     after: Run | str | Path | None = None,
     queue: bool = True,
 ) -> Run:
@@ -110,6 +111,9 @@ def launch(
             script's.
         on_end: words of a program that the supervisor starts at the end, such as `["notify-send", "{sentence}"]`; None
             for the script's. The words are taken from this call or from a script of this user outside `runs/` alone.
+        notify_on: conditions on which a notice is sent, such as `{"failed": True, "stalled_min": 10}`; None for the
+            script's. It is POSTed as JSON to the `address` in `~/.config/nbtools/notify.json`.
+        notify_with: words of a program that is started for each notice, as by `on_end`.
         after: a run that must end first, in any state; if it is cancelled while it waits, the run that it waits for.
         queue: wait until no earlier run claims one of these GPUs, in the order of the launches; False shares them.
             Slurm's queue has no such choice.
@@ -120,7 +124,7 @@ def launch(
     given: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
     given |= {"torchrun": torchrun, "python": python, "omp_num_threads": omp_num_threads, "cwd": cwd, "name": name}
     given |= {"stop_signal": stop_signal, "shutdown_timeout_s": shutdown_timeout_s, "max_restarts": max_restarts}
-    given |= {"stop_on": stop_on, "on_end": on_end}
+    given |= {"stop_on": stop_on, "on_end": on_end, "notify_on": notify_on, "notify_with": notify_with}
     return launch_request(LaunchRequest.of(script, given, args=args, queue=queue), after)
 
 
@@ -397,8 +401,8 @@ def _lay_out(
         "cwd": str(checked.cwd),
         "root": str(checked.project.root),
         "env": _environment(run, checked),
-        # `on_end` is not recorded: a command that is read from a run directory must never be executed.
-        "launch": checked.launch.model_dump(mode="json", exclude={"on_end"}),
+        # Commands are not recorded: one that is read from a run directory must never be executed.
+        "launch": checked.launch.model_dump(mode="json", exclude={*COMMANDS}),
         "versions": versions,
         "code": record_source(run, checked.project.root),
         "host": socket.gethostname(),
@@ -429,10 +433,9 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
     with run.supervisor_log.open("wb") as log:
         supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path)),
+                *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), "--reads-words"),
                 *([] if "--lock-fd" in held else ["--no-lock"]),
                 *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
-                *(["--reads-on-end"] if checked.launch.on_end else []),
             ],
             cwd=checked.cwd,
             env=child_environment(os.environ, _environment(run, checked)),
@@ -445,7 +448,7 @@ def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) 
     assert supervisor.stdin is not None
     with contextlib.suppress(BrokenPipeError), supervisor.stdin as words:  # it ended at once: its log says why
         # Not as arguments, which every user can read in `ps`.
-        words.write(f"{json.dumps(checked.launch.on_end)}\n".encode())
+        words.write(f"{checked.launch.model_dump_json(include={*COMMANDS})}\n".encode())
     _wait_for_record(run, supervisor)
     # Collects the supervisor's exit status, so that it does not stay a zombie for as long as the kernel lives.
     threading.Thread(target=supervisor.wait, name=f"nbtools-reap-{run.id}", daemon=True).start()

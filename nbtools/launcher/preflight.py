@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nbtools.config import Launch
+from nbtools.config import COMMANDS, Launch
 from nbtools.errors import LaunchError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.launcher.checks.findings import Finding, ok, warn
 from nbtools.launcher.program_checks import check_program, shorter
@@ -90,9 +90,10 @@ def _collected(request: LaunchRequest) -> Preflight:
     path = python_file(request.script)
     plain, notes = _read_plain(path)
     settings = request.settings
-    if plain and plain.launch.on_end and "on_end" not in settings and (whose := _not_own(path)):
-        settings = {**settings, "on_end": ()}
-        notes += [warn("on_end", f"{path.name} is {whose}, so its on_end is left out; give on_end= with the launch")]
+    for name in COMMANDS:
+        if plain and getattr(plain.launch, name) and name not in settings and (whose := _not_own(path)):
+            settings = {**settings, name: ()}
+            notes += [warn(name, f"{path.name} is {whose}, so its {name} is left out; give {name}= with the launch")]
     wanted = _wanted(plain.launch if plain else Launch(), settings)
     if plain and plain.program:
         return check_program(request, plain.program, wanted, _words(request), _project_of(path), path, notes)
@@ -110,13 +111,14 @@ def _wanted(launch: Launch, settings: Mapping[str, Any]) -> Launch:
     given: dict[str, Any] = {name: tuple(value) if name == "gpus" else value for name, value in settings.items()}
     with as_launch_error():
         wanted = on_cluster(launch, given.pop("cluster", None), **given)
-    if wanted.on_end and shutil.which(wanted.on_end[0]) is None:
-        raise LaunchError(f"on_end={shown(wanted.on_end)}: there is no such program; give one, or its full path")
+    for name in COMMANDS:
+        if (words := getattr(wanted, name)) and shutil.which(words[0]) is None:
+            raise LaunchError(f"{name}={shown(words)}: there is no such program; give one, or its full path")
     return wanted
 
 
 def _not_own(path: Path) -> str:
-    """Return whose the words of `on_end` in a script may be, if not this user's; they would be executed."""
+    """Return whose the commands in a script may be, if not this user's; they would be executed."""
     if is_run(path.parent):
         return "the script of a run"
     return f"{owner}'s" if (owner := foreign_owner(path)) else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
@@ -58,6 +58,8 @@ def resume(
     max_restarts: int | None = None,
     stop_on: StopOn | Mapping[str, object] | None = None,
     on_end: Sequence[str] | None = None,
+    notify_on: NotifyOn | Mapping[str, object] | None = None,
+    notify_with: Sequence[str] | None = None,
     args: Sequence[str] = (),
     name: str | None = None,
 ) -> Run:
@@ -81,8 +83,8 @@ def resume(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
             keep their order.
         gpus: GPU indices; `()` for the CPU; None for the run's own.
-        nnodes, cluster, max_restarts, stop_on: as for `launch`; None for the run's own.
-        on_end: as for `launch`; never the run's own, which would execute words from a run directory.
+        nnodes, cluster, max_restarts, stop_on, notify_on: as for `launch`; None for the run's own.
+        on_end, notify_with: as for `launch`; never the run's own, which would execute words from a run directory.
         args: further arguments of the script; they come last and override earlier ones. With them a program is a fork.
         name: last part of the new run's id; None for the run's name, or for a fork's script's if the run was not named.
 
@@ -97,6 +99,7 @@ def resume(
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
     asked: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
     asked |= {"max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
+    asked |= {"notify_on": notify_on, "notify_with": notify_with}
     if not has_recipe(parent.files):
         if isinstance(checkpoint, Checkpoint):
             raise CheckpointError(f"{checkpoint.path}: is a recipe's checkpoint, and {parent.id} runs a program")
@@ -370,7 +373,7 @@ def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run's launch settings, with the values that the caller has asked for."""
     recorded, wanted = mapping_at(parent.info, "launch"), {k: value for k, value in asked.items() if value is not None}
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
-    settings |= {"nnodes": settings["nnodes"] or 1, "on_end": None}  # older runs have no nnodes
+    settings |= {"nnodes": settings["nnodes"] or 1, **dict.fromkeys(COMMANDS)}  # older runs have no nnodes
     if foreign_owner(parent.dir):
         settings["python"] = None  # another user could have chosen the file
     if isinstance(settings["cluster"], dict):
@@ -497,7 +500,7 @@ def _forked(
             "(args=['--learning-rate', '1e-4'], or after --)"
         ) from None
     kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
-    kept["on_end"] = settings["on_end"] or ()  # the words of the parent's script are not the caller's
+    kept |= {name: settings[name] or () for name in COMMANDS}  # the words of the parent's script are not the caller's
     launch = on_cluster(plain.launch, kept.pop("cluster", None), **kept)
     project = project_of(parent.files.script)
     notes = [*before.uncapped(changes)[1]]

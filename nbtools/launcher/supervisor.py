@@ -31,7 +31,7 @@ from nbtools.launcher.agent_process import AgentProcess, shutdown_timeout_s
 from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint, saved_checkpoints
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
-from nbtools.machine.on_end import sentence_on_end, start_on_end
+from nbtools.machine.on_end import NotifierProcess, sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import awaited, state_of
@@ -59,14 +59,15 @@ _NEVER, _FAR_S = float("inf"), 1e8
 class Supervisor:
     """Supervises one run from its place in the queue to `exit.json`; `held` are descriptors of its lock and ticket.
 
-    On a machine other than the run's first, `supervise_node` runs its agent alone. `on_end` is the command that the
-    launch wants started at the end. The queue, the agent, the run's other machines, the conditions of `stop_on` and
+    On a machine other than the run's first, `supervise_node` runs its agent alone. `words` has the commands of the
+    launch, `on_end` and `notify_with`. The queue, the agent, the run's other machines, the conditions of `stop_on` and
     the samples are objects with due times, which `_watch` waits for.
     """
 
-    def __init__(self, run: RunDir, held: Sequence[int] = (), *, node: int = 0, on_end: Sequence[str] = ()) -> None:
+    def __init__(self, run: RunDir, held: Sequence[int] = (), *, node: int = 0, **words: Sequence[str]) -> None:
         self.run = run
-        self.on_end = tuple(on_end)
+        self.on_end = tuple(words.get("on_end", ()))
+        self.notifier = NotifierProcess(run, words.get("notify_with", ()))
         self.plan: dict[str, Any] = {}
         """Content of launch.json with its secrets, for the objects below too; filled before the start."""
         self.signals = Signals()
@@ -149,6 +150,7 @@ class Supervisor:
         if failure is None:
             self.machines.begin()
             self.checks.begin()
+            self.notifier.begin(mapping_at(mapping_at(self.plan, "launch"), "notify_on"))
             self._watch()
             self.samples.end_stamps()
             self.machines.tell(self.was_asked, returncode=self.agent.returncode)
@@ -276,16 +278,16 @@ class Supervisor:
                 time.sleep(1)
 
     def _tell_end(self, ended: Mapping[str, Any]) -> None:
-        """Start the command of `on_end`, once the lock and the GPUs are free for others."""
-        if not self.on_end:
-            return
+        """Start the command of `on_end` and send the last notices, once the lock and the GPUs are free for others."""
         for descriptor in self.agent.held:
             os.close(descriptor)
         state = str(state_of(Records(self.run)))
         name = str(self.plan.get("name") or self.run.id)
         words = {"{sentence}": sentence_on_end(self.run, name, state, ended), "{run}": self.run.id, "{state}": state}
-        with contextlib.suppress(OSError):
-            start_on_end(self.on_end, words, self.run)
+        if self.on_end:
+            with contextlib.suppress(OSError):
+                start_on_end(self.on_end, words, self.run)
+        self.notifier.end(state, words["{sentence}"])
 
     @property
     def _finished(self) -> dict[str, Any]:
@@ -512,9 +514,9 @@ def main() -> None:
     parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
     parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
     parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
-    parser.add_argument("--reads-on-end", action="store_true", help="take the command for the end from the input")
+    parser.add_argument("--reads-words", action="store_true", help="take the commands of the launch from the input")
     arguments = parser.parse_args()
-    on_end = json.loads(sys.stdin.readline() or "[]") if arguments.reads_on_end else []
+    words = json.loads(sys.stdin.readline() or "{}") if arguments.reads_words else {}
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
         parser.error(f"{run.path}: no launch.json, so nothing to run")
@@ -525,7 +527,7 @@ def main() -> None:
         parser.error(f"{run.id}: was already started; a run directory is used once")
     adopt_orphans()
     held = [descriptor for descriptor in (lock, arguments.ticket_fd) if descriptor is not None]
-    Supervisor(run, held, on_end=on_end).supervise()
+    Supervisor(run, held, **words).supervise()
 
 
 def close_attempt(run: RunDir, line: Mapping[str, Any]) -> None:

@@ -1,12 +1,15 @@
-"""The command of `Launch.on_end`: started without a shell once the end of a run is recorded.
+"""The commands of `Launch.on_end` and `notify_with`, started without a shell, and the process that sends notices.
 
-The command comes from the launch, through the supervisor's command line. It is never read from a run directory, which
-another user may have written or copied.
+The words come from the launch, through the supervisor's input. They are never read from a run directory, which another
+user may have written or copied.
 """
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +20,8 @@ from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from nbtools.rundir.tail import one_line
 
 _WITHIN_S = 60.0
+_NOTICES_WITHIN_S = 20.0
+"""Time in which a supervisor waits for the last notices; a stop waits for the supervisor."""
 _LONGEST_WHY = 300
 _SHOWN_METRICS = ("eval/loss", "train/loss")
 
@@ -40,20 +45,54 @@ def start_on_end(words: Sequence[str], replaced: Mapping[str, str], run: RunDir)
 
     Its failure is in that file too, and changes nothing.
     """
-    environment = {key: value for key, value in os.environ.items() if key not in (RUN_ID_VARIABLE, RUN_DIR_VARIABLE)}
     with run.on_end_log.open("wb") as log:
-        said, argv = "", [replaced.get(word, word) for word in words]
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        try:
-            command = subprocess.Popen(argv, env=environment, process_group=0, **streams)  # no process of the run
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            said = f"on_end: {words[0]!r} could not be started: {error}"
-        else:
-            try:
-                if code := command.wait(_WITHIN_S):
-                    said = f"on_end: {words[0]!r} ended with exit code {code}"
-            except subprocess.TimeoutExpired:
-                os.killpg(command.pid, signal.SIGKILL)
-                command.wait()
-                said = f"on_end: {words[0]!r} was killed after {_WITHIN_S:.0f} s"
-        log.write(f"{said}\n".encode(errors="backslashreplace") if said else b"")
+        said = run_command(words, replaced, log)
+        log.write(f"on_end: {said}\n".encode(errors="backslashreplace") if said else b"")
+
+
+def run_command(words: Sequence[str], replaced: Mapping[str, str], output: Any) -> str:
+    """Start a command, wait a minute for its end, then kill its process group; return why it failed, or ""."""
+    environment = {key: value for key, value in os.environ.items() if key not in (RUN_ID_VARIABLE, RUN_DIR_VARIABLE)}
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    argv = [replaced.get(word, word) for word in words]
+    try:
+        command = subprocess.Popen(argv, env=environment, process_group=0, **streams)  # no process of the run
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"{words[0]!r} could not be started: {error}"
+    try:
+        return f"{words[0]!r} ended with exit code {code}" if (code := command.wait(_WITHIN_S)) else ""
+    except subprocess.TimeoutExpired:
+        os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
+        return f"{words[0]!r} was killed after {_WITHIN_S:.0f} s"
+
+
+def start_beside(run: RunDir, module: str, *args: str, **streams: Any) -> "subprocess.Popen[bytes]":
+    """Start a module of nbtools that reads a run, and is no process of it: those are counted, and ended with it."""
+    unmarked = {name: value for name, value in os.environ.items() if name != RUN_ID_VARIABLE}
+    command = [sys.executable, "-P", "-m", module, str(run.path), *args]
+    return subprocess.Popen(command, env={**unmarked, RUN_DIR_VARIABLE: os.devnull}, process_group=0, **streams)
+
+
+class NotifierProcess:
+    """The process that sends the notices of a run; the training does not depend on it."""
+
+    def __init__(self, run: RunDir, words: Sequence[str]) -> None:
+        """Start nothing yet; `words` are those of `notify_with`."""
+        self._run, self._words = run, tuple(words)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, conditions: Mapping[str, Any]) -> None:
+        """Start the process, unless it was started or no condition of `notify_on` is set."""
+        if self._process is None and any(conditions.values()):
+            with contextlib.suppress(OSError):
+                self._process = start_beside(self._run, "nbtools.failures.notify", stdin=subprocess.PIPE, bufsize=0)
+                assert self._process.stdin is not None
+                self._process.stdin.write(f"{json.dumps(self._words)}\n".encode())
+
+    def end(self, state: str, sentence: str) -> None:
+        """Have the end told, and wait a while for that; the process ends by itself."""
+        if self._process is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                told = json.dumps({"state": state, "sentence": sentence})
+                self._process.communicate(f"{told}\n".encode(), _NOTICES_WITHIN_S)

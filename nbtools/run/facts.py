@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.errors import plural, shown
-from nbtools.run.records import Records, mapping_at, recorded_arguments
-from nbtools.rundir.json_files import whole
+from nbtools.failures.evidence import last_rows
+from nbtools.run.records import Records, local_time, mapping_at, recorded_arguments
+from nbtools.rundir.json_files import finite, whole
 from nbtools.rundir.requests.events import Event
+from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import one_line
 
 
@@ -87,6 +89,12 @@ def steered(events: Iterable[Event]) -> list[tuple[str, str]]:
         mark = "" if event.refused else f"{next(number)}: "
         found.append((f"{mark}after step {event.step}", f"{event}{f' ({event.by})' if event.by else ''}"))
     return found
+
+
+def notices(run: RunDir) -> list[tuple[str, str]]:
+    """Return the local time and the sentence of each notice of `notify_on`, and of why one was not sent."""
+    rows = last_rows(run.notices)
+    return [(local_time(finite(row.get("time"))), one_line(str(row.get("sentence")), 500)) for row in rows]
 
 
 def steps(step: int | None, total: int | None) -> str:

@@ -348,6 +348,7 @@ class Run:
             "waiting_for": waiting_for(self.records),
             "silent_s": silent_s(self),
             "stopped_on": why_stopped(self.records),
+            "notices": [" ".join(pair) for pair in facts.notices(self.files)],
             "unsaved": unsaved(self.records),
             "outputs": one_line(str(self.records.finished.get("outputs") or ""), 500),
             "why_stopped": facts.stopped_by(self.records) if state is RunState.STOPPED else "",

@@ -126,6 +126,8 @@ class RunDir:
     """`returncode`, `signal`, `stopped`, `failure`, `stopped_on` (supervisor, once)."""
     on_end_log = _file("ranks/on_end.log")
     """Output of the command that the launch gave as `on_end` (supervisor)."""
+    notices = _file("ranks/notices.jsonl")
+    """Notices that `notify_on` asked for, and why some were not sent (process of the supervisor, appended)."""
     attempts = _file("attempts.jsonl")
     """One line per automatic restart: the failed `attempt`, `failure`, the next `checkpoint` (supervisor)."""
     lock = _file("lock")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nbtools import __version__
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.config import Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.errors import HandEditedError, NotPlainError, ProjectError, ScriptError, plural
 from nbtools.parsing import literal_value
 from nbtools.project import NAME_PATTERN, Project, check_name, find_project, located
@@ -89,7 +89,7 @@ def render(content: TrainConfig | Program, name: str, launch: Launch | None = No
 
 def _body(content: TrainConfig | Program, name: str, launch: Launch, without: Collection[str] = ()) -> str:
     """Return the text of a script up to the line of its version; it does not name the fields `without`."""
-    names = ["Launch", *(type(value).__name__ for _, value in launch if isinstance(value, Settings))]
+    names = ["Launch", *(type(value).__name__ for _, value in launch if type(value) in (Slurm, StopOn))]
     if isinstance(content, Program):
         imports = f"from nbtools import {', '.join([*names, 'Program'])}"
         variable, call = "program", "program.run(launch)"
@@ -271,7 +271,9 @@ def _call(settings: Settings, without: Collection[str], prefix: str = "") -> str
     lines = [f"{type(settings).__name__}("]
     for name, value in ((name, value) for name, value in settings if prefix + name not in without):
         unit = "" if (named := type(settings).unit(name)) in name.split("_") else named
-        if isinstance(value, Settings):
+        if isinstance(value, NotifyOn):
+            text = _literal(dict(value.__repr_args__()))
+        elif isinstance(value, Settings):
             text = _call(value, without, f"{prefix}{name}.")
         else:
             is_listed = name == "curves"

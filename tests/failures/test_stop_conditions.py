@@ -1,20 +1,25 @@
-"""The conditions of `stop_on`: on rows of their own, and in a supervisor that stops real processes."""
+"""The conditions of `stop_on` and `notify_on`: on rows of their own, and in a supervisor of real processes."""
 
 import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import MonkeyPatch
 from waiting import eventually
 
 from nbtools.config import Launch, StopOn
 from nbtools.errors import ConfigError
-from nbtools.failures.stop_conditions import StopConditions
+from nbtools.failures import notify
+from nbtools.failures.stop_conditions import NoticeConditions, StopConditions
 from nbtools.machine.processes import members
 from nbtools.notebook.panel.html import header
 from nbtools.recipes import MLMPretrainingConfig
@@ -23,6 +28,7 @@ from nbtools.run.state import RunState, why_stopped
 from nbtools.rundir.json_files import read_json, strict_number, write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, render
+from nbtools.user_config import update_user_config
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = PROGRAMS / "fake_trainer.py"
@@ -43,6 +49,12 @@ def found(tmp_path: Path) -> Callable[..., dict[str, Any] | None]:
         return StopConditions(run, settings, best_by, lower=lower).look()
 
     return check
+
+
+def processes_about(run: Run, *words: str) -> list[psutil.Process]:
+    """Return the processes whose command has the path of a run, and these words."""
+    every = psutil.process_iter(["cmdline"])
+    return [one for one in every if {str(run.dir), *words} <= {*(one.info["cmdline"] or ())}]
 
 
 # --- the conditions ---------------------------------------------------------------------------------
@@ -125,7 +137,7 @@ def test_the_usual_values_give_no_false_alarm_on_noisy_healthy_curves(
 
 
 def test_conditions_are_written_into_a_script_and_read_back(tmp_path: Path) -> None:
-    launch = Launch(stop_on={"nan": True, "no_improvement": True}, on_end=("notify-send", "{sentence}"))
+    launch = Launch(stop_on={"nan": True, "no_improvement": True}, notify_on={"values": ("a<.5",)}, on_end=("true",))
     assert launch.stop_on == StopOn(nan=True, no_improvement=20)
     path = tmp_path / "x.py"
     path.write_text(render(MLMPretrainingConfig(), "x", launch))
@@ -142,6 +154,7 @@ def test_conditions_are_written_into_a_script_and_read_back(tmp_path: Path) -> N
         ({"stop_on": {"no_improvement": 0}}, "no_improvement=0: must be >= 1"),
         ({"stop_on": {"loss_above": 1.0}}, r"loss_above=1\.0: must be > 1"),
         ({"stop_on": {"time_budget_h": True}}, "True is a truth value, not a number"),
+        ({"notify_on": {"values": ["eval/loss <"]}}, "each must be METRIC < NUMBER or METRIC > NUMBER"),
         ({"on_end": "echo done"}, "give a list of words, since no shell divides it"),
         ({"on_end": ("sh", "-c", "echo {sentence}")}, "must be an argument of its own"),
         ({"on_end": ("{sentence}",)}, "must begin with a program"),
@@ -173,8 +186,10 @@ def test_a_nan_stops_all_ranks_with_a_checkpoint_and_the_run_says_why(supervised
     eventually(lambda: not members(run.files))  # the supervisor ends after it has recorded the end
 
 
-def test_a_run_that_ends_by_itself_has_no_condition_in_its_record(supervised: Start) -> None:
-    run = supervised(sys.executable, TRAINER, "--steps", "3", launch={"stop_on": USUAL})
+def test_a_run_that_ends_by_itself_has_no_condition_and_needs_no_notifier(supervised: Start) -> None:
+    run = supervised(sys.executable, TRAINER, "--steps", "60", launch={"stop_on": USUAL, "notify_on": USUAL})
+    eventually(lambda: processes_about(run, "nbtools.failures.notify"))
+    processes_about(run, "nbtools.failures.notify")[0].kill()
     assert run.wait(timeout_s=60) is RunState.SUCCEEDED
     assert "stopped_on" not in (read_json(run.files.exit) or {})
     assert run.summary()["stopped_on"] == ""
@@ -205,5 +220,67 @@ def test_a_nan_that_a_script_prints_or_writes_stops_it(
     stopped_on = (read_json(run.files.exit) or {})["stopped_on"]
     assert stopped_on["condition"] == "nan" and stopped_on["metric"].endswith("loss")
     assert stopped_on["step"] >= 20
-    reader = {"nbtools.metrics.readers.print_rows", str(run.dir)}
-    eventually(lambda: not any(reader <= {*(one.info["cmdline"] or ())} for one in psutil.process_iter(["cmdline"])))
+    eventually(lambda: not processes_about(run, "nbtools.metrics.readers.print_rows"))
+
+
+# --- notices ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def posted() -> Iterator[list[Any]]:
+    """What a server gets, which is the user's address and answers with the number in the path; first its address."""
+    bodies: list[Any] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            time.sleep(3 if self.path.endswith("late") else 0)
+            self.send_response(int(self.path[1:4]))
+            self.send_header("Location", "/204/elsewhere")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever).start()
+        bodies.append({"address": f"http://127.0.0.1:{server.server_port}"})
+        update_user_config(notify.CONFIG, lambda kept: kept.update(address=f"{bodies[0]['address']}/204/secret"))
+        yield bodies
+        server.shutdown()
+
+
+def test_all_conditions_of_a_notice_are_found(found: Callable[..., object], tmp_path: Path) -> None:
+    found([{"step": 1, "train/loss": 2, "eval/loss": 1}, {"step": 2, "train/loss": "NaN", "eval/loss": 3}], {})
+    limits = ["train/loss < 1e9", "eval/loss > 2", "eval/loss < 0.5"]
+    settings = {"nan": True, "no_improvement": 1, "stalled_min": 1e-9, "values": limits}
+    conditions = NoticeConditions(RunDir(tmp_path), settings, "eval/loss")
+    kinds = [notice["condition"] for _ in range(2) for notice in conditions.found()]
+    assert kinds == ["train/loss < 1e9", "nan", "no_improvement", "eval/loss > 2", "stalled_min"]
+
+
+def test_a_post_that_fails_is_explained_without_its_address(posted: Any, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "_POST_WITHIN_S", 1.0)
+    for address, why in (
+        ("{}/302/secret", "the server answered 302, a redirect, which is not followed"),
+        ("{}/500/secret", "the server answered 500"),
+        ("{}/204/secret/late", "the server did not answer within 1 s"),
+        ("http://127.0.0.1:1/secret", "the server was not reached (ConnectionRefusedError)"),
+        ("http://127.0.0.1/ secret", "the server was not reached (InvalidURL)"),
+        (
+            "file:///secret",
+            "notify.json of the user's configuration has no address that begins with https:// or http://",
+        ),
+    ):
+        update_user_config(notify.CONFIG, lambda kept, to=address: kept.update(address=to.format(posted[0]["address"])))
+        assert notify.post({"kind": "test"}) == why
+
+
+@pytest.mark.parametrize(("option", "kind"), [("--steps", "ended"), ("--fail-at", "failed")])
+def test_a_run_tells_its_end_and_leaves_no_process(supervised: Start, posted: Any, option: str, kind: str) -> None:
+    words = [sys.executable, "-c", "import sys; sys.exit('{sentence}' in sys.argv or 3)", "{sentence}"]
+    settings = {"ended": True, "failed": True, "values": ["train/loss > 0", "no/metric < 1"]}
+    run = supervised(sys.executable, TRAINER, option, "3", launch={"notify_on": settings}, notify_with=words)
+    state = run.wait(timeout_s=60, check=False)
+    eventually(lambda: not processes_about(run))
+    assert [body["kind"] for body in posted[1:]] == ["train/loss > 0", kind, "no no/metric"]
+    assert posted[2]["text"].startswith(f"Run fake {state.lower()} after ")
+    assert [line.endswith(" ended with exit code 3") for line in run.summary()["notices"]].count(True) == 1
+    assert not any(b"/secret" in path.read_bytes() for path in run.dir.rglob("*") if path.is_file())

@@ -197,6 +197,7 @@ def test_a_summary_is_strict_json_and_names_everything(files: RunDir) -> None:
         **dict.fromkeys(("note", "stopped_on", "why_stopped", "unsaved", "outputs"), ""),
         **dict.fromkeys(("waiting_for", "origin", "code"), ""),
         **{name: [] for name in ("arguments", "tags", "checkpoints", "shared", "stragglers", "curves", "events")},
+        "notices": [],
         **{name: {} for name in ("weights", "join")},
         "ranks": [beat],
         "failure": failure,

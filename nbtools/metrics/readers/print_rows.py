@@ -1,11 +1,12 @@
-"""Prints the losses of a user's script, as JSON lines, until its parent process ends.
+"""Prints the losses of a user's script, and the metrics that are named, as JSON lines until its parent process ends.
 
-`python -m nbtools.metrics.readers.print_rows RUN_DIR`: the supervisor, which has no numpy, reads them for `stop_on`.
+`python -m nbtools.metrics.readers.print_rows RUN_DIR [METRIC ...]`: a process without numpy reads them, for `stop_on`.
 """
 
 import os
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,15 @@ from nbtools.rundir.tail import Tail
 _POLL_S = 1.0
 
 
-def new_rows(history: History, seen: dict[str, Series]) -> bytes:
+def new_rows(history: History, seen: dict[str, Series], names: Collection[str] = ()) -> bytes:
     """Return the rows of losses that `seen` does not have yet, in the order of their steps, as JSON lines.
 
-    A restart replaces rows: they are new from the first one on that differs.
+    Metrics of these `names` are returned, too. A restart replaces rows: they are new from the first one on that
+    differs.
     """
     rows: dict[int, dict[str, object]] = {}
     for name in history:
-        if "loss" in name.lower():
+        if "loss" in name.lower() or name in names:
             series = history[name]
             first = _num_equal(series, seen[name]) if name in seen else 0
             seen[name] = series
@@ -55,7 +57,7 @@ def main() -> None:
     while os.getppid() == parent:
         written.follow(tail)
         history = found.history(launch.get("cwd"), args, finite(launch.get("time")), None)
-        sys.stdout.buffer.write(new_rows(history, seen))
+        sys.stdout.buffer.write(new_rows(history, seen, sys.argv[2:]))
         sys.stdout.buffer.flush()
         time.sleep(_POLL_S)
 

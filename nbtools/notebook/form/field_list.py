@@ -1,20 +1,20 @@
-"""The list of a form's fields, one row each: of a config or a program, of `Launch`, `Slurm` and `StopOn`."""
+"""The list of a form's fields, one row each: of a config or a program, of `Launch` and its records."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.config import Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.launcher.sbatch import site_defaults
 from nbtools.machine.devices import Device, devices
 from nbtools.notebook.rows.field_rows import FieldRow, FormRow, read_values
 from nbtools.notebook.rows.gpu_row import GPUField
 from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
-from nbtools.settings import errors_by_field
+from nbtools.settings import Settings, errors_by_field
 
 Values = dict[str, Any]
-"""Values by row: those of a config or a program, `where`, and the fields of `Launch`, `Slurm` and `StopOn`."""
+"""Values by row: those of a config or a program, `where`, and the fields of `Launch`, `Slurm`, `StopOn`, `NotifyOn`."""
 WHERE, HERE, SLURM = "where", "this machine", "Slurm"
 """The row of `Launch.cluster`, and its choices."""
 _IN_A_JOB = {
@@ -22,7 +22,7 @@ _IN_A_JOB = {
     "nnodes": ("nodes", "Nodes of the job, with nproc_per_node processes each."),
 }
 """Unit and help of the fields of `Launch` that are per node with Slurm."""
-_COMMANDS = "on_end", "args", "resume", "config_values"
+_COMMANDS = "on_end", "notify_with", "args", "resume", "config_values"
 _SHAPES: dict[str, Any] = {"preamble": {"num_lines": 4}, **{key: {"is_command": True} for key in _COMMANDS}}
 """Inputs of fields whose value is lines of text, or a command."""
 
@@ -37,7 +37,8 @@ class FieldList:
         where = Field(WHERE, (), HERE, choices=(HERE, SLURM), help=told, is_basic=True)
         launch = {WHERE if name == "cluster" else name: field for name, field in fields_of(Launch).items()}
         records = fields_of(cls) | launch | {WHERE: where} | fields_of(Slurm) | fields_of(StopOn)
-        del records["stop_on"]
+        records |= {row_name(NotifyOn, name): field for name, field in fields_of(NotifyOn).items()}
+        del records["stop_on"], records["notify_on"]
         self._records = records
         gpus = [(device.index, _described(device)) for device in devices()]
         self.num_gpus = len(gpus)
@@ -74,15 +75,15 @@ class FieldList:
     def read(self) -> tuple[Values, dict[str, str]]:
         """Return the valid values and the errors by row; the key "" holds errors of several fields."""
         values, mistakes = read_values(self.in_use)
-        for cls in (self.cls, Slurm, StopOn, Launch):
-            given = {name: values[name] for name in cls.model_fields if name in values}
+        for cls in (self.cls, Slurm, StopOn, NotifyOn, Launch):
+            given = _given(cls, values)
             if cls is Launch:
                 valid = {name: value for name, value in values.items() if name not in mistakes}
                 given = _launch_values(values if not mistakes else {**valid, WHERE: HERE})
-            found = errors_by_field(cls, given)
+            found = {name and row_name(cls, name): text for name, text in errors_by_field(cls, given).items()}
             wrong = {*found, *mistakes}
             if wrong - {""}:  # the others are checked together with the defaults of the wrong ones
-                others = {name: value for name, value in given.items() if name not in wrong}
+                others = {name: value for name, value in given.items() if row_name(cls, name) not in wrong}
                 found[""] = errors_by_field(cls, others).get("", "")
             several = found.pop("", "")
             if several and not any(re.search(rf"\b{name}\b", several) for name in wrong if name):
@@ -123,17 +124,27 @@ def values_of(content: TrainConfig | Program | None, launch: Launch) -> Values:
     """Return the values by row of a config or program and its launch."""
     where = HERE if launch.cluster is None else SLURM
     rows = {**dict(content or {}), **dict(launch), WHERE: where}
-    del rows["stop_on"], rows["cluster"]
-    return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn())}
+    del rows["stop_on"], rows["notify_on"], rows["cluster"]
+    notify_on = {row_name(NotifyOn, name): value for name, value in launch.notify_on or NotifyOn()}
+    return {**rows, **dict(launch.cluster or {}), **dict(launch.stop_on or StopOn()), **notify_on}
 
 
 def _launch_values(values: Mapping[str, Any]) -> Values:
-    """Return the values of `Launch` from those of the rows; those of `Slurm` and `StopOn` must be valid."""
-    found = {name: values[name] for name in Launch.model_fields if name in values}
-    asked = {name: values[name] for name in Slurm.model_fields if name in values}
-    stop_on = StopOn(**{name: values[name] for name in StopOn.model_fields if name in values})
-    cluster = Slurm(**asked) if values[WHERE] == SLURM else None
-    return {**found, "cluster": cluster, "stop_on": None if stop_on == StopOn() else stop_on}
+    """Return the values of `Launch` from those of the rows; those of its records must be valid."""
+    cluster = Slurm(**_given(Slurm, values)) if values[WHERE] == SLURM else None
+    records = {"stop_on": StopOn(**_given(StopOn, values)), "notify_on": NotifyOn(**_given(NotifyOn, values))}
+    conditions = {name: record if any(dict(record).values()) else None for name, record in records.items()}
+    return {**_given(Launch, values), "cluster": cluster, **conditions}
+
+
+def row_name(cls: type[Settings], name: str) -> str:
+    """Return the name of the row of a field: `NotifyOn` has fields of the names of others."""
+    return f"notify_on.{name}" if cls is NotifyOn else name
+
+
+def _given(cls: type[Settings], values: Mapping[str, Any]) -> Values:
+    """Return the values of a class among those of the rows."""
+    return {name: values[row_name(cls, name)] for name in cls.model_fields if row_name(cls, name) in values}
 
 
 def _described(device: Device) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbtools.config import Launch, Slurm, StopOn, TrainConfig
+from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.data import project_files
 from nbtools.errors import InvalidNameError
 from nbtools.notebook.background import Fill, Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.chooser import FileList
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker
-from nbtools.notebook.form.field_list import WHERE, FieldList
+from nbtools.notebook.form.field_list import WHERE, FieldList, row_name
 from nbtools.notebook.form.script_row import ScriptRow
 from nbtools.notebook.rows.field_rows import STYLE, FieldRow
 from nbtools.notebook.rows.sections import Section, Sections, SettingFinder
@@ -55,12 +55,13 @@ class FormLayout:
         return Section(title, [self._fields.rows[name] for name in names], *above)
 
     def _of_launch(self) -> list[Section]:
-        processes = [name for name in Launch.model_fields if name not in ("cluster", "stop_on", "on_end")]
+        processes = [name for name in Launch.model_fields if name not in ("cluster", "stop_on", "notify_on", *COMMANDS)]
         return [
             self._section("Processes and devices", [WHERE, *processes]),
             self._section("Slurm job", Slurm.model_fields),
             self._section("Stop on", StopOn.model_fields),
             self._section("At the end", ["on_end"]),
+            self._section("Notify on", [*(row_name(NotifyOn, name) for name in NotifyOn.model_fields), "notify_with"]),
         ]
 
     def _of_program(self, root: Path) -> Sections:

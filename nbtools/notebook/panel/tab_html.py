@@ -49,6 +49,8 @@ def config(run: Run) -> str:
     parts = [_table(notes)] * bool(notes)
     if events := facts.steered(run.events):
         parts.append(details_html(f"Steered ({len(events)})", _table(events), is_open=True))
+    if notices := facts.notices(run.files):
+        parts.append(details_html(f"Notices ({len(notices)})", _table(notices), is_open=True))
     parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
     if usual:
         parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))

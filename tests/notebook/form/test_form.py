@@ -16,7 +16,7 @@ import pytest
 from waiting import eventually
 
 import nbtools as nt
-from nbtools.config import Launch, Slurm, StopOn
+from nbtools.config import Launch, NotifyOn, Slurm, StopOn
 from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.machine.devices import Device
@@ -103,9 +103,9 @@ def test_new_form_is_valid_and_shows_the_first_preset(project: Project) -> None:
 def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> None:
     control(form, "More settings").value = True
     shown = text(form)
-    for cls in (MLMPretrainingConfig, Launch, StopOn):
+    for cls in (MLMPretrainingConfig, Launch, StopOn, NotifyOn):
         for name in cls.model_fields:
-            if name not in ("gpus", "cluster", "stop_on"):
+            if name not in ("gpus", "cluster", "stop_on", "notify_on"):
                 assert cls.unit(name) in shown
                 assert (cls.model_fields[name].description or "(undescribed)") in shown, name
 
