@@ -13,17 +13,10 @@ import psutil
 
 from nbtools.failures.failure import Failure
 from nbtools.machine import processes
-from nbtools.run.records import mapping_at, stop_signal
-from nbtools.rundir.json_files import finite
+from nbtools.run.records import shutdown_timeout_s, stop_signal
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, marks_of
 
 _CANNOT_START = 127
-
-
-def shutdown_timeout_s(plan: Mapping[str, Any]) -> float:
-    """Return the seconds that the ranks of a launch.json have for their last checkpoint."""
-    granted = finite(mapping_at(dict(plan), "launch").get("shutdown_timeout_s"))
-    return 60.0 if granted is None else granted
 
 
 class AgentProcess:

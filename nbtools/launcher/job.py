@@ -26,7 +26,6 @@ from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
-from nbtools.launcher.agent_process import shutdown_timeout_s
 from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint
@@ -36,7 +35,7 @@ from nbtools.machine.devices import GLOO_INTERFACE, num_cores
 from nbtools.machine.processes import members, sweep_processes
 from nbtools.machine.signal_pipe import asks_to_stop
 from nbtools.run.checkpoints import checkpoints_in
-from nbtools.run.records import mapping_at
+from nbtools.run.records import mapping_at, shutdown_timeout_s
 from nbtools.run.slurm_job import CANCELLED, NODE_FAILED, PREEMPTED, REQUEUED, STOPPED, TIME_LIMIT, said_by_slurm
 from nbtools.rundir import secret_values
 from nbtools.rundir.heartbeat import read_heartbeats

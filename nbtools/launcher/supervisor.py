@@ -27,13 +27,13 @@ from nbtools.errors import LaunchError
 from nbtools.failures.failure import Failure, explained, first_failure, was_stopped_from_outside
 from nbtools.failures.known_errors import host_memory
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, StopConditions
-from nbtools.launcher.agent_process import AgentProcess, shutdown_timeout_s
+from nbtools.launcher.agent_process import AgentProcess
 from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint, saved_checkpoints
 from nbtools.machine import gpu_queue, processes
 from nbtools.machine.devices import gpu_use
 from nbtools.machine.on_end import NotifierProcess, sentence_on_end, start_on_end
 from nbtools.machine.signal_pipe import Signals, asks_to_stop
-from nbtools.run.records import Records, mapping_at
+from nbtools.run.records import Records, mapping_at, shutdown_timeout_s
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
 from nbtools.rundir.json_files import read_json, write_json, write_reserved_json

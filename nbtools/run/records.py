@@ -110,6 +110,12 @@ def stop_signal(launch: Mapping[str, Any]) -> signal.Signals:
     return signal.SIGINT if wanted == "SIGINT" else signal.SIGTERM
 
 
+def shutdown_timeout_s(plan: Mapping[str, Any]) -> float:
+    """Return the seconds that the ranks of a launch.json have for their last checkpoint."""
+    granted = finite(mapping_at(dict(plan), "launch").get("shutdown_timeout_s"))
+    return 60.0 if granted is None else granted
+
+
 def checkpoints_and_resume(launch: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the pattern of the checkpoints of the program in a launch.json, and the words that resume it.
 

@@ -23,14 +23,14 @@ from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoi
 from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, stop_signal, written_by
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, shutdown_timeout_s, stop_signal, written_by
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
 from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import finite, strict_number, whole
+from nbtools.rundir.json_files import strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
 from nbtools.rundir.requests.events import Event, changed_values, read_events
@@ -227,8 +227,7 @@ class Run:
         """
         settings = mapping_at(self.info, "launch")
         if timeout_s is None:
-            granted = finite(settings.get("shutdown_timeout_s"))
-            timeout_s = (60 if granted is None else granted) + processes.STOP_GRACE_S + 5
+            timeout_s = shutdown_timeout_s(self.info) + processes.STOP_GRACE_S + 5
         before, asked_at, known = self.state, time.time(), {saved.path for saved in self.checkpoints}
         if before.is_final and before is not RunState.LOST and not left_behind(self.records):
             return f"{self.id} had already ended: {before} at step {self.step}"

@@ -143,7 +143,7 @@ class LivePlot(ChartView):
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
-            data, _ = picture_of(view_of(self.run, **self._options()), dark=self._dark)
+            data = picture_of(view_of(self.run, **self._options()), dark=self._dark)
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=self._alt)  # type: ignore[no-untyped-call]
 
     def _static(self) -> tuple[str, str, str]:

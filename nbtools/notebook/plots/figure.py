@@ -50,7 +50,7 @@ def save_plot(run: Run, path: str | Path, *, dark: bool = False, **options: Any)
         ValueError: the path does not end in `.png`.
     """
     path = png_path(path)
-    path.write_bytes(picture_of(view_of(run, **options), dark=dark)[0])
+    path.write_bytes(picture_of(view_of(run, **options), dark=dark))
     return path
 
 
@@ -62,11 +62,10 @@ def png_path(path: str | Path) -> Path:
     return path
 
 
-def picture_of(view: View, *, dark: bool = False, titled: bool = True) -> tuple[bytes, Charts]:
-    """Draw a view of a run; returns the bytes of a PNG, and the charts."""
-    figure = RunFigure(dark=dark, titled=titled)
-    charts = charts_of(view, figure.sizes)
-    return figure.png(charts, *(view.title, view.subtitle) if titled else ()), charts
+def picture_of(view: View, *, dark: bool = False) -> bytes:
+    """Draw a view of a run; returns the bytes of a PNG."""
+    figure = RunFigure(dark=dark)
+    return figure.png(charts_of(view, figure.sizes), view.title, view.subtitle)
 
 
 class RunFigure:
