@@ -1,4 +1,4 @@
-"""What a metric's name says: whether a smaller or a greater value is better, and whether it is a time or memory."""
+"""Tells from a metric's name whether a smaller or a greater value is better, and whether it is a time or a memory."""
 
 import re
 from typing import Literal
