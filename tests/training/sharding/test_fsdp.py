@@ -245,6 +245,7 @@ def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
     save_bert(project.root / "bert")
     monkeypatch.chdir(project.root)
     values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
+    values |= {"ema_decay": 0.5}
     whole = trained(config(strategy="ddp", **values))
     with monkeypatch.context() as patch:
         patch.setattr(transformers.BertForMaskedLM, "from_pretrained", None)  # which reads them whole
