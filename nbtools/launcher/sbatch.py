@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,31 +227,13 @@ def _expected_start(launch: Launch) -> Finding:
         except LaunchError as error:
             if _FOR_NOW.search(str(error)):
                 return warn("start", f"Slurm cannot start the job now: {error}")
-            if _NOT_HERE in str(error) and (away := _nodes_away(launch)):
-                return warn("start", f"Slurm cannot start the job before these nodes take jobs again: {away}")
             raise refused(error, launch) from None
 
 
-_FOR_NOW = re.compile(r"available now|are busy|drained|try again|timed out|contact|no answer", re.IGNORECASE)
-_NOT_HERE = "node configuration is not available"
-
-
-def _nodes_away(launch: Launch) -> str:
-    """Return the nodes that take no jobs now, with their states; empty if the job would not fit with them either.
-
-    `sbatch --test-only` refuses a job that needs one of them, while sbatch queues it. sbatch itself refuses what no
-    node has, such as a feature, memory or GPUs, but queues for ever more nodes and CPU cores than there are.
-    """
-    assert launch.cluster is not None
-    asked = launch.cluster.partition or os.environ.get("SBATCH_PARTITION")
-    names, num_cpus = (asked or "").split(","), launch.cluster.cpus_per_task or 1
-    found = (nodes for nodes in slurm.nodes() if (nodes.partition in names if asked else nodes.is_default))
-    fitting = [nodes for nodes in found if nodes.num_cpus >= num_cpus]
-    numbers: Counter[str] = Counter()
-    for nodes in fitting:
-        numbers[nodes.partition] += nodes.number
-    away = (nodes for nodes in fitting if not nodes.take_jobs and numbers[nodes.partition] >= launch.nnodes)
-    return ", ".join(dict.fromkeys(f"{nodes.names} ({nodes.state})" for nodes in away))
+_FOR_NOW = re.compile(
+    r"available now|are busy|drained|try again|timed out|contact|no answer|node configuration is not available", re.I
+)
+"""What Slurm says of a job that may start later: of one whose nodes are down, too, and of more nodes than there are."""
 
 
 # --- the job script -------------------------------------------------------------------------------

@@ -217,48 +217,6 @@ def own_cluster() -> str | None:
     return clusters if clusters else settings().get("ClusterName")
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """Identical nodes of a partition, as in a line of sinfo."""
-
-    partition: str
-    is_default: bool
-    """Whether the partition is the cluster's default."""
-    availability: str
-    """State of the partition, such as up, down, drain."""
-    time_limit: str
-    """Time limit of the partition as days-hours:minutes:seconds, or infinite."""
-    names: str
-    """Node names, such as `n[1-2]`."""
-    number: int
-    num_cpus: int
-    """CPUs per node."""
-    state: str
-    """State of the nodes, such as idle, drained, down*."""
-    gpus: tuple[str, ...]
-    """GPUs of a node, such as `gpu:a100:8`."""
-
-    @property
-    def take_jobs(self) -> bool:
-        """Whether the nodes run jobs now or after their current ones; Slurm wakes nodes that are powered down."""
-        return self.state.rstrip("~#^@-") in _TAKE_JOBS
-
-
-_TAKE_JOBS = {"allocated", "completing", "idle", "mixed", "planned", "power_down", "powered_down", "power_up"}
-
-
-def nodes() -> list[Nodes]:
-    """Return the nodes of all partitions that this user sees; empty if sinfo fails."""
-    found, answer = [], _called("sinfo", "-h", "--exact", "-o", "%P|%a|%l|%N|%D|%c|%T|%G")
-    for line in answer.output.splitlines():
-        if line.count("|") == 7:
-            name, up, limit, names, number, num_cpus, state, offered = line.split("|")
-            gpus = sorted({re.sub(r"\(.*", "", part) for part in offered.split(",") if part.startswith("gpu")})
-            counts = _count(number), _count(num_cpus)
-            found.append(Nodes(name.rstrip("*"), name.endswith("*"), up, limit, names, *counts, state, tuple(gpus)))
-    return found
-
-
 def is_one_machine() -> bool | None:
     """Whether all nodes of the cluster are this machine, so that they see its disks; None if sinfo fails."""
     answer = _called("sinfo", "-h", "-o", "%n")
@@ -342,12 +300,6 @@ def _start_of(file: IO[bytes]) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
-
-
-def _count(text: str) -> int:
-    """Return a count as Slurm prints it, such as `4` or `2K`; 0 for another word."""
-    found = re.fullmatch(r"([0-9.]+)(K?)", text, re.ASCII)
-    return int(float(found[1]) * (1024 if found[2] else 1)) if found else 0
 
 
 def _unix(text: str) -> float | None:

@@ -207,8 +207,6 @@ def test_a_launch_is_a_job_with_the_name_of_its_run(script: Path, slurm_cluster:
         ({"mem": "900G"}, "mem=900G: .*; change (mem|one of them) in the form"),
         ({"cpus_per_task": 5}, "cpus_per_task=5"),
         ({"gpus_per_node": 3}, "gpus_per_node=3"),
-        ({"partition": "high"}, "nnodes=3"),
-        ({"gpus_per_node": 1}, "nnodes=3"),
     ],
 )
 def test_a_refusal_names_the_setting_also_while_nodes_are_drained(
@@ -216,7 +214,7 @@ def test_a_refusal_names_the_setting_also_while_nodes_are_drained(
 ) -> None:
     slurm_cluster.call("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     with pytest.raises(LaunchError, match=said) as refused:
-        launch(script, cluster=Slurm(**{"gpus_per_node": 0, **settings}), nnodes=3 if "nnodes" in said else 1)
+        launch(script, cluster=Slurm(**{"gpus_per_node": 0, **settings}))
     assert "Slurm refuses the job" in str(refused.value)
     assert not list(project.runs.iterdir())
 
@@ -343,8 +341,8 @@ def test_preflight_tells_the_expected_start_and_the_settings(script: Path, slurm
     assert "shutdown_timeout_s=60, and Slurm kills 30 s after scancel" in text
     longer = preflight(script, cluster=Slurm(gpus_per_node=0), shutdown_timeout_s=90).warnings
     assert any("a checkpoint that takes longer than 30 s is lost" in warning for warning in longer)
-    (problem,) = preflight(script, cluster=Slurm(gpus_per_node=0), nnodes=9).problems
-    assert re.match("nnodes=9, gpus_per_node=0: .*node configuration", problem)
+    warned = preflight(script, cluster=Slurm(gpus_per_node=0), nnodes=9).warnings
+    assert any("cannot start the job now: " in warning and "node configuration" in warning for warning in warned)
 
 
 @pytest.mark.parametrize(("num_gpus", "cpus", "warns"), [(2, None, True), (2, 16, False), (0, None, False)])
@@ -360,7 +358,7 @@ def test_a_launch_on_drained_nodes_runs_once_they_take_jobs(script: Path, slurm_
     for node in ("n1", "n2"):
         slurm_cluster.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     cluster = Slurm(gpus_per_node=0, constraint="new", cpus_per_task=4)
-    with pytest.warns(UserWarning, match=r"before these nodes take jobs again: n1 \(drained\), n2 \(drained\)"):
+    with pytest.warns(UserWarning, match="Slurm cannot start the job now: .*node configuration"):
         run = launch(script, cluster=cluster)
     number = (read_json(run.files.slurm) or {})["job_id"]
     ends = time.monotonic() + 60

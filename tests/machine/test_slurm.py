@@ -336,32 +336,6 @@ def test_lines_of_another_form_are_left() -> None:
     assert reason_in_words(jobs[9]) == "waits"
 
 
-@pytest.mark.parametrize(
-    ("states", "take_jobs"),
-    [
-        ("idle mixed allocated completing planned idle~ powered_down~ mixed# planned- idle^", True),
-        ("down down* idle* mixed* drained draining draining@ fail maint reserved reboot_issued unknown inval", False),
-    ],
-)
-def test_states_of_nodes_say_whether_they_take_jobs(states: str, take_jobs: bool) -> None:
-    kinds = [slurm.Nodes("low", False, "up", "1:00", "n1", 1, 1, state, ()) for state in states.split()]
-    assert {nodes.take_jobs for nodes in kinds} == {take_jobs}
-
-
-def test_nodes_have_their_partition_their_number_and_their_gpus(fake_squeue: Path) -> None:
-    lines = (
-        "cpu*|up|infinite|c[1-2048]|2K|96|idle|(null)",
-        "gpu|up|1-00:00:00|g1|1|64|down*|gpu:a100:4(S:0-1),gpu:t4:2,tpu:1",
-        "slurm: a note",
-    )
-    fake_squeue.write_text("\n".join(lines))
-    fake_squeue.with_name("squeue").rename(fake_squeue.with_name("sinfo"))
-    cpu, gpu = slurm.nodes()
-    assert (cpu.partition, cpu.is_default, cpu.number, cpu.take_jobs, cpu.gpus) == ("cpu", True, 2048, True, ())
-    assert (gpu.names, gpu.is_default, gpu.num_cpus, gpu.take_jobs) == ("g1", False, 64, False)
-    assert (gpu.time_limit, gpu.gpus) == ("1-00:00:00", ("gpu:a100:4", "gpu:t4:2"))
-
-
 def test_times_as_slurm_prints_them_without_a_time_format_are_unknown() -> None:
     job = slurm.parse_jobs("7|PENDING|Priority|2026-11-22T22:33:27|N/A||1|x")[7]
     assert job.starts_at is None and reason_in_words(job) == "waits for jobs of higher priority"
