@@ -12,6 +12,7 @@ made so. Tags of a cell:
 
 import argparse
 import base64
+import itertools
 import os
 import sys
 import tempfile
@@ -58,6 +59,9 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
     """
     notebook = _format.read(path, as_version=4)
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, not the home directory's
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    print(f"{path}: {len(cells)} cells")
+    number, failure, started = itertools.count(1), "", time.monotonic()
     client = NotebookClient(
         notebook,
         timeout=timeout_s,
@@ -67,19 +71,14 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
         store_widget_state=False,
         coalesce_streams=True,  # as JupyterLab shows it, however the kernel divided it
         record_timing=False,
+        on_cell_execute=lambda cell, **_: print(
+            f"[{next(number)}/{len(cells)}] {cell.source.splitlines()[0][:100]}", flush=True
+        ),
     )
-    cells = [(index, cell) for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.source]
-    print(f"{path}: {len(cells)} cells")
-    failure = ""
-    started = time.monotonic()
-    with client.setup_kernel():
-        for number, (index, cell) in enumerate(cells, 1):
-            print(f"[{number}/{len(cells)}] {cell.source.splitlines()[0][:100]}", flush=True)
-            try:
-                client.execute_cell(cell, index)
-            except (CellControlSignal, DeadKernelError) as error:
-                failure = terminal_text(str(error).encode(errors="replace"))
-                break
+    try:
+        client.execute()
+    except (CellControlSignal, DeadKernelError) as error:
+        failure = terminal_text(str(error).encode(errors="replace"))
     if not failure or target.resolve() != path.resolve():
         target.parent.mkdir(parents=True, exist_ok=True)
         strip(notebook)
@@ -88,7 +87,7 @@ def execute(path: Path, target: Path, *, timeout_s: int = 1800) -> bool:
     if failure:
         print(f"\n{failure}\n\n{path}: failed", file=sys.stderr, flush=True)
         return False
-    for _, cell in cells:
+    for cell in cells:
         if "summary" in cell.metadata.get("tags", []):
             print(f"\n{_text(cell)}")
     print(f"\n{path}: done in {time.monotonic() - started:.0f} s, outputs in {target.resolve()}", flush=True)

@@ -10,6 +10,7 @@ import time
 import warnings
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -419,7 +420,7 @@ MOUNTS = """\
 overlay / overlay rw 0 0
 /dev/sda1 /scratch ext4 rw 0 0
 nas:/home /home nfs4 rw 0 0
-tmpfs /home/me/fast\\040disk tmpfs rw 0 0
+tmpfs /home/me/fast_disk tmpfs rw 0 0
 mgs:/lustre /scratch lustre rw 0 0
 gcs /bucket fuse.gcsfuse rw 0 0
 """
@@ -430,14 +431,15 @@ gcs /bucket fuse.gcsfuse rw 0 0
     [
         ("/var/runs", "overlay at /"),
         ("/home/me/runs", None),
-        ("/home/me/fast disk/runs", "tmpfs at /home/me/fast disk"),
+        ("/home/me/fast_disk/runs", "tmpfs at /home/me/fast_disk"),
         ("/scratch/runs", None),
         ("/scratchy", "overlay at /"),
         ("/bucket", None),
     ],
 )
 def test_a_local_disk_is_known_by_its_file_system(folder: str, disk: str | None) -> None:
-    assert local_disk(Path(folder), MOUNTS) == disk
+    mounts = [SimpleNamespace(mountpoint=line.split()[1], fstype=line.split()[2]) for line in MOUNTS.splitlines()]
+    assert local_disk(Path(folder), mounts) == disk
 
 
 @pytest.mark.needs("slurm")
