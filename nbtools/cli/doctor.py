@@ -65,7 +65,6 @@ def doctor(*, all_reduce: bool = False, notify: bool = False) -> Findings:
         *_machine(gpus),
         *_torch(gpus, facts),
         *check_host_name(Launch()),
-        *_hub(),
         *_folders(),
         *_removed_runs(),
         *_slurm(),
@@ -221,19 +220,6 @@ def _torch(gpus: list[Device], facts: dict[str, Any] | str | None) -> Iterator[F
         yield ok("nccl", f"available{version} (GPU collectives)")
     elif gpus:
         yield problem("nccl", "missing in this torch: one GPU at most", "install a CUDA build of torch")
-
-
-def _hub() -> Iterator[Finding]:
-    """Report the folder of the hub's models and datasets, which needs most disk space."""
-    cache = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
-    folder = cache = cache.expanduser()
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    free = f"{cache}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free"
-    if not os.access(folder, os.W_OK):
-        yield warn("hub cache", f"{cache} is not writable", "set HF_HOME to a writable folder")
-    else:
-        yield ok("hub cache", free)
 
 
 def _folders() -> Iterator[Finding]:

@@ -340,10 +340,6 @@ _REASONS = {
     "JobHoldMaxRequeue": "held: it was queued again too often; `scontrol release {id}` lets it start",
     "job requeued in held state": "held after a requeue: `scontrol release {id}` lets it start",
     "launch failed requeued held": "held, as a node could not start it: `scontrol release {id}` lets it start",
-    "InvalidAccount": "account does not exist: it never starts; cancel it",
-    "InvalidQOS": "qos does not exist: it never starts; cancel it",
-    "AccountNotAllowed": "account may not use the partition: it never starts; cancel it",
-    "QOSNotAllowed": "qos may not be used in the partition: it never starts; cancel it",
     "AccountingPolicy": "a limit of account or qos is reached",
     "MaxMemPerLimit": "mem exceeds the partition's limit: it never starts; cancel it",
 }

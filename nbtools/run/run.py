@@ -27,7 +27,7 @@ from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, shu
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
-from nbtools.run.stop import chosen_gpus, left_behind, other_machines, released, stop_job, stop_processes
+from nbtools.run.stop import left_behind, other_machines, stop_job, stop_processes
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import strict_number, whole
@@ -225,13 +225,11 @@ class Run:
         Raises:
             NbtoolsError: The run is on another machine or belongs to another user.
         """
-        settings = mapping_at(self.info, "launch")
         if timeout_s is None:
             timeout_s = shutdown_timeout_s(self.info) + processes.STOP_GRACE_S + 5
         before, asked_at, known = self.state, time.time(), {saved.path for saved in self.checkpoints}
         if before.is_final and before is not RunState.LOST and not left_behind(self.records):
             return f"{self.id} had already ended: {before} at step {self.step}"
-        used = chosen_gpus(settings.get("gpus"))
         if runs_on_slurm(self.records) and not before.is_final:
             ending = stop_job(self.records, timeout_s)
         else:
@@ -253,7 +251,7 @@ class Run:
             newest = saved[-1]
             is_old = newest.path in known if isinstance(newest, Checkpoint) else newest.time < asked_at
             parts.append(f"newest checkpoint {newest.name}" if is_old else f"checkpoint {newest.name} saved")
-        return "; ".join([*parts, str(ending), *other_machines(self.records), *released(used)])
+        return "; ".join([*parts, str(ending), *other_machines(self.records)])
 
     @property
     def events(self) -> list[Event]:

@@ -6,14 +6,13 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psutil
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
-from nbtools.machine.devices import Device, devices
 from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
 from nbtools.run.records import Records, mapping_at, stop_signal
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
@@ -25,7 +24,6 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed
 from nbtools.rundir.tail import one_line
 
-_GPU_WAIT_S = 2.0
 _POLL_S = 0.1
 _ASKED = ".asked"
 _CANCELLED_WITHIN_S = 60.0
@@ -261,31 +259,3 @@ def other_machines(records: Records) -> list[str]:
                 f"{name} ended" if "returncode" in found else f"{name} has not recorded its end: check it there"
             )
     return said
-
-
-def released(before: Sequence[Device], wait_s: float = _GPU_WAIT_S) -> list[str]:
-    """Describe the memory of GPUs, given as before a stop, once the driver has freed it or after `wait_s`."""
-    deadline = time.monotonic() + wait_s
-    while before:
-        now = {device.uuid: device for device in devices()}
-        pairs = [(device, now[device.uuid]) for device in before if device.uuid in now]
-        are_free = (
-            not after.holders and (after.memory_used_bytes < device.memory_used_bytes or not device.holders)
-            for device, after in pairs
-        )
-        if all(are_free) or time.monotonic() > deadline:
-            return [_memory(*pair) for pair in pairs]
-        time.sleep(_POLL_S)
-    return []
-
-
-def chosen_gpus(gpus: object) -> list[Device]:
-    """Return the GPUs that a run was launched on, with their present use; none without NVML."""
-    return [device for device in devices() if device.index in gpus] if isinstance(gpus, list) and gpus else []
-
-
-def _memory(before: Device, after: Device) -> str:
-    """`GPU 0 back to 0.4 GB`, with the processes that hold the rest."""
-    verb = "back to" if after.memory_used_bytes < before.memory_used_bytes else "at"
-    holders = f", held by {', '.join(map(str, after.holders))}" if after.holders else ""
-    return f"GPU {after.index} {verb} {after.memory_used_bytes / 1e9:.1f} GB{holders}"

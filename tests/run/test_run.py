@@ -26,7 +26,6 @@ from nbtools.cli.commands import main
 from nbtools.cli.output import print_run
 from nbtools.errors import FormatError, NbtoolsError, RunFailed, RunNotFoundError
 from nbtools.machine import processes
-from nbtools.machine.devices import Device, Holder
 from nbtools.machine.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run import stop
@@ -417,24 +416,6 @@ def test_stop_says_what_it_could_not_end(supervised: Start, monkeypatch: MonkeyP
     assert living([stubborn])
     assert run.stop(timeout_s=0.5).endswith("; 1 rank ended")
     assert not living([stubborn])
-
-
-def gpu(index: int, memory_used_bytes: int, *holders: Holder) -> Device:
-    return Device(index, f"GPU-{index}", "NVIDIA H200", 10**11, memory_used_bytes, holders, str(index))
-
-
-def test_stop_says_to_what_the_gpus_memory_fell_and_who_else_holds_it(monkeypatch: MonkeyPatch) -> None:
-    ours, other = Holder(1, "python", "me", 10**10), Holder(7, "python", "ada", 3 * 2**30)
-    before = [gpu(0, 10**10, ours), gpu(1, 14 * 10**9, ours, other)]
-    after = [gpu(0, 4 * 10**8), gpu(1, 4 * 10**9, other)]
-    looks = [before, before, after]  # the driver takes a moment
-    monkeypatch.setattr(stop, "devices", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
-    assert stop.released(before, wait_s=1) == [
-        "GPU 0 back to 0.4 GB",
-        "GPU 1 back to 4.0 GB, held by python (pid 7, ada, 3.0 GiB)",
-    ]
-    assert stop.released([gpu(0, 4 * 10**8)]) == ["GPU 0 at 0.4 GB"]
-    assert stop.released([]) == []
 
 
 @pytest.mark.promise("safety-removed-run")

@@ -1,12 +1,11 @@
-"""The successive states of a text or of a drawing made of characters: as HTML, as a picture, and as an animation."""
+"""The successive states of a text or of a drawing made of characters: as HTML, and as a picture."""
 
-import base64
 import html
 import io
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from IPython.display import HTML, Image
+from IPython.display import Image
 from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image as Picture
 from PIL import ImageColor, ImageDraw, ImageFont
@@ -85,27 +84,6 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
     png = io.BytesIO()
     _with_palette(picture).save(png, "PNG", compress_level=9)
     return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
-
-
-def as_animation(frames: Sequence[str], frame_ms: int = 120, *, keep_lines: bool = False) -> HTML:
-    """Show frames one after the other in a GIF, which needs no kernel; the last frame stays for 1.5 s or longer."""
-    shown = [frame[:_MOST_CHARACTERS] for frame in frames] or [""]
-    columns, rows = _extent(shown, keep_lines)
-    size = (_WIDTH * (columns + 2), _HEIGHT * (rows + 1))
-    pictures, before = [], ""
-    for frame in shown:
-        picture = Picture.new("RGB", size, "white")
-        _draw(ImageDraw.Draw(picture), _WIDTH, _HEIGHT // 2, frame, before, keep_lines)
-        pictures.append(_with_palette(picture))
-        before = frame
-    gif = io.BytesIO()
-    durations = [frame_ms] * (len(pictures) - 1) + [max(frame_ms, 1500)]
-    pictures[0].save(gif, "GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0)
-    data = base64.b64encode(gif.getvalue()).decode()
-    return HTML(  # type: ignore[no-untyped-call]
-        f"<img src='data:image/gif;base64,{data}' width='{size[0]}' height='{size[1]}' "
-        f"style='max-width:100%;height:auto' alt='{len(frames)} frames, one after the other'>"
-    )
 
 
 def _draw(draw: ImageDraw.ImageDraw, left: int, top: int, frame: str, before: str, keep_lines: bool) -> None:

@@ -1,6 +1,5 @@
 """A text or a drawing that changes, shown frame by frame: what is masked, what is new, and everything literally."""
 
-import base64
 import re
 from io import BytesIO
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from nbtools.notebook.plots.frames import as_animation, as_picture, frames_html, picked
+from nbtools.notebook.plots.frames import as_picture, frames_html, picked
 
 WALK = ["....\n..@.\n....", "....\n.@..\n....", ".@..\n....\n...."]
 both = pytest.mark.parametrize("keep_lines", [False, True])
@@ -78,32 +77,3 @@ def test_a_picture_of_text_is_small_enough_for_a_notebook() -> None:
     picture = as_picture(["░" * 64] + ["the quick brown fox jumps over it " * 2] * 30, most=12)
     assert picture.data is not None and len(picture.data) < 60_000
     assert opened(picture).height == 20 * 13
-
-
-def animation(frames: list[str]) -> Image.Image:
-    data = re.findall(
-        "src='data:image/gif;base64,([^']*)'", str(as_animation(frames, frame_ms=100, keep_lines=True).data)
-    )
-    return Image.open(BytesIO(base64.b64decode(data[0])))
-
-
-def test_an_animation_shows_every_drawing_and_rests_at_the_last() -> None:
-    moving = animation(WALK)
-    shown, durations = [], []
-    for number in range(3):
-        moving.seek(number)
-        shown.append(moving.convert("RGB").tobytes())
-        durations.append(moving.info["duration"])
-    assert moving.info["loop"] == 0, "for ever"
-    assert len(set(shown)) == 3 and durations == [100, 100, 1500]
-    assert [set(picture[:3]) for picture in shown] == [{255}] * 3, "on white"
-    assert str(as_animation(WALK, keep_lines=True).data) == str(as_animation(WALK, keep_lines=True).data)
-
-
-def test_an_animation_takes_any_drawing_and_is_small() -> None:
-    assert animation([]).size == animation([""]).size
-    hostile = "<img src=x>\n$\\frac$\u202e\x1b[2J\n" + "x" * 10_000
-    assert animation([hostile, ""]).size[0] < 50_000
-    room = "\n".join(["· " * 9] * 9)
-    many = as_animation([room[:number] + "@" + room[number + 1 :] for number in range(170)], keep_lines=True)
-    assert len(str(many.data)) < 250_000
