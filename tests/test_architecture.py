@@ -58,11 +58,11 @@ LATE_IMPORTS = {
 BY_PATH = "script/intercept"
 """The only folder whose modules import each other relatively: it is started by path, by Pythons without nbtools."""
 
-FOUNDATION = {"_version", "config", "errors", "parsing", "project", "settings"}
+FOUNDATION = {"_version", "config", "errors", "parsing", "project", "settings", "steering"}
 LOW = FOUNDATION | {"rundir", "machine", "metrics", "user_config"}
 MAY_IMPORT = {
     "_version": set(),
-    **{name: set() for name in ("errors", "parsing")},
+    **{name: set() for name in ("errors", "parsing", "steering")},
     "settings": {"errors"},
     "config": {"settings"},
     "project": {"errors"},

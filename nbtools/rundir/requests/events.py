@@ -9,7 +9,6 @@ Rank 0 appends them to events.jsonl; after an automatic restart rows carry `atte
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import shown
-from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, kept, whole
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import end_of, one_line
+from nbtools.steering import append_rows
 
 _MOST_BYTES = 1 << 20
 _LONGEST_TEXT = 500
@@ -73,14 +72,7 @@ def _scalar(value: object) -> object:
 
 def append_events(run: RunDir, events: Iterable[Event]) -> None:
     """Append events to events.jsonl, one complete line each; OSError if the disk is full."""
-    lines = b"".join(json.dumps(event.to_json(), allow_nan=False).encode() + b"\n" for event in events)
-    descriptor = append_descriptor(run.events)
-    try:
-        size = os.fstat(descriptor).st_size
-        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
-        os.write(descriptor, b"\n" * is_torn + lines)
-    finally:
-        os.close(descriptor)
+    append_rows(run.events, [event.to_json() for event in events])
 
 
 def read_events(run: RunDir) -> list[Event]:
