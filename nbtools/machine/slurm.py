@@ -328,7 +328,6 @@ _REASONS = {
     "Dependency": "waits for another job to end",
     "DependencyNeverSatisfied": "waits for a job that failed: it never starts; cancel it",
     "BeginTime": "waits for its earliest start, as after a requeue",
-    "Cleaning": "is being queued again: its last processes end first",
     "ReqNodeNotAvail": "a node that it needs is not available",
     "PartitionTimeLimit": "time_limit exceeds the partition's: it never starts; cancel it and ask for less",
     "PartitionNodeLimit": "its number of nodes is not within the partition's limits: it never starts; cancel it",
@@ -359,9 +358,7 @@ _LIMITED = (
 _STATES = {
     "CONFIGURING": "its nodes are being prepared",
     "COMPLETING": "is ending: Slurm waits for its last processes",
-    "REQUEUED": "is being queued again",
     "REQUEUE_HOLD": "queued again and held: `scontrol release {id}` lets it start",
-    "SPECIAL_EXIT": "queued again and held, as the site asks for its exit code: `scontrol release {id}`",
 }
 
 

@@ -1,5 +1,6 @@
 """Small ipywidgets that the form, the panel and the tables share, and the outputs of cells that show them."""
 
+import shlex
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import publish_display_data
 
+from nbtools.errors import ConfigError, shown
 from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.theme import NO_FORMULAS
 
@@ -87,6 +89,14 @@ class Below:
             self.widget.children = ()
             self.view.close()
             self.view = None
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a typed text, in which quotes keep spaces; ConfigError if one is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{shown(text)}: {error}; close it, or remove it") from error
 
 
 def close_tree(widget: widgets.Widget) -> None:

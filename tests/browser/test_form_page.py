@@ -36,12 +36,12 @@ def form(notebook: Any) -> Any:
 
 def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, form: Any) -> None:
     write, launch = form.get_by_role("button", name="Write script"), form.get_by_role("button", name="Launch")
-    rate = form.get_by_label("learning_rate")
+    rate = form.get_by_label("learning_rate", exact=True)
     assert write.is_enabled()
     notebook.shoot("form", form)
 
     rate.fill("-1")
-    row = form.locator(".nbtools-row", has=notebook.page.get_by_label("learning_rate"))
+    row = form.locator(".nbtools-row", has=notebook.page.get_by_label("learning_rate", exact=True))
     row.get_by_text("must be > 0").wait_for()
     link = form.get_by_role("button", name="learning_rate: must be > 0")
     link.wait_for()
@@ -196,7 +196,7 @@ def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any) -
     script = notebook.lab.project / "scripts" / "pressed.py"
     notebook.page.set_viewport_size({"width": 1600, "height": 1700})
     form = notebook.run("pressed.ipynb", source).locator(".nbtools-form").first
-    rate, write = form.get_by_label("learning_rate"), form.get_by_role("button", name="Write script")
+    rate, write = form.get_by_label("learning_rate", exact=True), form.get_by_role("button", name="Write script")
 
     def top() -> float:
         return float(write.bounding_box()["y"])

@@ -33,7 +33,7 @@ from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of
-from nbtools.notebook.widgets import Displays
+from nbtools.notebook.widgets import Displays, words_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.ranks.stacks import take_stacks
@@ -89,7 +89,7 @@ class LivePlot(ChartView):
         self._choices = self._charts.choices
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
-        steer = SteerRow(self._steer, lambda texts: self._steer(texts=texts))
+        steer = SteerRow(self._steer, lambda text: self._steer(text=text))
         self._widgets = Controls(self._charts, self._smoothing, steer, self._changed, self._check_changes)
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
         self._widgets.name_run(run)
@@ -364,9 +364,9 @@ class LivePlot(ChartView):
             self._shown.read_again()
             self._changed()
 
-    def _steer(self, *actions: str, texts: Sequence[str] = ()) -> None:
+    def _steer(self, *actions: str, text: str = "") -> None:
         steered = partial(self.run.steer, *actions)
-        self._act("Asking the training…", lambda: steered(**steered_changes(self.run, texts)))
+        self._act("Asking the training…", lambda: steered(**steered_changes(self.run, words_of(text))))
 
     def _take_stacks(self) -> str:
         found, behind = take_stacks(self.run.files), {straggler.beat.rank for straggler in self._shown.stragglers}

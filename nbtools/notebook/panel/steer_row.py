@@ -21,17 +21,17 @@ class SteerRow:
 
     Args:
         act: Called with the name of an action.
-        change: Called with texts such as `learning_rate=5e-4`.
+        change: Called with a text such as `learning_rate=5e-4 max_steps=2000`.
     """
 
-    def __init__(self, act: Callable[[str], None], change: Callable[[list[str]], None]) -> None:
+    def __init__(self, act: Callable[[str], None], change: Callable[[str], None]) -> None:
         self.buttons: dict[str, widgets.Button] = {}
         for name, (text, icon, tooltip) in _ACTIONS.items():
             self.buttons[name] = make_control(widgets.Button, text, width=100, icon=icon, tooltip=tooltip)
             self.buttons[name].on_click(lambda _, name=name: act(name))
         self.changes = make_control(widgets.Text, "Change", width=330, label=56)
         self.apply = make_control(widgets.Button, "Apply", width=84, icon="check", tooltip="From the next step on")
-        self.apply.on_click(lambda _: change(self.changes.value.split()))
+        self.apply.on_click(lambda _: change(self.changes.value))
         self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
         self.widget.layout.display = "none"
 

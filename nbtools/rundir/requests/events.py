@@ -11,7 +11,6 @@ one's events in planned.jsonl.
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import shown
-from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import finite, kept, whole
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import end_of, one_line
+from nbtools.steering import append_rows
 
 _MOST_BYTES = 1 << 20
 _LONGEST_TEXT = 500
@@ -78,14 +77,7 @@ def _scalar(value: object) -> object:
 
 def append_events(run: RunDir, events: Iterable[Event], *, planned: bool = False) -> None:
     """Append events to events.jsonl, or to those that a run repeats; OSError if the disk is full."""
-    lines = b"".join(json.dumps(event.to_json(), allow_nan=False).encode() + b"\n" for event in events)
-    descriptor = append_descriptor(run.planned if planned else run.events)
-    try:
-        size = os.fstat(descriptor).st_size
-        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
-        os.write(descriptor, b"\n" * is_torn + lines)
-    finally:
-        os.close(descriptor)
+    append_rows(run.planned if planned else run.events, [event.to_json() for event in events])
 
 
 def read_events(run: RunDir, *, planned: bool = False) -> list[Event]:

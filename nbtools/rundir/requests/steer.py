@@ -25,7 +25,7 @@ class Steerable:
 
 
 def controls_of(files: RunDir) -> Steerable | None:
-    """Return what a training takes; None if it takes nothing, as a program of the user's."""
+    """Return what a training takes; None if it takes nothing, as a program without `nbtools.steering`."""
     found = content_of(files.controls)
     actions, values = found.get("actions"), found.get("values")
     if not isinstance(actions, list) or not isinstance(values, dict):
@@ -67,7 +67,7 @@ def _check(files: RunDir, actions: Sequence[str], values: Mapping[str, Any]) -> 
     if owner := foreign_owner(files.path):
         raise LaunchError(f"{files.id}: belongs to {owner}, who alone may steer it")
     if (controls := controls_of(files)) is None:
-        why = "recipes do from their first step on, programs do not"
+        why = "recipes do from their first step on, programs with nbtools.steering.poll"
         raise LaunchError(f"{files.id}: takes no requests (yet): {why}")
     if not actions and not values:
         known = ", ".join((*controls.actions, *(f"{name}=…" for name in controls.values)))

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbtools.errors import ConfigError
 from nbtools.rundir.requests.events import Event, append_events, changed_values, held, read_events
-from nbtools.rundir.requests.request_files import Inbox, Request, decoded, encoded
 from nbtools.rundir.rundir import RunDir
+from nbtools.steering import Inbox, Request, decoded, encoded
 from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.standalone import own_attempt
 from nbtools.training.process.ranks import Ranks
@@ -34,7 +34,7 @@ class AppliedRequests:
         self.is_paused = self._in_pause = False
         self._files, self._ranks, self._attempt, self._say = files, ranks, own_attempt(), say
         earlier, planned = ranks.from_main(lambda: (read_events(files), read_events(files, planned=True)))
-        self._inbox = Inbox(files, [event.request for event in earlier])
+        self._inbox = Inbox(files.path, [event.request for event in earlier])
         done = [event for event in earlier if not event.refused and event.attempt < self._attempt]
         self._planned = {event.request for event in planned} - {event.request for event in done}
         # By their steps: a later attempt may have begun at an earlier one.

@@ -10,8 +10,8 @@ import torch
 from nbtools.data import hub
 from nbtools.recipes import recipe_of
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.requests.request_files import ACTIONS
 from nbtools.rundir.rundir import RunDir
+from nbtools.steering import ACTIONS
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.plan import Plan
 from nbtools.training.engine.precision import warning

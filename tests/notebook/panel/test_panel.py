@@ -691,7 +691,7 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     assert (shown, row.changes.placeholder) == (["save", "pause"], "learning_rate=0.1")
     row.buttons["save"].click()
     eventually(lambda: "done" in panel._widgets.note.value)
-    row.changes.value = "learning_rate=0.5 eval_every=7"
+    row.changes.value = "'learning_rate=0.5' 'eval_every= 7'"
     row.apply.click()
     eventually(lambda: len(asked) == 2)
     assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7})]

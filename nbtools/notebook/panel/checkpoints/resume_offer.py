@@ -9,6 +9,7 @@ from nbtools.launcher.programs.program_resume import planned_resume, remember, s
 from nbtools.launcher.resume import changed, config_of, read_changes
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST, CheckpointList
+from nbtools.notebook.widgets import words_of
 from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.records import mapping_at
@@ -59,10 +60,7 @@ class ResumeOffer:
         Raises:
             ConfigError: they cannot be read.
         """
-        try:
-            words = shlex.split(self._list.changes.value)
-        except ValueError as error:  # an unclosed quotation
-            raise ConfigError(str(error)) from error
+        words = words_of(self._list.changes.value)
         return ({}, words) if self.is_program or not words else (read_changes(run, words), [])
 
     def check(self, run: Run) -> None:
@@ -95,4 +93,4 @@ class ResumeOffer:
             raise ConfigError(f"{MASK} stands for a secret; write the words into a launcher script")
         if edit.owner is self._list.program.pattern:
             return f"Checkpoints: {remember(run, checkpoints=edit.new or None)}"
-        return f"Resume: {remember(run, resume=tuple(shlex.split(edit.new)))}"
+        return f"Resume: {remember(run, resume=tuple(words_of(edit.new)))}"
