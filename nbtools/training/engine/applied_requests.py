@@ -49,20 +49,23 @@ class AppliedRequests:
     def continue_from(self, step: int, values: Mapping[str, Any]) -> None:
         """Begin after `step`, with the steered `values` of the config.
 
-        Events of earlier attempts up to that step are part of the config by now; later ones are applied again.
+        Events of earlier attempts up to that step are part of the config by now; later ones are applied again, and so
+        are those of a pause behind the step, whose checkpoint is older than they are.
         """
-        self.values = {**values, **changed_values(event for event in self._repeated if event.step <= step)}
+        before = [event for event in self._repeated if (event.step, event.in_pause) <= (step, False)]
+        self.values = {**values, **changed_values(before)}
         own = (event for event in self._repeated if event.request not in self._planned)
         if held(own) is not None and self._ranks.is_main:  # a pause ends with its attempt
             self._record([Event("restart", step, time.time(), action="continue", attempt=self._attempt)])
-        self._repeated = [event for event in self._repeated if event.step > step]
+        self._repeated = self._repeated[len(before) :]
 
     def apply(self, plan: Plan, step: int, *, takes_requests: bool, in_pause: bool = False) -> None:
         """Apply the waiting requests, and the events of an earlier attempt or of the run that this one repeats.
 
         Every rank calls it after `step`; `in_pause` says that all that was due after it is done.
         """
-        self.due.clear()
+        if not self._in_pause:  # what is asked for at the end of a pause is due after the next step
+            self.due.clear()
         self._in_pause = in_pause
         self._repeat(plan, step)
         if takes_requests:

@@ -6,6 +6,7 @@ belongs to the recipe; nothing here calls back into it.
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -344,16 +345,16 @@ class Worker:
 
     def steps(self, plan: Plan) -> Iterator[int]:
         """Yield the numbers of the steps that are left, of which a request may change the last; holds a pause."""
-        step = plan.first_step
-        while step <= plan.total_steps:
-            yield step
+        for step in itertools.count(plan.first_step):
             if self._requests.is_paused:
                 self._pause(plan)
-                if self.vote.is_agreed:  # the checkpoint of this step is saved
+                if self.vote.is_agreed:  # the checkpoint of the step before is saved
                     return
-            elif self._requests.is_left(step):
+            elif self._requests.is_left(step - 1):
                 self._apply_requests(plan, in_pause=True)
-            step += 1
+            if step > plan.total_steps:
+                return
+            yield step
 
     def advance(self, plan: Plan) -> Due:
         """Count an optimizer step and return the actions due after it; every rank calls it once per step."""

@@ -205,6 +205,31 @@ def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Cal
     assert rates[6] > 0.1 * rates[5], "the pause does not count in the throughput"
 
 
+def test_what_is_asked_for_in_a_pause_is_done_and_holds_after_a_restart_from_its_checkpoint(
+    steered: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act() -> None:
+        eventually(lambda: [event.action for event in read_events(files)] == ["pause"])
+        batch = RunDir(files.path / "batch")
+        batch.path.mkdir()
+        for asked in ({"values": {"learning_rate": 0.003}}, {"action": "continue"}, {"action": "save"}):
+            write_request(batch, **asked)
+        files.requests.rename(files.path / "taken")
+        batch.requests.rename(files.requests)  # all three at once
+
+    files = RunDir.create(cpu_project.runs, "paused")
+    options: dict[str, Any] = {"checkpoint_every": 100, "lr_schedule": "constant", "warmup_ratio": 0.0}
+    with beside(act):
+        steered("mlm_pretraining", {6: [{"action": "pause"}]}, files=files, **options)
+    before = rows(files)
+    assert [row["train/learning_rate"] for row in before] == [0.01] * 6 + [0.003] * 6
+    assert Checkpoint.read(files.checkpoint(7)).manifest["asked"], "after the next step"
+    monkeypatch.setenv("NBTOOLS_ATTEMPT", "2")
+    steered("mlm_pretraining", {}, resume=files.checkpoint(6), files=files, **options)
+    repeated = [{key: value for key, value in row.items() if key != "attempt"} for row in rows(files)[len(before) :]]
+    assert repeated == before[6:]
+
+
 _NOTED = """
 from pathlib import Path
 from nbtools.training.engine.worker import Worker
