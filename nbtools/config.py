@@ -354,12 +354,7 @@ class TrainConfig(Settings):
         None, "Steps spent warming up, whatever warmup_ratio is; None for that.", "steps", ge=0
     )
     ema_decay: float = setting(
-        0.0,
-        "Weight of the earlier steps in the moving average of the weights, such as 0.999, with which the evaluations, "
-        "the test and the saved models are made; 0 for none.",
-        ge=0,
-        lt=1,
-        steerable=True,
+        0.0, "Decay of the weights' averages for evaluations and saved models; 0 for none.", ge=0, lt=1, steerable=True
     )
     weight_decay: float = setting(0.01, "AdamW's decoupled weight decay (not on biases and norms).", ge=0)
     adam_beta1: float = beta(0.9, "gradient")

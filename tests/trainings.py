@@ -76,8 +76,6 @@ ADAPTED: dict[str, dict[str, Any]] = {
 """What makes a TINY training one of an adapter on a pretrained model, by recipe; `write_base` makes the model."""
 
 _FEW_CODES = {"61110", "04217", "83110", "80110", "99910", "-3"}
-IN_PARTS = {"batch_size": 4, "gradient_accumulation_steps": 2, "dropout": 0.2, "log_every": 5, "checkpoint_every": 1}
-"""Two parts of a batch for each of many checkpoints, with random numbers."""
 OCCUPATIONS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= _FEW_CODES][:160]
 
 CLOCKED = ("time", "train/tokens_per_s", "train/samples_per_s", "train/data_wait", "train/peer_wait")
@@ -197,15 +195,6 @@ def assert_same_checkpoints(first: Path, second: Path) -> None:
             assert_equal(*(checkpoint.load_state(path, name) for path in (first, second)), name)
         else:
             assert claim == claims[1]["files"][name], name
-
-
-def resumed_alike(trained: Callable[..., RunDir], config: TrainConfig, straight: RunDir, step: int) -> RunDir:
-    """A run from a checkpoint of a straight one has its later rows, and ends with the same bits."""
-    resumed = trained(config, straight.checkpoint(step))
-    assert config.max_steps is not None
-    assert_same_checkpoints(straight.checkpoint(config.max_steps), resumed.checkpoint(config.max_steps))
-    assert rows(resumed) == [row for row in rows(straight) if row["step"] > step]
-    return resumed
 
 
 def trained_as_shown(trained: Callable[..., RunDir], config: TrainConfig, root: Path) -> tuple[RunDir, dict[str, Any]]:

@@ -233,7 +233,7 @@ def _expected_start(launch: Launch) -> Finding:
 _FOR_NOW = re.compile(
     r"available now|are busy|drained|try again|timed out|contact|no answer|node configuration is not available", re.I
 )
-"""What Slurm says of a job that may start later: of one whose nodes are down, too, and of more nodes than there are."""
+"""Words of Slurm on a job that may start later, or whose nodes are down, or that asks for more than there are."""
 
 
 # --- the job script -------------------------------------------------------------------------------

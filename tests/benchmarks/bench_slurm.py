@@ -31,8 +31,8 @@ from nbtools.machine import slurm
 
 from slurm_cluster import SlurmCluster, running_cluster
 
-GOAL_S, GOAL_POLLING_S, GOAL_CALLS, GOAL_PARSING_S = 0.5, 0.3, 6, 0.1
-RUNS, MINUTE_S, EVERY_S, JOBS = 20, 60, 2, 5000
+GOAL_S, GOAL_POLLING_S, GOAL_CALLS = 0.5, 0.3, 6
+RUNS, MINUTE_S, EVERY_S = 20, 60, 2
 HAND, OURS = "sbatch, torchrun by hand", "nbtools.launch"
 
 PROGRAM = """\
@@ -153,23 +153,9 @@ def a_minute_of_polling(root: Path, cluster: SlurmCluster) -> None:
     print(f"(goal <= {GOAL_POLLING_S} s, {GOAL_CALLS}): {'reached' if reached else 'MISSED'}")
 
 
-def many_jobs() -> None:
-    """Print the CPU time of reading squeue's answer for 5,000 jobs."""
-    line = "{}|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-2]|1795388780|1795561580|n[1-200]|200|2026-01-31_142233_x"
-    text = "\n".join(line.format(number) for number in range(JOBS))
-    times = []
-    for _ in range(5):
-        cpu = time.process_time()
-        assert len(slurm.parse_jobs(text)) == JOBS
-        times.append(time.process_time() - cpu)
-    least = statistics.median(times)
-    print(f"{JOBS:,} jobs are read in {1000 * least:.0f} ms CPU (goal <= {1000 * GOAL_PARSING_S:.0f})")
-
-
 def main(rounds: int = 5) -> None:
     """Print all figures."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    many_jobs()
     with tempfile.TemporaryDirectory() as folder, running_cluster() as cluster:
         root = Path(folder)
         (root / "scripts").mkdir()
