@@ -161,7 +161,8 @@ def reproduce(run: Run | str | Path) -> Run:
 
     The recorded copy of a recipe's script, the arguments, the launch settings, and the checkpoint that the run
     continued are the same; what its owner asked for while it trained is repeated at the same steps, without the pauses.
-    A program runs from its own path. A warning says what is not the same here: versions, code, variables, data.
+    A program runs from its own path, as it is now, without what it was asked for. A warning says what is not the same
+    here: versions, code, variables, data.
 
     Raises:
         CheckpointError: the checkpoint that the run continued is gone or damaged.

@@ -61,21 +61,6 @@ def test_a_kernel_without_anywidget_is_a_warning_with_the_command(tmp_path: Path
     assert finding.next_step == 'pip install -e ".[notebook]"'
 
 
-def test_the_hubs_cache_is_named_with_its_room(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    (finding,) = doctor._hub()
-    assert finding.level == "ok" and finding.text.startswith(f"{tmp_path / 'hub'}, ") and "GiB free" in finding.text
-
-
-def test_a_cache_that_cannot_be_written_is_a_warning_with_the_variable_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    (finding,) = doctor._hub()
-    assert finding.level == "warn" and finding.next_step.startswith("set HF_HOME")
-
-
 @pytest.mark.promise("guide-L2", "guide-A14")
 def test_nccl_is_told_with_its_version_and_a_build_without_it_is_no_error(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "driver_version", lambda: "580.1")
