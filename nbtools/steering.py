@@ -149,9 +149,10 @@ def parsed(name: str, data: bytes) -> Request:
     """Return the request in the content of a file."""
     try:
         content = json.loads(data)
+        json.dumps(content, allow_nan=False)  # Python reads NaN and 1e999, too
         action, values = content.get("action", ""), content.get("values", {})
     except (ValueError, AttributeError, RecursionError):
-        return Request(name, problem="is not a JSON object")
+        return Request(name, problem="is not a JSON object of finite numbers")
     if content.get("format") != FORMAT:
         return Request(name, problem=f"has the format {_plain(content.get('format'))}, not {FORMAT}")
     by = _plain(content.get("by", ""))
@@ -230,7 +231,8 @@ class _Polled:
 
     def look(self, step: int, values: Mapping[str, Any], actions: Collection[str]) -> list[tuple[str, Any]]:
         send, is_main = _process_group()
-        offered = {"format": FORMAT, "actions": actions, "values": dict(values)}
+        shown = {name: _strict(value) for name, value in values.items()}
+        offered = {"format": FORMAT, "actions": actions, "values": shown}
         if is_main and offered != self._offered:
             self._offered, hidden = offered, self._run / f".controls.json.{os.getpid()}.tmp"
             with contextlib.suppress(OSError):  # a full disk does not end a training
@@ -250,7 +252,7 @@ class _Polled:
                 changes.append((request.action, None))
             changes += request.values.items()
             rows += [{**row, "action": request.action}] if request.action else []
-            rows += [{**row, "field": name, "from": values[name], "to": new} for name, new in request.values.items()]
+            rows += [{**row, "field": name, "from": shown[name], "to": new} for name, new in request.values.items()]
         if rows and is_main:
             with contextlib.suppress(OSError):
                 append_rows(self._run / "events.jsonl", rows)
@@ -281,6 +283,15 @@ class _Polled:
 
 
 _polled = functools.cache(_Polled)
+
+
+def _strict(value: object) -> object:
+    """Return a value that strict JSON holds; the text of one with a number that is not finite."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(value)
+    return value
 
 
 def _kind(value: object) -> str:

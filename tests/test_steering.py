@@ -80,6 +80,8 @@ def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
         (written('{"format": 1, "action": "sa'), "is not a JSON object"),
         (written("[1]"), "is not a JSON object"),
         (written("[" * 4000), "is not a JSON object"),
+        (written('{"format": 1, "values": {"a": NaN}}'), "is not a JSON object of finite numbers"),
+        (written('{"format": 1, "values": {"a": [1e999]}}'), "is not a JSON object of finite numbers"),
         (written("x" * 4097), "has 4,097 bytes"),
         (written('{"action": "save"}'), "has the format None"),
         (written('{"format": 2, "action": "save"}'), "has the format 2"),
@@ -165,6 +167,14 @@ def test_a_program_polls_changes_and_says_what_it_takes(launched: RunDir) -> Non
     steering._polled.cache_clear()  # a restart begins with the value that the panel shows
     assert steering.poll(10, {"lr": 0.1}) == [("lr", 0.05)]
     assert steering.poll(20, {"lr": 0.05}) == []
+
+
+def test_a_value_without_a_limit_is_shown_and_may_get_one(launched: RunDir) -> None:
+    assert steering.poll(10, {"clip": float("inf")}) == []
+    assert controls_of(launched) == Steerable(("pause", "continue"), {"clip": "Infinity"}, False)
+    write_request(launched, values={"clip": 1})
+    assert steering.poll(20, {"clip": float("inf")}) == [("clip", 1)]
+    assert [str(event) for event in read_events(launched)] == ["clip 'Infinity' -> 1"]
 
 
 def test_a_program_is_held_in_a_pause(launched: RunDir) -> None:
