@@ -231,7 +231,7 @@ class _Polled:
 
     def look(self, step: int, values: Mapping[str, Any], actions: Collection[str]) -> list[tuple[str, Any]]:
         send, is_main = _process_group()
-        shown = {name: _strict(value) for name, value in values.items()}
+        shown = json.loads(json.dumps(dict(values)), parse_constant=str)  # as strict JSON holds them
         offered = {"format": FORMAT, "actions": actions, "values": shown}
         if is_main and offered != self._offered:
             self._offered, hidden = offered, self._run / f".controls.json.{os.getpid()}.tmp"
@@ -283,15 +283,6 @@ class _Polled:
 
 
 _polled = functools.cache(_Polled)
-
-
-def _strict(value: object) -> object:
-    """Return a value that strict JSON holds; the text of one with a number that is not finite."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return json.dumps(value)
-    return value
 
 
 def _kind(value: object) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtools.machine.devices import Device
 from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
@@ -98,9 +99,9 @@ def tickets(folder: Path | None = None) -> list[Ticket]:
     return [ticket for ticket in found if ticket]
 
 
-def claimed() -> frozenset[str]:
-    """Return the UUIDs of the devices that locked tickets name."""
-    return frozenset(uuid for ticket in tickets() for uuid in ticket.devices)
+def users_of(device: Device, queued: Sequence[Ticket]) -> list[str]:
+    """Return the processes on a GPU, else the runs that claim it; none if it is free."""
+    return [str(one) for one in device.holders] or [one.run.name for one in queued if device.uuid in one.devices]
 
 
 def _folder() -> Path:

@@ -158,10 +158,9 @@ def _free_device(asked: str | None) -> tuple[str, str]:
         if asked == "cuda":
             raise LaunchError("device=cuda: this machine has no usable GPU; leave the device out for the CPU")
         return "the CPU", ""
-    claimed = gpu_queue.claimed()
-    free = [device for device in found if not device.holders and device.uuid not in claimed]
-    if free:
-        return f"GPU {free[0].index} ({free[0].name})", free[0].selector
+    queued = gpu_queue.tickets()
+    if free := next((device for device in found if not gpu_queue.users_of(device, queued)), None):
+        return f"GPU {free.index} ({free.name})", free.selector
     if asked == "cuda":
         raise LaunchError("device=cuda: other processes hold all GPUs; leave the device out for the CPU, or wait")
     return "the CPU: other processes hold all GPUs", ""

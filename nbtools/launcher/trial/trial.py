@@ -189,9 +189,7 @@ def free_device(gpus: Sequence[Device], tickets: Sequence[Ticket]) -> Device:
     what holds each."""
     uses = []
     for device in gpus:
-        names = [str(holder) for holder in device.holders]
-        names += [ticket.run.name for ticket in tickets if device.uuid in ticket.devices and not names]
-        if not names:
+        if not (names := gpu_queue.users_of(device, tickets)):
             return device
         uses.append(f"GPU {device.index} by {', '.join(names)}")
     is_caller = any(holder.is_caller for device in gpus for holder in device.holders)
