@@ -438,8 +438,7 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _floor_below_peak(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
-            peak = f"learning_rate={self.learning_rate}"
-            raise ValueError(f"min_learning_rate={self.min_learning_rate}: is above {peak}, from which it decays")
+            raise ValueError(f"min_learning_rate={self.min_learning_rate}: is above learning_rate={self.learning_rate}")
         return self
 
     def uncapped(self, changes: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -221,10 +221,10 @@ class _Polled:
     """The requests to this program, as its ranks have polled them."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self._inbox = run, Inbox(run)
-        self._offered: dict[str, Any] = {}
+        self._run, self._offered = run, dict[str, Any]()
         send, is_main = _process_group()
         earlier = json.loads(send(json.dumps(self._rows() if is_main else []).encode()))
+        self._inbox = Inbox(run, [str(row.get("request")) for row in earlier])
         self._repeated = {row["field"]: row.get("to") for row in earlier if "field" in row}
         held = [row["action"] for row in earlier if row.get("action") in _HOLDS]
         self.is_paused = held[-1:] == ["pause"]

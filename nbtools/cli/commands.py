@@ -181,22 +181,21 @@ def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch_request
     from nbtools.launcher.preflight import help_text, preflight
     from nbtools.launcher.request import LaunchRequest
-    from nbtools.launcher.resume import reproduce
     from nbtools.run.run import Run
     from nbtools.script.program import Program
 
+    given = [name for name, value in vars(arguments).items() if value and name not in ("verb", "script")]
     if getattr(arguments, "node", None) is not None:
         from nbtools.launcher.node import run_node
 
-        allowed = ("verb", "script", "node", "gpus")
-        given = [name for name, value in vars(arguments).items() if value and name not in allowed]
-        if given:
-            return complain(f"--node: goes with --gpus only, not with {given[0]}; the run has the other settings")
+        if others := [name for name in given if name not in ("node", "gpus")]:
+            return complain(f"--node: goes with --gpus only, not with {others[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
     if getattr(arguments, "again", False):
-        given = [name for name, value in vars(arguments).items() if value and name not in ("verb", "script", "again")]
-        if given:
-            return complain(f"--again: goes with no other option, and {given[0]} is given; the run has its settings")
+        from nbtools.launcher.resume import reproduce  # numpy takes a quarter of a second
+
+        if others := [name for name in given if name != "again"]:
+            return complain(f"--again: goes with no other option, and {others[0]} is given; the run has its settings")
         return _print_started(reproduce(arguments.script))
     own = ("torchrun", "python", "cwd", "stop_signal", "curves", "name")
     options = _launch_settings(arguments) | {name: getattr(arguments, name) for name in own}

@@ -184,7 +184,8 @@ def reproduced(run: Run) -> str:
         (place for metric in found[0].keys() | found[1].keys() if (place := _parted(found, metric, last))), default=None
     )
     if first is None:
-        return f"repeats {parent.id}: equal to the bit for {last:,} steps"
+        count = last - (whole(mapping_at(run.info, "resumed_from").get("step")) or 0)
+        return f"repeats {parent.id}: equal to the bit for {count:,} steps"
     step, metric, here, there = first
     size = "" if "no row" in (here, there) else f" ({_apart(float(here), float(there))})"
     unlike = "; ".join(not_as(parent, run)) or "nothing that is recorded"
@@ -195,11 +196,12 @@ def reproduced(run: Run) -> str:
 def _parted(histories: Sequence[Mapping[str, Series]], metric: str, last: int) -> tuple[int, str, str, str] | None:
     """Return the first step up to `last` at which a metric differs, its name, and both values; None if none does."""
     columns = []
-    for history in histories:
-        series = history.get(metric)
-        known = {} if series is None else dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
-        columns.append({step: repr(value) for step, value in known.items() if step <= last})  # NaN is equal to itself
-    there, here = columns
+    for series in (history.get(metric) for history in histories):
+        known = np.empty((2, 0)) if series is None else np.stack((series.steps, series.values))
+        columns.append(known[:, known[0] <= last])
+    if np.array_equal(columns[0], columns[1], equal_nan=True):  # of long runs in milliseconds
+        return None
+    there, here = ({int(step): repr(value) for step, value in column.T.tolist()} for column in columns)
     parted = [step for step in there.keys() | here.keys() if there.get(step) != here.get(step)]
     step = min(parted, default=None)
     return None if step is None else (step, metric, here.get(step, "no row"), there.get(step, "no row"))

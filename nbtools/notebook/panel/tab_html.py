@@ -43,8 +43,7 @@ def config(run: Run) -> str:
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
     notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
-    if verdict := reproduced(run):
-        notes.append(("repeats", verdict.removeprefix("repeats ")))
+    notes += [("repeats", verdict.removeprefix("repeats "))] if (verdict := reproduced(run)) else []
     launched.append(("again", f"nbtools launch --again {run.id}"))
     parts = [_table(notes)] * bool(notes)
     if events := facts.steered(run.events):

@@ -160,6 +160,8 @@ def quotient(
     digits = counted(text.replace("_", ""))
     if not digits.isdecimal() or len(digits) > 18:
         raise ConfigError("is no whole number")
+    if not isinstance(parts, int) or parts < 1:
+        raise ConfigError(f"means {field} x {divisor}, and {divisor}={shown(parts)}; set {field} itself")
     whole, rest = divmod(int(digits), parts)
     if rest:
         raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")

@@ -135,6 +135,7 @@ def test_a_flag_in_any_spelling_sets_its_field(
         (OCC, "--wandb-project-name x", "the variable WANDB_PROJECT"),
         (OCC, "--num-transformations 3", "num_transformations: has no field"),
         (OCC, "--dataset_name imdb", "hf/OWNER/NAME"),
+        (AlgorithmDistillationConfig(), "--train-source-timesteps 9 --horizon 0", "episodes x horizon, and horizon=0"),
         (OCC, "--eval_strategy epoch", "eval_every and checkpoint_every count steps"),
         (CONFIG, "--learning-rate -1", "learning_rate=-1.0: must be > 0"),
         (CONFIG, "--batch-size many", "batch-size"),
