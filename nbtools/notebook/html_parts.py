@@ -1,12 +1,18 @@
-"""Parts of HTML that all views of a notebook share: fonts and colours, notes, tables, texts that unfold, small curves.
+"""Parts of HTML and CSS that all views of a notebook share: fonts, colours, notes, tables, small curves.
 
 Every text is escaped here, but for the cells of `table_html` and what `details_html` takes, which are HTML.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from nbtools.errors import literal
 
+DARK = '[data-jp-theme-light="false"]'
+"""CSS selector for elements of a dark page."""
+THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
+NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
+"""Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
 LIVE = "nbtools-live"
 """Class of the widgets of a panel."""
 PICTURE = "nbtools-picture"
@@ -61,12 +67,6 @@ def details_html(title: str, body: str, *, is_open: bool = False, style: str = "
     """Return a part that unfolds under a title."""
     style = f"{FONT}{TEXT}cursor:pointer;{style}"
     return f"<details{' open' * is_open}><summary style='{style}'>{title}</summary>{body}</details>"
-
-
-def list_html(lines: Iterable[str]) -> str:
-    """Return lines as the items of a list."""
-    items = "".join(f"<li>{literal(line)}</li>" for line in lines)
-    return f"<ul style='{FONT}{TEXT}margin:4px 0 2px;padding-left:18px;overflow-wrap:anywhere'>{items}</ul>"
 
 
 def folded_lines(

@@ -5,8 +5,10 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 
+import ipywidgets
+
 from nbtools.errors import message_of
-from nbtools.notebook.widgets import Displays, Output
+from nbtools.notebook.widgets import Displays, Output, close_tree
 
 
 class LiveView:
@@ -14,6 +16,9 @@ class LiveView:
 
     Callbacks of widgets may run on another thread (a subshell) beside a busy cell: one lock guards what they share.
     """
+
+    widget: ipywidgets.Widget
+    """The whole view as one widget, to place into another."""
 
     def __init__(self, name: str) -> None:
         self._thread_name = name
@@ -41,13 +46,14 @@ class LiveView:
                 self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
                 self._thread.start()
 
-    def _end(self) -> None:
-        """End the thread for ever, and wait for it."""
+    def close(self) -> None:
+        """End the thread and remove the widgets; the runs continue."""
         with self._lock:
             self._is_closed, thread = True, self._thread
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=10)
+        close_tree(self.widget)
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
         """Say `doing` at once, run `action` in a thread, and say what it returns and its warnings, or its error."""

@@ -1,4 +1,4 @@
-"""Small ipywidgets that the form, the panel and the tables share, and the outputs of cells that show them."""
+"""Small ipywidgets that all views share, the outputs of cells that show them, and what the kernel tells of a cell."""
 
 import shlex
 import uuid
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import publish_display_data
 
 from nbtools.errors import ConfigError, shown
-from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.theme import NO_FORMULAS
+from nbtools.notebook.html_parts import NO_FORMULAS
 
 Output = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A bundle of MIME types, and its metadata."""
@@ -50,6 +50,14 @@ def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int,
     return kind(description=description, layout={"width": f"{width}px"}, style=style, **traits)
 
 
+def offer(choice: widgets.Dropdown, options: Sequence[tuple[str, Any]], otherwise: Any) -> None:
+    """Offer options of a drop-down; a choice that is no longer among them becomes `otherwise`."""
+    if tuple(options) != tuple(choice.options):
+        before = choice.value
+        choice.options = options
+        choice.value = before if before in [value for _, value in options] else otherwise
+
+
 def html_widget() -> widgets.HTML:
     """Make a text as wide as the panel, whose dollar signs are no formulas."""
     text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
@@ -81,7 +89,6 @@ class Below:
         """Show a view in place of the one before, which is closed."""
         self.close()
         self.view, self.widget.children = view, (view.widget,)
-        answers_beside_cells(view.widget)
 
     def close(self) -> None:
         """Close the view."""
@@ -107,3 +114,30 @@ def close_tree(widget: widgets.Widget) -> None:
     for part in (getattr(widget, "layout", None), getattr(widget, "style", None)):
         if isinstance(part, widgets.Widget):  # the kernel keeps a model of each
             part.close()
+
+
+def answers_beside_cells(control: widgets.Widget) -> bool:
+    """Reply to a control's messages in the subshell that received them; returns whether it answers while a cell runs.
+
+    ipykernel 7.4 replies in the shell that used the comm last, which a running cell may block; this undoes it for one
+    comm, and for those of the controls inside. The API is private: without it the control answers after the cell.
+    """
+    for child in getattr(control, "children", ()):
+        answers_beside_cells(child)
+    comm = control.comm
+    if not hasattr(comm, "_reply_subshell_for"):
+        return not InteractiveShell.initialized()
+    comm._reply_subshell_for = lambda data, default: default
+    return True
+
+
+def is_attended() -> bool:
+    """Whether the cell was started in a page, which shows later changes of its outputs; nbclient allows no input."""
+    return parent_message().get("content", {}).get("allow_stdin") is True
+
+
+def parent_message() -> dict[str, Any]:
+    """Return the message that started the cell; empty outside of a kernel."""
+    kernel: Any = getattr(InteractiveShell.instance(), "kernel", None) if InteractiveShell.initialized() else None
+    found: dict[str, Any] = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    return found

@@ -72,7 +72,7 @@ def cpu_ms(action: Callable[[], object]) -> float:
 
 def tell(panel: LivePlot, **message: Any) -> None:
     """Send a message as the page does."""
-    panel._charts.canvas._handle_custom_msg(message, [])
+    panel._canvas._handle_custom_msg(message, [])
 
 
 def measure(files: RunDir, names: tuple[str, ...], first: int, opened: tuple[str, ...]) -> None:
@@ -84,7 +84,7 @@ def measure(files: RunDir, names: tuple[str, ...], first: int, opened: tuple[str
         tell(live, open=key, is_open=True)
     tell(live, ready=True, width=900)
     live.refresh()
-    canvas, spent = live._charts.canvas, ([], [], [])
+    canvas, spent = live._canvas, ([], [], [])
     for turn in range(ROUNDS):
         version = canvas.version  # the panel's own thread may draw the rows before the refresh
         with files.metrics.open("ab") as file:

@@ -97,7 +97,7 @@ def main() -> None:
                 if len(theirs) < 5:
                     theirs.append(cpu(lambda panel=panel: replot(panel.run)))  # type: ignore[misc]
             best[num_rows] = min(ours)
-            size = len(bytes(panel._charts.image.value)) / 1000
+            size = len(bytes(panel._image.value)) / 1000
             print(
                 f"{num_rows:>9,} {min(ours):>15.3f} {statistics.median(ours):>14.3f}"
                 f" {min(theirs):>7.3f} {statistics.median(theirs):>8.3f} {min(ours) / min(theirs):>7.2f} {size:>8.0f}"

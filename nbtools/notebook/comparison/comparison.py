@@ -13,13 +13,12 @@ from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import LIVE, note
-from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size
 from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.view import Options, X
-from nbtools.notebook.widgets import close_tree, html_widget, in_row
+from nbtools.notebook.widgets import answers_beside_cells, html_widget, in_row
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves
 
@@ -101,7 +100,7 @@ class ComparisonPanel(ChartView):
             runs = zip(comparison.runs, comparison.labels, strict=True)
             code.value = "".join(uncommitted(run, f" of {label}") for run, label in runs)
         row = in_row(self._split, self._smoothing)
-        parts = [self._charts.image, self._charts.box, row, self._note, code, self._tables]
+        parts = [self._image, self._box, row, self._note, code, self._tables]
         self.widget = widgets.VBox(parts).add_class(LIVE)
         self.refresh()  # raises ConfigError for a wrong split
         self._split.observe(self._changed, "value")
@@ -136,9 +135,8 @@ class ComparisonPanel(ChartView):
 
     def close(self) -> None:
         """End the thread and remove the widgets; the runs continue."""
-        self._end()
+        super().close()
         self._reader.close()
-        close_tree(self.widget)
 
     def _work(self) -> None:
         while True:
@@ -160,13 +158,6 @@ class ComparisonPanel(ChartView):
             self._wake.wait(_READING_S if self._reader.is_reading else _REFRESH_S)
             self._wake.clear()
 
-    def _compare_again(self) -> None:
-        """Read the records again, which an active run adds to."""
-        before = self.comparison
-        now = compare_runs(before.runs)
-        if len(now.runs) == len(before.runs):
-            self.comparison = replace(now, runs=before.runs, labels=before.labels, notes=before.notes)
-
     def _changed(self, *_: object) -> None:
         with self._lock:
             if not self._is_closed:
@@ -175,7 +166,10 @@ class ComparisonPanel(ChartView):
                 self._store()
 
     def _draw_all(self) -> None:
-        self._compare_again()
+        before = self.comparison
+        now = compare_runs(before.runs)  # an active run adds to its records
+        if len(now.runs) == len(before.runs):
+            self.comparison = replace(now, runs=before.runs, labels=before.labels, notes=before.notes)
         self._draw()
         self._tables.value = tables_html(self.comparison, self._reader.curves)
         unread = self._reader.num_unread

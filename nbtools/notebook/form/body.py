@@ -14,15 +14,12 @@ from nbtools.launcher.placement import place
 from nbtools.launcher.programs.program_resume import said_in_words
 from nbtools.notebook.background import Filling, guarded_by
 from nbtools.notebook.form.field_list import WHERE, FieldList, Values, values_of
-from nbtools.notebook.form.job_check import JobCheck
-from nbtools.notebook.form.launch_bar import LaunchBar
+from nbtools.notebook.form.launch_bar import LaunchBar, TrialView
 from nbtools.notebook.form.layout import PROGRAM, FormLayout
 from nbtools.notebook.form.preset_row import PresetRow
 from nbtools.notebook.form.script_row import ScriptRow
-from nbtools.notebook.form.summary import Summary
-from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.trial_view import TrialView
-from nbtools.notebook.widgets import Below
+from nbtools.notebook.form.summary import JobCheck, Summary
+from nbtools.notebook.widgets import Below, answers_beside_cells
 from nbtools.project import find_project
 from nbtools.recipes import Recipe
 from nbtools.run.records import mapping_at, remembered
@@ -71,9 +68,9 @@ class FormBody:
         self.fields = FieldList(recipe.config_class if recipe else Program, edited)
         usual_name = "my_program" if recipe is None else recipe.key
         label = "script" if recipe else "name"
-        self._script = ScriptRow(find_project(), label, usual_name if name is None else name, edited)
-        project = self._script.project
-        self.view = FormLayout(recipe, self.fields, self._script, edited, guarded, self._fill)
+        self.script = ScriptRow(find_project(), label, usual_name if name is None else name, edited)
+        project = self.script.project
+        self.view = FormLayout(recipe, self.fields, self.script, edited, guarded, self._fill)
         self._summary = Summary(project.root, refresh)
         self._job = JobCheck(project.runs, refresh)
         self._preset, self._trial = None, None
@@ -82,52 +79,46 @@ class FormBody:
             on_reset = guarded(lambda: self._apply_preset(keeps_data=False))
             self._preset = PresetRow(recipe, preset, self.fields.num_gpus, on_choice, on_reset)
             self._trial = TrialView(project.root, guarded)
-        trial = (self._trial.button, self._trial.widget) if self._trial else None
-        self.bar = LaunchBar(self.view.go_to, guarded, trial)
+        self.bar = LaunchBar(self.view.go_to, guarded, self._trial)
         self.bar.write.on_click(guarded(lambda: self._ask_or(self._write_and_say)))
         self.bar.launch.on_click(guarded(lambda: self._ask_or(self._launch_and_watch)))
         self.bar.load.on_click(guarded(self.load))
         title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
-        head = [*([self._preset.widget] if self._preset else []), self._script.row.widget]
+        head = [*([self._preset.widget] if self._preset else []), self.script.row.widget]
         below = [self._summary.widget, self.bar.widget, self.panel.widget]
         self.widget = self.view.arranged(title, summary, head, below)
         answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
         empty = {} if recipe else {name: field.default for name, field in fields_of(Program).items()} | {"cwd": "."}
         self._fill({**empty, **values_of(content, launch)})
-        if content is not None and self._script.matches((content, launch)):
-            self._script.remember(self._script.path)
+        if content is not None and self.script.matches((content, launch)):
+            self.script.remember(self.script.path)
 
     # --- values and actions -------------------------------------------------------------------------
 
     @property
     def content(self) -> TrainConfig | Program:
-        """The config or program as filled in; ConfigError if a value is wrong, and the message names each field."""
-        return self._valid()[0]
+        """The config or program as filled in; ConfigError as for `valid`."""
+        return self.valid()[0]
 
-    @property
-    def launch_settings(self) -> Launch:
-        """Processes and devices as filled in; ConfigError if a value is wrong, and the message names each field."""
-        return self._valid()[1]
-
-    @property
-    def name(self) -> str:
-        """Name of the script; InvalidNameError if it cannot be used."""
-        return self._script.name
+    def valid(self) -> tuple[TrainConfig | Program, Launch]:
+        """Return what is filled in; ConfigError if a value is wrong, and the message names each field."""
+        with self._lock:
+            values, mistakes = self.fields.read()
+            mistakes |= self.view.arguments.mistakes if self.view.arguments else {}
+        if mistakes:
+            raise ConfigError("\n".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
+        return self.fields.built(values)
 
     def write(self, overwrite: bool = False) -> Path:
         """Write the script; see `ConfigForm`."""
         with self._lock:
-            path = self._script.write(self._valid(), overwrite)
+            path = self.script.write(self.valid(), overwrite)
             self._loaded_over = {}
             self._refresh()
             return path
 
-    def launch(self) -> Run:
-        """Write and launch the script; see `ConfigForm`."""
-        return self._launched()[0]
-
-    def _launched(self) -> tuple[Run, bool]:
-        """Write and launch the script; return the run, and whether it is a new one."""
+    def launch(self) -> tuple[Run, bool]:
+        """Write and launch the script, see `ConfigForm`; return the run, and whether it is a new one."""
         with self._lock:
             self.run, is_new = launch_once(self.write())
             return self.run, is_new
@@ -135,7 +126,7 @@ class FormBody:
     def load(self, path: str | Path | None = None) -> None:
         """Load the values of a script; see `ConfigForm`."""
         with self._lock:
-            script = read_script(path if path is not None else self._script.path)
+            script = read_script(path if path is not None else self.script.path)
             if type(script.content) is not self.fields.cls:
                 given = f'"{script.recipe}"' if script.recipe else ""
                 what = f"trains {script.recipe}" if script.recipe else "launches a program"
@@ -144,9 +135,9 @@ class FormBody:
             before = self.fields.read()[0]
             after = values_of(script.content, script.launch)
             self._loaded_over = {name: before.get(name) for name in after if before.get(name) != after[name]}
-            if script.path.resolve().parent == self._script.project.scripts.resolve():
-                self._script.input.value = script.path.stem
-                self._script.remember(script.path)
+            if script.path.resolve().parent == self.script.project.scripts.resolve():
+                self.script.input.value = script.path.stem
+                self.script.remember(script.path)
             self._fill(after)
             edited = ", edited by hand" if script.hand_edited else ""
             changed = plural(len(self._loaded_over), "field")
@@ -156,7 +147,7 @@ class FormBody:
     def __repr__(self) -> str:
         kind = "" if self._recipe is None else f"{self._recipe.key!r}, "
         preset = self._preset.name if self._preset else None
-        return f"ConfigForm({kind}name={self._script.input.value!r}, preset={preset!r})"
+        return f"ConfigForm({kind}name={self.script.input.value!r}, preset={preset!r})"
 
     @property
     def subject(self) -> str:
@@ -172,14 +163,6 @@ class FormBody:
         return " ".join(f"<span style='display:inline-block;margin-right:18px'>{cell}</span>" for cell in cells)
 
     # --- reading and showing ------------------------------------------------------------------------
-
-    def _valid(self) -> tuple[TrainConfig | Program, Launch]:
-        with self._lock:
-            values, mistakes = self.fields.read()
-            mistakes |= self.view.arguments.mistakes if self.view.arguments else {}
-        if mistakes:
-            raise ConfigError("\n".join(f"{name}: {why}" if name else why for name, why in mistakes.items()))
-        return self.fields.built(values)
 
     def _fill(self, values: Values) -> None:
         with self._filling:
@@ -212,12 +195,12 @@ class FormBody:
                 mistakes |= rows.mistakes
                 valid = None if mistakes else valid
             self._mark(values, {**obstacles, **mistakes})
-            mistakes |= self._script.show(valid)
+            mistakes |= self.script.show(valid)
             if self._trial is not None:
                 self._trial.show(valid if valid and not obstacles else None)
             wrong = {**obstacles, **mistakes}
-            places = [self._script.label, *(row.field.name for row in self.view.sections.rows), *wrong]
-            path = self._script.target
+            places = [self.script.label, *(row.field.name for row in self.view.sections.rows), *wrong]
+            path = self.script.target
             can_load = path is not None and path.is_file()
             in_order = {name: wrong[name] for name in places if name in wrong}
             self.bar.show(in_order, can_write=not mistakes, can_load=can_load)
@@ -228,7 +211,7 @@ class FormBody:
         The script can still be written: it may be for another machine.
         """
         said, obstacles = self._job.look(settings)
-        path = self._script.target
+        path = self.script.target
         script = f"scripts/{path.name if path else 'NAME.py'}"
         commands = [f"nbtools launch {script}", *([said] if said else [])]
         need = self._preset.need if self._preset else ""
@@ -236,7 +219,7 @@ class FormBody:
             obstacles["gpus"] = (
                 f"the preset {need}: choose another, CPU only, or where, or write the script for a machine"
             )
-        root = self._script.project.root
+        root = self.script.project.root
         started: Path | list[str] = Path("runs/ID/script.py")
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
@@ -264,7 +247,7 @@ class FormBody:
     def _guessed(self, values: Values, read: ScriptArguments) -> Values:
         """Return values for the empty fields on checkpoints and resume of a program whose arguments were read: what the
         user has said of it, what an earlier run of it wrote, and the words by the name of an argument."""
-        project = self._script.project
+        project = self.script.project
         path = Program(script=values["script"], module=values["module"]).file(project.root)
         found = remembered(str(project.root), str(path))
         for folder in islice(newest_first(project.runs), _MOST_RUNS):
@@ -319,11 +302,11 @@ class FormBody:
 
     def _ask_or(self, act: Callable[[bool], object]) -> None:
         """Call `act`; if it would overwrite foreign values or text, show the difference and ask first."""
-        values = self._valid()
-        if self._script.must_ask(values):
+        values = self.valid()
+        if self.script.must_ask(values):
             self.bar.say("")
             self._refresh()
-            name, words = f"scripts/{self._script.path.name}", self._script.in_words(values)
+            name, words = f"scripts/{self.script.path.name}", self.script.in_words(values)
             self.bar.ask(f"{name} has values or text that this form did not write", f"{words}.", lambda: act(True))
         else:
             act(False)
@@ -339,7 +322,7 @@ class FormBody:
         self.write(overwrite)
         with warnings.catch_warnings(record=True) as said:  # a callback has no cell to print to
             warnings.simplefilter("always")
-            run, is_new = self._launched()
+            run, is_new = self.launch()
         notes = "".join(f"{warning.message}\n" for warning in said)
         where = f'    nt.LivePlot("{run.id}")\n    nbtools watch {run.id}'
         done = f"Launched {run.id}." if is_new else f"{run.id} was already started, so there is no second run."

@@ -7,8 +7,7 @@ from typing import Any
 from nbtools.config import Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.launcher.sbatch import site_defaults
 from nbtools.machine.devices import Device, devices
-from nbtools.notebook.rows.field_rows import FieldRow, FormRow, read_values
-from nbtools.notebook.rows.gpu_row import GPUField
+from nbtools.notebook.rows.field_rows import FieldRow, FormRow, GPUField, read_values
 from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
 from nbtools.settings import Settings, errors_by_field

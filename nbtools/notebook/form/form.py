@@ -8,11 +8,9 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.errors import ConfigError
 from nbtools.notebook.form.body import FormBody
-from nbtools.notebook.form.chooser import Chooser
 from nbtools.notebook.form.layout import PROGRAM
-from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL
-from nbtools.notebook.widgets import Displays, view_bundle
+from nbtools.notebook.rows.field_rows import STYLE, form_outputs
+from nbtools.notebook.widgets import Displays, answers_beside_cells
 from nbtools.recipes import RECIPES, PresetName, RecipeKey, recipe_named, recipe_of
 from nbtools.run.run import Run
 from nbtools.script.program import Program
@@ -52,10 +50,14 @@ class ConfigForm:
         self._name = name
         self._body: FormBody | None = None
         self._bodies: dict[str, FormBody] = {}
-        self._chooser: Chooser | None = None
+        self._cards: dict[str, widgets.Button] = {}
         if not recipe and config is None:
-            cards = {key: (each.title, each.summary) for key, each in RECIPES.items()} | {_PROGRAM: PROGRAM}
-            self._chooser = Chooser(cards, self._choose)
+            offered = {key: (each.title, each.summary) for key, each in RECIPES.items()} | {_PROGRAM: PROGRAM}
+            for key, (title, summary) in offered.items():
+                card = widgets.Button(description=f"{title}: {summary}", tooltip=summary, layout={"width": "auto"})
+                card.add_class("nbtools-card").on_click(lambda _, key=key: self._choose(key))
+                self._cards[key] = card
+        self._above = widgets.HTML(STYLE), widgets.VBox([*self._cards.values()]).add_class("nbtools-cards")
         self.widget = widgets.VBox(layout={"overflow": "visible"}).add_class("nbtools-form")
         if recipe == "":
             self._show("", None)
@@ -76,13 +78,14 @@ class ConfigForm:
     def _show(self, key: str, body: FormBody | None) -> None:
         if body is not None:
             self._bodies[key] = self._body = body
-        if self._chooser is None:
+        if not self._cards:
             assert body is not None
             self.widget = body.widget
             return
-        self._chooser.mark(key)
+        for name, card in self._cards.items():
+            (card.add_class if name == key else card.remove_class)("nbtools-chosen")
         shown = () if body is None else (body.widget.remove_class("nbtools-form"),)
-        self.widget.children = (widgets.HTML(STYLE), self._chooser.widget, *shown)
+        self.widget.children = (*self._above, *shown)
         answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
 
     @property
@@ -113,12 +116,12 @@ class ConfigForm:
     @property
     def launch_settings(self) -> Launch:
         """Processes and devices as filled in; ConfigError if a value is wrong, and the message names each field."""
-        return self.body.launch_settings
+        return self.body.valid()[1]
 
     @property
     def name(self) -> str:
         """Name of the script; InvalidNameError if it cannot be used."""
-        return self.body.name
+        return self.body.script.name
 
     @property
     def run(self) -> Run | None:
@@ -145,7 +148,7 @@ class ConfigForm:
             HandEditedError: as `write`.
             LaunchError: the script cannot be started with these settings; nothing was started.
         """
-        return self.body.launch()
+        return self.body.launch()[0]
 
     def load(self, path: str | Path | None = None) -> None:
         """Load the values of a script, `scripts/NAME.py` when None, and mark the fields that they change.
@@ -164,8 +167,7 @@ class ConfigForm:
         what = f" for {escape(self._body.subject)}" if self._body else ""
         text = f"The form{what} needs a kernel: run this cell again. Scripts and runs are kept."
         told = f"<p>{self._body.told()}</p>" if self._body else ""
-        words = f"{WITHOUT_KERNEL}<div class='nbtools-no-kernel'><p>{text}</p>{told}</div>"
-        Displays().show([({"text/html": words, "text/plain": repr(self)}, {}), (view_bundle(self.widget), {})])
+        Displays().show(form_outputs(self.widget, f"<p>{text}</p>{told}", repr(self)))
 
 
 def new() -> ConfigForm:

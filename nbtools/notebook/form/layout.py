@@ -14,8 +14,7 @@ from nbtools.data import project_files
 from nbtools.errors import InvalidNameError
 from nbtools.notebook.background import Fill, Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
-from nbtools.notebook.form.chooser import FileList
-from nbtools.notebook.form.data_picker import COLUMN, DataPicker
+from nbtools.notebook.form.data_picker import COLUMN, DataPicker, FileList
 from nbtools.notebook.form.field_list import WHERE, FieldList, row_name
 from nbtools.notebook.form.script_row import ScriptRow
 from nbtools.notebook.rows.field_rows import STYLE, FieldRow

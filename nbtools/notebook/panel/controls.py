@@ -1,23 +1,24 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import anywidget
 import ipywidgets as widgets
+import traitlets
 
 from nbtools.notebook.html_parts import FONT, LIVE, MUTED, copy_button
-from nbtools.notebook.panel.checkpoints.checkpoint_list import START
-from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
+from nbtools.notebook.panel.checkpoint_list import START, ResumeOffer
 from nbtools.notebook.panel.curve_editor import CounterChoice
-from nbtools.notebook.panel.page import Page
 from nbtools.notebook.panel.run_texts import RunTexts
-from nbtools.notebook.panel.steer_row import SteerRow
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
-from nbtools.notebook.plots.live import LiveCharts
-from nbtools.notebook.widgets import close_tree, html_widget, in_row, make_control
+from nbtools.notebook.widgets import html_widget, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
+from nbtools.rundir.requests.steer import Steerable
 
+_HERE = Path(__file__).parent
 _STOP = ("Stop", "End every process of this run; a recipe saves a checkpoint first")
 _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
@@ -25,6 +26,56 @@ _RESUME = "Continue from the latest verified checkpoint in a new run, and show i
 _AGAIN = "Start the current version of the script from the beginning, and show the new run here"
 _STACKS = "Show the Python stack of every rank; the training continues"
 _MENU = "Stacks of the ranks, commands to copy, and the smoothing of the curves"
+_ACTIONS = {
+    "save": ("Save", "save", "Save a checkpoint after the current step; it is kept"),
+    "evaluate": ("Evaluate", "check-square-o", "Evaluate after the current step"),
+    "profile": ("Profile", "bar-chart", "Profile the next five steps: a trace and a table in the run's folder"),
+    "pause": ("Pause", "pause", "Save a checkpoint, and hold all ranks with their memory"),
+    "continue": ("Continue", "play", "Continue the paused training"),
+}
+
+
+class Page(anywidget.AnyWidget):
+    """A widget without a picture; its script acts on the panel around it."""
+
+    # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
+    _esm = (_HERE / "page.js").read_text(encoding="utf-8")
+    _css = (_HERE / "page.css").read_text(encoding="utf-8")
+    is_sought = traitlets.Bool(False).tag(sync=True)
+    """Whether the page scrolls to the panel once the panel is visible."""
+
+
+class SteerRow:
+    """A button for each action, and a text with new values; hidden for a training that takes no requests.
+
+    Args:
+        act: Called with the name of an action.
+        change: Called with a text such as `learning_rate=5e-4 max_steps=2000`.
+    """
+
+    def __init__(self, act: Callable[[str], None], change: Callable[[str], None]) -> None:
+        self.buttons: dict[str, widgets.Button] = {}
+        for name, (text, icon, tooltip) in _ACTIONS.items():
+            self.buttons[name] = make_control(widgets.Button, text, width=100, icon=icon, tooltip=tooltip)
+            self.buttons[name].on_click(lambda _, name=name: act(name))
+        self.changes = make_control(widgets.Text, "Change", width=330, label=56)
+        self.apply = make_control(widgets.Button, "Apply", width=84, icon="check", tooltip="From the next step on")
+        self.apply.on_click(lambda _: change(self.changes.value))
+        self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
+        self.widget.layout.display = "none"
+
+    def show(self, controls: Steerable | None, *, is_acting: bool) -> None:
+        """Offer what a training takes now; None for one that takes nothing."""
+        self.widget.layout.display = "none" if controls is None else ""
+        if controls is None:
+            return
+        for name, button in self.buttons.items():
+            is_useful = name != "continue" if not controls.is_paused else name == "continue"
+            button.layout.display = "" if is_useful and name in controls.actions else "none"
+            button.disabled = is_acting
+        values = [f"{name}={value}" for name, value in controls.values.items()]
+        self.changes.placeholder, self.changes.tooltip = " ".join(values[:2]), "Now: " + ", ".join(values)
+        self.changes.disabled = self.apply.disabled = is_acting or not values
 
 
 class RunButtons:
@@ -65,7 +116,7 @@ class Controls:
     """Core widgets only, each with a description and a tooltip, styled by the notebook's theme.
 
     Args:
-        charts: the picture and the canvas.
+        curves: the picture and the canvas.
         smoothing: the slider of the curves.
         steer: the row that steers the training.
         changed: called after a choice that is drawn differs.
@@ -74,7 +125,7 @@ class Controls:
 
     def __init__(
         self,
-        charts: LiveCharts,
+        curves: Sequence[widgets.Widget],
         smoothing: widgets.Widget,
         steer: SteerRow,
         changed: Callable[..., None],
@@ -97,7 +148,7 @@ class Controls:
         top.layout.align_items = "flex-start"
         upper = _column(top, self.steer.widget, unfolded, *self.words.above[2:], self.note, self.taken)
         below = (self.words.sources, self.counters.widget, self.words.losses, self.trouble, self.tabs.widget, self.page)
-        self.whole = _column(upper, charts.image, charts.box, *below).add_class(LIVE)
+        self.whole = _column(upper, *curves, *below).add_class(LIVE)
 
     def name_run(self, run: Run) -> None:
         """Offer the commands of this run for copying."""
@@ -109,10 +160,6 @@ class Controls:
         }
         buttons = "".join(copy_button(text, content) for text, content in commands.items())
         self._commands.value = f"<div style='{FONT}{MUTED}padding:0 12px'>Copy: {buttons}</div>"
-
-    def close(self) -> None:
-        """Remove every widget from the page."""
-        close_tree(self.whole)
 
 
 def _column(*children: widgets.Widget) -> widgets.Box:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
@@ -53,10 +55,6 @@ class EditedLine:
         self.lines, self.kept, self.drawn = list[str](), tuple[str, ...](), set[str]()
 
     @property
-    def numbers(self) -> list[tuple[int, int, float]]:
-        return numbers_in(self.line)
-
-    @property
     def name(self) -> str:
         return self.names.get(self.at, "")
 
@@ -87,13 +85,22 @@ class EditedLine:
         self.call(self.name or metric_at(line, index))
         return True
 
+    def select(self, index: int) -> None:
+        """Choose a number of the line."""
+        self.at = index
+
+    def mean(self, meaning: str) -> None:
+        """Say what the chosen number is."""
+        named = {_NOTHING: "", _CURVE: metric_at(self.line, self.at)}
+        self.call(named.get(meaning, meaning.lower()))
+
     def call(self, name: str) -> None:
         """Name the chosen number; another one of this name loses it."""
         others = {index: other for index, other in self.names.items() if index != self.at and other != name.strip()}
         self.names = {**others, **({self.at: name.strip()} if name.strip() else {})}
 
     def read(self, text: str) -> None:
-        """Take the names of a pattern, if it reads the line."""
+        """Take the names of a pattern, if it reads the line; else `found` says what it finds, or what is wrong."""
         if _reads(text, self.line):
             self.names = names_in(self.line, [Pattern(text)])
 
@@ -134,10 +141,10 @@ class CurveEditor:
         self.widget = widgets.VBox([told, self.kind, self._example, *parts, self._preview, self._row])
         self.widget.layout.width = "100%"
         self.widget.add_class("nbt-curves")
-        controls = self.kind, self.number, self.meaning, self.name, self.text
-        acts = self._open, self._select, self._mean, self._call, self._write
-        for control, act in zip(controls, acts, strict=True):
-            control.observe(lambda change, act=act: None if self._filling.is_on else act(change.new), "value")
+        edited, controls = self._edited, (self.kind, self.number, self.meaning, self.name, self.text)
+        edits: Sequence[Callable[[Any], None]] = (edited.open, edited.select, edited.mean, edited.call, edited.read)
+        for control, edit in zip(controls, edits, strict=True):
+            control.observe(partial(self._edit, edit), "value")
         self._save.on_click(lambda _: self.keep([*self._edited.others(), self.text.value]))
         self._remove.on_click(lambda _: self.keep([kept for kept in self._edited.kept if kept != self.kept.value]))
 
@@ -154,38 +161,27 @@ class CurveEditor:
                 self.kind.options = [*options.values()]
             self.kept.options, self._row.layout.display = edited.kept or [""], "" if edited.kept else "none"
             self.kept.value = self.kept.options[-1]
-        self._show(self.text.value) if line == edited.line else self._open(line)
+        is_shown = line == edited.line
+        if not is_shown:
+            edited.open(line)
+        self._show(self.text.value if is_shown else "")
 
     def pick(self, line: str, index: int) -> None:
         """Choose a number of a line, as by a click; without a line, of the one that is shown."""
         if self._edited.pick(line, index):
             self._show()
 
-    def _open(self, line: str) -> None:
-        self._edited.open(line)
-        self._show()
-
-    def _select(self, index: int) -> None:
-        self._edited.at = index
-        self._show()
-
-    def _mean(self, meaning: str) -> None:
-        named = {_NOTHING: "", _CURVE: metric_at(self._edited.line, self._edited.at)}
-        self._call(named.get(meaning, meaning.lower()))
-
-    def _call(self, name: str) -> None:
-        self._edited.call(name)
-        self._show()
-
-    def _write(self, text: str) -> None:
-        self._edited.read(text)  # if it can; else the preview says what it finds, or what is wrong
-        self._show(text)
+    def _edit(self, edit: Callable[[Any], None], change: Any) -> None:
+        if not self._filling.is_on:
+            edit(change.new)
+            self._show(change.new if change.owner is self.text else "")
 
     def _show(self, text: str = "") -> None:
         edited, name = self._edited, self._edited.name
         text = text or edited.text
         with self._filling:
-            told = [f"{edited.line[a:b]} {edited.names.get(i, '')}" for i, (a, b, _) in enumerate(edited.numbers)]
+            places = enumerate(numbers_in(edited.line))
+            told = [f"{edited.line[start:end]} {edited.names.get(i, '')}" for i, (start, end, _) in places]
             lines = (other for _, other in self.kind.options if shape_of(other) == shape_of(edited.line))
             self.kind.value = next(lines, self.kind.value)
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
@@ -238,7 +234,7 @@ class CounterChoice:
 def _example(edited: EditedLine) -> str:
     """Return the line, in which each number is a button, with its name behind it."""
     parts, at, line = [], 0, edited.line
-    for index, (start, end, _) in enumerate(edited.numbers):
+    for index, (start, end, _) in enumerate(numbers_in(line)):
         name, is_chosen = literal(edited.names.get(index, "")), index == edited.at
         kind = "nbt-named " * bool(name) + "nbt-chosen" * is_chosen
         parts += [literal(line[at:start]), f"<button data-n={index} class='{kind}'>{literal(line[start:end])}</button>"]

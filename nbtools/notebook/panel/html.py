@@ -21,7 +21,6 @@ from nbtools.notebook.html_parts import (
     copy_button,
     details_html,
     folded_lines,
-    list_html,
 )
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
@@ -187,14 +186,11 @@ def ranks(
         chips.append(f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>{words}</span>")
     if len(beats) > len(shown):
         on = f" on {len(nodes):,} nodes" if len(nodes) > 1 else ""
-        chips.append(f"<span>of {len(beats):,} ranks{on}, {_steps_of(beats)}</span>")
+        behind, ahead = min(beat.step for beat in beats), max(beat.step for beat in beats)
+        steps = f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
+        chips.append(f"<span>of {len(beats):,} ranks{on}, {steps}</span>")
     style = f"{FONT}{MUTED}font-size:12px;display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 6px;margin:5px 0"
     return f"<div style='{style}'>{''.join(chips)}</div>"
-
-
-def _steps_of(beats: Sequence[RankHeartbeat]) -> str:
-    behind, ahead = min(beat.step for beat in beats), max(beat.step for beat in beats)
-    return f"all at step {ahead:,}" if behind == ahead else f"steps {behind:,} to {ahead:,}"
 
 
 def sources(lines: Sequence[str]) -> str:
@@ -206,4 +202,6 @@ def sources(lines: Sequence[str]) -> str:
         return f"<div style='{FONT}{MUTED}overflow-wrap:anywhere'>{first}</div>"
     more = f" · and {plural(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
     title = f"<span style='{CUT}' title='{literal(lines[0])}'>{first}{more}</span>"
-    return details_html(title, list_html(lines), style=f"{MUTED}{CUT}")
+    items, style = "".join(f"<li>{literal(line)}</li>" for line in lines), "margin:4px 0 2px;padding-left:18px"
+    body = f"<ul style='{FONT}{TEXT}{style};overflow-wrap:anywhere'>{items}</ul>"
+    return details_html(title, body, style=f"{MUTED}{CUT}")

@@ -67,7 +67,8 @@ class LogView:
         pattern = re.compile(f"({re.escape(wanted)})", re.IGNORECASE) if wanted else None
         numbered = list(enumerate(lines, self._number(lines)))
         found = [(at, line) for at, line in numbered if pattern is not None and pattern.search(line)]
-        self.count.value = _said(len(found), len(lines)) if wanted else ""
+        told = f"{plural(len(found), 'line')} of the last {len(lines):,}" if wanted else ""
+        self.count.value = f"<span role='status' style='{FONT}{MUTED}padding-left:8px'>{told}</span>"
         shown = (found if wanted else numbered)[-NUM_LINES:]
         body = "".join(_line(at, line[:_LONGEST_LINE], pattern, has_buttons) for at, line in shown)
         nothing = "(no matching line)" if lines else "(no output yet)"
@@ -88,11 +89,6 @@ class LogView:
         self._first += next(same, len(self._before))
         self._before = newest
         return self._first - (len(lines) - len(newest))
-
-
-def _said(num_found: int, num_lines: int) -> str:
-    words = f"{plural(num_found, 'line')} of the last {num_lines:,}"
-    return f"<span role='status' style='{FONT}{MUTED}padding-left:8px'>{words}</span>"
 
 
 def _line(number: int, text: str, pattern: re.Pattern[str] | None, has_buttons: bool) -> str:

@@ -12,13 +12,11 @@ from typing import Any
 import ipywidgets as widgets
 
 from nbtools.errors import literal
-from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, TEXT, details_html, table_html
-from nbtools.notebook.kernel import answers_beside_cells
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, details_html, table_html
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
-from nbtools.notebook.theme import NO_FORMULAS
-from nbtools.notebook.widgets import close_tree, html_widget, make_control
+from nbtools.notebook.widgets import answers_beside_cells, close_tree, html_widget, make_control
 from nbtools.rundir import media
 from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.media import MediaItem

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ipywidgets
 from IPython.display import Image
 
 from nbtools.errors import RunNotFoundError, message_of, plural
@@ -21,19 +20,16 @@ from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
 from nbtools.notebook.html_parts import note
-from nbtools.notebook.kernel import answers_beside_cells, is_attended, parent_message
 from nbtools.notebook.panel import html
-from nbtools.notebook.panel.checkpoints.checkpoint_list import LATEST
-from nbtools.notebook.panel.checkpoints.resume_offer import ResumeOffer
-from nbtools.notebook.panel.controls import Controls
+from nbtools.notebook.panel.checkpoint_list import LATEST, ResumeOffer
+from nbtools.notebook.panel.controls import Controls, SteerRow
 from nbtools.notebook.panel.snapshot import ShownRun
-from nbtools.notebook.panel.steer_row import SteerRow
 from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of
-from nbtools.notebook.widgets import Displays, words_of
+from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, parent_message, words_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.ranks.stacks import take_stacks
@@ -86,11 +82,12 @@ class LivePlot(ChartView):
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         options = Options(x=x, log=log, smoothing=smoothing, metrics=metrics)
         super().__init__(f"LivePlot({run.id!r})", _TEXT, options, dark=dark)
-        self._choices = self._charts.choices
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
         steer = SteerRow(self._steer, lambda text: self._steer(text=text))
-        self._widgets = Controls(self._charts, self._smoothing, steer, self._changed, self._check_changes)
+        curves = self._image, self._box
+        self._widgets = Controls(curves, self._smoothing, steer, self._changed, self._check_changes)
+        self.widget = self._widgets.whole
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
         self._widgets.name_run(run)
         with suppress(OSError):  # which the first look shows
@@ -123,11 +120,6 @@ class LivePlot(ChartView):
         return self._shown.run
 
     # --- showing it ---
-
-    @property
-    def widget(self) -> ipywidgets.Widget:
-        """The whole panel as one widget, to place into another."""
-        return self._widgets.whole
 
     def _ipython_display_(self) -> None:
         _close_earlier(self)
@@ -169,8 +161,7 @@ class LivePlot(ChartView):
 
     def close(self) -> None:
         """End the thread and remove the widgets; the run continues."""
-        self._end()
-        self._widgets.close()
+        super().close()
         with self._lock:
             self._release()
             self._displays, self._png = Displays(), b""
@@ -246,10 +237,11 @@ class LivePlot(ChartView):
     def _is_dark(self) -> bool:
         return self._choices.is_dark if self._choices.is_ready else self._dark
 
-    def _hear(self) -> None:
-        if (step := self._choices.mark) is not None:
-            self._widgets.tabs.choose(step)
-        super()._hear()
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            super()._receive(message)
+            if (step := self._choices.mark) is not None:
+                self._widgets.tabs.choose(step)
 
     def _look_at_samples(self, state: RunState) -> bool:
         """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""

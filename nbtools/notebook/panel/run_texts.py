@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from nbtools.machine.processes import removed_in_words
-from nbtools.notebook.html_parts import note
+from nbtools.notebook.html_parts import NO_FORMULAS, note
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.snapshot import ShownRun, alarms_of, notes_of, waits_of
 from nbtools.notebook.plots.figure import WIDTH
-from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.notebook.widgets import html_widget
 from nbtools.run.slurm_job import time_left_s
 from nbtools.run.state import RunState, waiting_for, why_stopped

@@ -3,10 +3,14 @@
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.failures.failure import Failure
@@ -14,7 +18,6 @@ from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots.decimation import break_of, duration
-from nbtools.notebook.plots.system import SystemReader
 from nbtools.notebook.plots.view import View, view_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
@@ -25,7 +28,52 @@ from nbtools.run.run import SILENT_S, Run, shared_outputs, silent_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.json_files import file_stamp, whole
+from nbtools.rundir.json_files import file_stamp, finite, whole
+from nbtools.rundir.tail import Tail
+
+_GPU = {"use_percent": ("GPU %", 1.0), "memory_bytes": ("GPU memory GB", 1e9), "power_w": ("GPU power W", 1.0)}
+_MOST_GPUS = 4
+"""Most GPUs shown one by one; of more, the mean, the least and the greatest value are shown."""
+
+
+class SystemReader:
+    """Follows a system.jsonl.
+
+    Attributes:
+        values: The values of each quantity, such as `CPU %` or `GPU memory GB/GPU 0`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._tail = Tail(path)
+        self.values: dict[str, list[float]] = defaultdict(list)
+
+    def read(self) -> bool:
+        """Read new rows; returns whether there were any."""
+        is_new = False
+        for line in (line for block in iter(self._tail.read, b"") for line in block.splitlines()):
+            with suppress(orjson.JSONDecodeError):
+                row = orjson.loads(line)
+                if isinstance(row, dict) and finite(row.get("time")) is not None:
+                    is_new = True
+                    for name, value in _values_of(row).items():
+                        self.values[name].append(value)
+        return is_new
+
+
+def _values_of(row: Mapping[str, Any]) -> dict[str, float]:
+    found = {"CPU %": finite(row.get("cpu_percent"))}
+    if (rss := finite(row.get("rss_bytes"))) is not None:
+        found["Memory GB"] = rss / 1e9
+    gpus = [gpu for gpu in row.get("gpus") or () if isinstance(gpu, dict)]
+    for key, (title, scale) in _GPU.items():
+        read = {f"GPU {finite(gpu.get('index')) or 0:.0f}": finite(gpu.get(key)) for gpu in gpus}
+        known = {label: value / scale for label, value in read.items() if value is not None}
+        if len(known) > _MOST_GPUS:
+            each = list(known.values())
+            known = {"mean": sum(each) / len(each), "least": min(each), "greatest": max(each)}
+        found |= {f"{title}/{label}": value for label, value in known.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
 
 _NUM_BREAKS = 4
 _STALL_S, _STALL_STEPS = 300.0, 20
@@ -67,10 +115,8 @@ class Snapshot:
     restarts: list[Restart] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
-    unsaved: str = ""
-    """Sentence on a checkpoint that could not be written, while no later one was."""
-    diverged: list[str] = field(default_factory=list)
-    """The sentences of `warnings` on metrics whose newest value is not finite."""
+    lasting: list[str] = field(default_factory=list)
+    """Those of `warnings` on a metric whose newest value is not finite, and on a checkpoint that was not written."""
     version: object = None
     """Value that changes when the picture has to be drawn again."""
 
@@ -161,7 +207,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
-    not_saved = unsaved(run.records)
+    not_saved = [text] if (text := unsaved(run.records)) else []
     return Snapshot(
         step=run.step,
         total_steps=run.total_steps,
@@ -175,9 +221,8 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         failure=run.failure if state.is_final else None,
         checkpoints=checkpoints,
         restarts=restarts,
-        warnings=breaks + _gaps_of(own) + ([not_saved] if not_saved else []) + shared_outputs(run),
-        unsaved=not_saved,
-        diverged=diverged,
+        warnings=breaks + _gaps_of(own) + not_saved + shared_outputs(run),
+        lasting=diverged[:1] + not_saved,
         version=(run.id, id(history), own.version, own.last_step, saved, len(restarts), len(run.events)),
     )
 
@@ -244,7 +289,7 @@ def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
 def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:
     """Return the problems of a running training: values that are not finite, a stall, too little time."""
     remaining_s = facts.remaining_s(now)
-    alarms = facts.diverged[:1] + ([facts.unsaved] if facts.unsaved else [])
+    alarms = [*facts.lasting]
     alarms += [f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1]]
     usual_s = max(_STALL_S, _STALL_STEPS * (facts.seconds_per_step or 0.0))
     if not facts.ranks and facts.last_row and now - facts.last_row > usual_s:

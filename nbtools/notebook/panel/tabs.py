@@ -5,10 +5,10 @@ from collections.abc import Callable
 import ipywidgets as widgets
 
 from nbtools.notebook.panel import tab_html
-from nbtools.notebook.panel.checkpoints.checkpoint_list import CheckpointList
+from nbtools.notebook.panel.checkpoint_list import CheckpointList
 from nbtools.notebook.panel.log_view import LogView
 from nbtools.notebook.panel.media_view import MediaView
-from nbtools.notebook.plots.system import SystemReader
+from nbtools.notebook.panel.snapshot import SystemReader
 from nbtools.notebook.widgets import html_widget
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import file_stamp

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbtools.errors import literal
-from nbtools.notebook.html_parts import BORDER, MUTED, table_html
+from nbtools.notebook.html_parts import BORDER, MUTED, NO_FORMULAS, table_html
 from nbtools.notebook.panel.media_view import cut, static_html
-from nbtools.notebook.theme import NO_FORMULAS
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 

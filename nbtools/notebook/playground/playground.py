@@ -1,28 +1,90 @@
 """The playground: a run's model in a process of its own, its settings, an input, and the answers."""
 
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
-from nbtools.launcher.resume import config_of
+from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.background import guarded_by
-from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
+from nbtools.notebook.panel.checkpoint_list import LATEST, label_of
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.playground.open_model import OpenModel
-from nbtools.notebook.rows.field_rows import STYLE, WITHOUT_KERNEL, FieldRow, note_widget, read_values, row
+from nbtools.notebook.rows.field_rows import (
+    INPUT_SHAPE,
+    STYLE,
+    FieldRow,
+    FormRow,
+    form_outputs,
+    note_widget,
+    read_values,
+    row,
+)
 from nbtools.notebook.rows.sections import Section, Sections
-from nbtools.notebook.widgets import Output, button, close_tree, html_widget, view_bundle
+from nbtools.notebook.widgets import Output, answers_beside_cells, button, html_widget, offer
+from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of
+from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
-from nbtools.script.field import fields_of
+from nbtools.script.field import Field, fields_of
 from nbtools.settings import errors_by_field
+
+_ASKS_CONSENT = "I trust the Python code that comes with this model: run it on this machine"
+_HELP = "Checkpoint to load, with its eval/loss; a run that trains saves newer ones meanwhile."
+_of_runs: "weakref.WeakValueDictionary[str, OpenModel]" = weakref.WeakValueDictionary()
+"""The model of each run whose process may be open: a run has one process, however often its cell is run."""
+
+
+class OpenModel:
+    """The choice of a checkpoint, and its model in a process of its own."""
+
+    def __init__(self, run: Run, checkpoint: str | int | None, trust_remote_code: bool, has_code: bool) -> None:
+        """Choose a checkpoint, None for the latest verified one; a model with code of its own asks about it."""
+        self._run = run
+        self.process: ModelProcess | None = None
+        self._loaded: object = None
+        shape = {"width": "auto", "display": "" if has_code else "none"}
+        self.consent = widgets.Checkbox(trust_remote_code, description=_ASKS_CONSENT, indent=False, layout=shape)
+        self.checkpoint = widgets.Dropdown(options=[("", LATEST)], description="checkpoint", **INPUT_SHAPE)
+        self.row = FormRow(Field("checkpoint", help=_HELP), self.checkpoint).widget
+        self._offer_checkpoints()
+        if checkpoint is not None:
+            self.checkpoint.value = named_checkpoint(run, checkpoint).name
+
+    def _offer_checkpoints(self) -> None:
+        """List the run's current checkpoints; a chosen one that was removed is replaced by the latest."""
+        saved = [one for one in self._run.checkpoints if isinstance(one, Checkpoint)]
+        found = [(label_of(one), one.name) for one in reversed(saved)]
+        offer(self.checkpoint, [("latest verified", LATEST), *found], LATEST)
+
+    def opened(self, tell: Callable[[str], None]) -> ModelProcess:
+        """Return the process of the chosen checkpoint, and end any other one of this run's playgrounds."""
+        self._offer_checkpoints()
+        saved = self._run.checkpoints
+        wanted = self.checkpoint.value or (saved[-1].name if saved else "")
+        if self.process is None or self._loaded != (wanted, self.consent.value):
+            self.close()
+            if (earlier := _of_runs.get(self._run.id)) is not None:
+                earlier.close()
+            _of_runs[self._run.id] = self
+            tell(f"Loading {wanted or 'the model'}")
+            trust_remote_code = self.consent.value
+            self.process = ModelProcess(self._run, self.checkpoint.value or None, trust_remote_code=trust_remote_code)
+            self._loaded = wanted, trust_remote_code
+        return self.process
+
+    def close(self) -> None:
+        """End the process."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.close()
+
 
 _NUM_FRAMES = 65
 
@@ -130,10 +192,9 @@ class Playground(LiveView):
 
     def close(self) -> None:
         """End the model's process and remove the widgets; the run continues."""
-        self._end()
+        super().close()
         self._model.close()
         self._frames.close()
-        close_tree(self.widget)
         self._displays.clear()
 
     def __repr__(self) -> str:
@@ -152,9 +213,7 @@ class Playground(LiveView):
         inputs, step = self._answered
         words = answers_html(inputs, self.results, step=step) if self.results else ""
         note = f"<p>{escape(repr(self))} needs a kernel: run this cell again. Training is not affected.</p>"
-        style = f"{STYLE}{WITHOUT_KERNEL}"
-        static = {"text/html": f"{style}<div class='nbtools-no-kernel'>{words}{note}</div>", "text/plain": repr(self)}
-        return [(static, {}), (view_bundle(self.widget), {})]
+        return form_outputs(self.widget, f"{STYLE}{words}{note}", repr(self))
 
     def _inputs(self) -> tuple[str, ...]:
         """Return the inputs as given, or as typed since."""

@@ -14,9 +14,7 @@ from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Tra
 from nbtools.notebook.plots.decimation import Floats
 
 _HERE = Path(__file__).parent
-_FIELDS = (
-    *("name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"),
-)
+_FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"]
 """Fields of a `Trace` that are sent besides its columns."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 _NUM_STEPS = 1 << 12
@@ -60,7 +58,7 @@ def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
     x["ahead"] = time.localtime(charts.limits[1]).tm_gmtoff if charts.x == "time" else 0
     x |= {"kinds": charts.kinds, "limits": charts.limits, "full": charts.full, "is_zoomed": charts.is_zoomed}
     every = [_chart(chart, columns) for chart in charts.charts]
-    return {"x": x, "charts": every, "message": charts.message or charts.note}, columns.content
+    return {"x": x, "charts": every, "message": charts.message or charts.note}, bytes(columns.content)
 
 
 class PackedColumns:
@@ -71,13 +69,8 @@ class PackedColumns:
     """
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self.content = bytearray()
         self._places: dict[bytes, int] = {}
-        self._end = 0
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(self._parts)
 
     def add(self, trace: Trace) -> dict[str, Any]:
         """Add the columns of a curve; returns its description, which has their offsets as `at`."""
@@ -91,9 +84,8 @@ class PackedColumns:
     def _place(self, content: bytes) -> int:
         """Return the offset of a column, which is added unless it is there."""
         if content not in self._places:
-            self._places[content] = self._end
-            self._parts.append(content + bytes(-len(content) % 8))
-            self._end += len(self._parts[-1])
+            self._places[content] = len(self.content)
+            self.content += content + bytes(-len(content) % 8)
         return self._places[content]
 
 

@@ -3,20 +3,19 @@
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbtools.notebook.html_parts import LIVE
+from nbtools.notebook.html_parts import LIVE, PICTURE, THEME
 from nbtools.notebook.live_view import LiveView
-from nbtools.notebook.plots.charts import Charts, Size
+from nbtools.notebook.plots.canvas import Canvas
+from nbtools.notebook.plots.charts import Charts, Size, page_sizes
 from nbtools.notebook.plots.figure import WIDTH, RunFigure, RunLegend
-from nbtools.notebook.plots.live import LiveCharts
-from nbtools.notebook.plots.view import Options
-from nbtools.notebook.theme import THEME
+from nbtools.notebook.plots.view import Choices, Options
 from nbtools.notebook.widgets import Output, make_control, view_bundle
 
 STORE_EVERY_S = 10.0
@@ -39,6 +38,9 @@ _STYLE = f"""<style>
 class ChartView(LiveView):
     """A live view whose charts are a canvas where the page can draw it, else a picture.
 
+    The canvas is hidden until the page answers: one that cannot load it would show an error in its place, and keeps
+    the picture.
+
     Args:
         name: of its thread.
         text: plain text of a cell's output, the same in each execution.
@@ -47,14 +49,17 @@ class ChartView(LiveView):
         runs: label, colour and dash of compared runs, for the legend of the picture.
     """
 
-    widget: ipywidgets.Widget
-    """The whole view as one widget, to place into another."""
-
     def __init__(self, name: str, text: str, options: Options, *, dark: bool, runs: RunLegend = ()) -> None:
         super().__init__(name)
         self._text, self._given, self._dark = text, options, dark
         self._new_figure = partial(RunFigure, dark=dark, titled=False, runs=runs)
-        self._charts = LiveCharts(self._lock, self._hear, options.x, self._new_figure().height)
+        self._choices = Choices(x=options.x)
+        # Explicit width and height keep the page from jumping; hidden until the first drawing.
+        shape = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
+        height = self._new_figure().height
+        self._image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=shape).add_class(PICTURE)
+        self._canvas = Canvas(self._receive)
+        self._box = ipywidgets.Box([self._canvas], layout={"display": "none", "width": "100%"})
         tip = "Weight of earlier values in the bold lines; the thin lines are the raw values"
         limits = {"value": options.smoothing, "max": 0.99, "step": 0.01, "continuous_update": False}
         self._smoothing = make_control(ipywidgets.FloatSlider, "Smoothing", width=260, label=76, tooltip=tip, **limits)
@@ -78,24 +83,30 @@ class ChartView(LiveView):
     def _changed(self, *_: object) -> None:
         """Draw after a choice."""
 
-    def _hear(self) -> None:
-        """Act on a message of the canvas."""
-        if self._charts.choices.is_hidden:  # a page that is left is often saved next
-            self._stored_at = -math.inf
-        self._changed()
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        """Act on a message of the canvas, perhaps on another thread."""
+        with self._lock:
+            self._choices.take(message)
+            if self._choices.is_ready and self._box.layout.display == "none":
+                self._box.layout.display, self._image.layout.display = "block", "none"
+            if self._choices.is_hidden:  # a page that is left is often saved next
+                self._stored_at = -math.inf
+            self._changed()
 
     def _options(self) -> dict[str, Any]:
         """Return the chosen options."""
-        chosen = self._charts.choices.options(self._given.metrics)
+        chosen = self._choices.options(self._given.metrics)
         return {**chosen, "log": self._given.log, "smoothing": self._smoothing.value}
 
     def _draw(self) -> None:
         """Draw in the canvas if a page shows it, else a picture."""
-        choices = self._charts.choices
+        choices = self._choices
         if not choices.is_ready:
             self._render()
-        elif not choices.is_hidden or self._charts.is_empty:
-            self._charts.show(self._made(self._charts.sizes), self._alt)
+        # An empty canvas has no height, and the page reports it as not visible.
+        elif not choices.is_hidden or self._canvas.version == 0:
+            charts = self._made(lambda num_open: page_sizes(num_open, choices.width or WIDTH))
+            self._canvas.show(charts, alt=self._alt, filter=choices.filter)
 
     def _render(self) -> None:
         """Draw the picture; a page keeps none without a curve."""
@@ -103,7 +114,8 @@ class ChartView(LiveView):
         charts = self._made(figure.sizes)
         picture = figure.png(charts)
         self._png = picture if charts.shown else b""
-        self._charts.show_picture(picture)
+        if not self._choices.is_ready:
+            self._image.value, self._image.layout.visibility = picture, "visible"
 
     def _outputs(self) -> list[Output]:
         """Return text, picture, further text, and the widgets.
@@ -123,7 +135,7 @@ class ChartView(LiveView):
 
     def _store(self, *, at_once: bool = False) -> None:
         """Renew the static outputs, which a saved notebook keeps, if it is time."""
-        now, is_drawn_by_page = time.monotonic(), self._charts.choices.is_ready
+        now, is_drawn_by_page = time.monotonic(), self._choices.is_ready
         every_s = RENDER_EVERY_S if is_drawn_by_page else STORE_EVERY_S
         is_due = at_once or (bool(self._displays) and not self._is_stored and now - self._stored_at >= every_s)
         if not is_due:

@@ -4,7 +4,7 @@ Numbers are text inputs: a bounded number widget clamps silently, while a wrong 
 error. Only core widgets, so that VS Code and Colab show the same form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from types import NoneType
@@ -13,8 +13,8 @@ from typing import Any, get_origin
 import ipywidgets as widgets
 
 from nbtools.notebook.background import Callback
-from nbtools.notebook.kernel import answers_beside_cells
-from nbtools.notebook.theme import THEME
+from nbtools.notebook.html_parts import THEME
+from nbtools.notebook.widgets import Output, answers_beside_cells, view_bundle
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
 from nbtools.script.field import Field
 from nbtools.script.values import FORM, SHELL, from_text, to_text
@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 STYLE = f"<style>{_HERE.joinpath('form.css').read_text(encoding='utf-8')}{THEME}</style>"
 # A form is two outputs: a sentence, then the widgets. JupyterLab and Jupyter Notebook show widgets without a kernel as
 # broken links, and those of an earlier kernel as "model not found". There, and only then, the sentence is shown.
-WITHOUT_KERNEL = f"<style>\n{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
+_WITHOUT_KERNEL = f"<style>\n{_HERE.joinpath('without_kernel.css').read_text(encoding='utf-8')}</style>"
 
 
 class FormRow:
@@ -200,6 +200,12 @@ class FieldRow(FormRow):
         self._input.value = entry
 
 
+def form_outputs(form: widgets.Widget, static: str, text: str) -> list[Output]:
+    """Return the outputs of a form: HTML and plain text for a page without a kernel, and the widgets."""
+    page = f"{_WITHOUT_KERNEL}<div class='nbtools-no-kernel'>{static}</div>"
+    return [({"text/html": page, "text/plain": text}, {}), (view_bundle(form), {})]
+
+
 def read_values(rows: Mapping[str, FormRow]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of rows by name, and why the texts of the others are no values."""
     values: dict[str, Any] = {}
@@ -239,3 +245,61 @@ def _label(field: Field, option: Any) -> str:
 
 def _entry(option: Any) -> Any:
     return NONE if option is None else option
+
+
+class GPUField(FormRow):
+    """The row of `Launch.gpus`: CPU only, the first GPUs, or GPUs chosen by index."""
+
+    def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
+        """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
+        self._gpus = dict(gpus)
+        modes, tooltip = [("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")], f"gpus: {field.help}"
+        self._mode = widgets.Dropdown(description="gpus", options=modes, tooltip=tooltip, **INPUT_SHAPE)
+        self._boxes: dict[int, widgets.Checkbox] = {}
+        self._choice = widgets.VBox(layout={"margin": f"0 0 0 calc({LABEL_WIDTH} + 12px)", "display": "none"})
+        self._on_edit = on_edit
+        self._given: tuple[int, ...] = ()
+        there = f"{len(gpus)} on this machine" if gpus else "none on this machine: the CPU is used"
+        super().__init__(field.replace(help=there), self._mode)
+        self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
+        for index, label in self._gpus.items():
+            self._add_box(index, label)
+        self._mode.observe(self._fold, names="value")
+        self._mode.observe(on_edit, names="value")
+
+    def _add_box(self, index: int, label: str) -> None:
+        box = widgets.Checkbox(description=label, indent=False, layout={"width": "auto"})
+        box.observe(self._on_edit, names="value")
+        self._boxes[index] = box
+        self._choice.children = tuple(self._boxes.values())
+        if len(self._boxes) == 1:
+            self._mode.options = [*self._mode.options, ("the GPUs ticked below", "chosen")]
+
+    def _fold(self, _: object) -> None:
+        self._choice.layout.display = "" if self._mode.value == "chosen" else "none"
+
+    @property
+    def is_for_cpu(self) -> bool:
+        """Whether the choice is the CPU."""
+        return bool(self._mode.value == "cpu")
+
+    @property
+    def value(self) -> tuple[int, ...] | None:
+        """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs;
+        ValueError if no GPU is ticked."""
+        if self._mode.value != "chosen":
+            return () if self._mode.value == "cpu" else None
+        chosen = {index for index, box in self._boxes.items() if box.value}
+        if not chosen:
+            raise ValueError("tick at least one GPU, or choose CPU only")
+        return self._given if chosen == {*self._given} else tuple(sorted(chosen))  # their order is that of the ranks
+
+    @value.setter
+    def value(self, value: tuple[int, ...] | None) -> None:
+        self._given = value or ()
+        for index in value or ():
+            if index not in self._boxes:
+                self._add_box(index, f"GPU {index}: not on this machine")
+        for index, box in self._boxes.items():
+            box.value = index in (value or ())
+        self._mode.value = "chosen" if value else "auto" if value is None else "cpu"

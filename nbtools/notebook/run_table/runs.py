@@ -16,14 +16,14 @@ class Runs(RunList):
     """Runs, newest first; without ipywidgets, a notebook displays a plain table."""
 
     def _ipython_display_(self) -> None:
+        from IPython.display import display
+
         try:
             from nbtools.notebook.run_table.table import RunTable  # imports matplotlib, which takes a second
         except ModuleNotFoundError:  # no ipywidgets
-            from IPython.display import display
-
             display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)  # type: ignore[no-untyped-call]
         else:
-            RunTable(self).display()
+            display(RunTable(self))  # type: ignore[no-untyped-call]
 
 
 def runs(

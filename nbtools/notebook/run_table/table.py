@@ -17,21 +17,18 @@ from nbtools.launcher.resume import resume
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook import html_parts
 from nbtools.notebook.comparison.comparison import compare
-from nbtools.notebook.kernel import answers_beside_cells
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.run_table import row_html
-from nbtools.notebook.run_table.details import details_of, takes_long
-from nbtools.notebook.run_table.row_html import Details
+from nbtools.notebook.run_table.row_html import Details, details_of, takes_long
 from nbtools.notebook.run_table.table_parts import BY_VALUE, ORDERS, LabelForm, Removal, RowsPage, Search
-from nbtools.notebook.theme import THEME
-from nbtools.notebook.widgets import Below, Output, button, close_tree, html_widget, in_row, view_bundle
+from nbtools.notebook.widgets import Below, Output, answers_beside_cells, button, html_widget, in_row, view_bundle
 from nbtools.run.listing import NUM_STORED, RunList, RunRow, selected
 from nbtools.rundir.names import label
 from nbtools.rundir.rundir import RunDir
 
 REFRESH_S = 2.0
-_STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{THEME}</style>"
+_STYLE = f"<style>{Path(__file__).with_name('table.css').read_text(encoding='utf-8')}{html_parts.THEME}</style>"
 
 
 class RunTable(LiveView):
@@ -73,10 +70,6 @@ class RunTable(LiveView):
 
     # --- showing it ---
 
-    def display(self) -> None:
-        """Display the table."""
-        self._ipython_display_()
-
     def _outputs(self) -> list[Output]:
         """Return the table as it is stored, and the widgets."""
         stored = [(row, self._details.get(row.id)) for row in islice(self._rows.values(), NUM_STORED)]
@@ -85,10 +78,9 @@ class RunTable(LiveView):
 
     def close(self) -> None:
         """End the thread and remove the widgets."""
-        self._end()
+        super().close()
         with self._lock:
             self._below.close()
-            close_tree(self.widget)
 
     def _turn_to(self, page: int) -> None:
         with self._lock:

@@ -14,14 +14,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from ipywidgets import HTML
 from matplotlib.text import Text
 from PIL import Image
+from run_folder import RunFolder
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import overlay, role, run_legend
-from nbtools.notebook.comparison.scaling_card import scaling_rows
-from nbtools.notebook.comparison.tables_html import tables_html
+from nbtools.notebook.comparison.tables_html import scaling_rows, tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
 from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
@@ -46,15 +46,13 @@ def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
         files = RunDir.create(project.runs, name)
         files.lock.touch()
         number = len(list(project.runs.iterdir()))
-        launch = {"name": name, "recipe": "none", "time": 1.7e9 + number, "launch": {"nproc_per_node": nproc}}
-        write_json(files.launch, launch)
+        run = RunFolder(files, 1.7e9 + number, name=name, recipe="none", launch={"nproc_per_node": nproc})
         write_json(files.config, {"config": dict(values), "derived": {"total_steps": num_rows}})
-        rows = []
+        rows, common = [], {"train/learning_rate": 0.1, **more}
         for step in range(1, num_rows + 1):
             row = {"step": step, "time": 1.7e9 + step / nproc, "samples": 8 * step, "train/loss": 5 / step + number}
-            row |= {"eval/accuracy": step / (num_rows + number), "train/learning_rate": 0.1, **more}
-            rows.append(json.dumps(row))
-        files.metrics.write_text("\n".join(rows) + "\n")
+            rows.append({**row, "eval/accuracy": step / (num_rows + number), **common})
+        run.write(rows)
         write_json(files.finished, {"why": "completed", "step": num_rows, "metrics": {}})
         return Run(files.path)
 
@@ -280,8 +278,8 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=20_000)).wait(60)
 
     def tell(**message: Any) -> dict[str, Any]:
-        panel._charts.canvas._handle_custom_msg(message, [])
-        return next(chart["series"][-1] for chart in panel._charts.canvas.spec["charts"] if chart["open"])
+        panel._canvas._handle_custom_msg(message, [])
+        return next(chart["series"][-1] for chart in panel._canvas.spec["charts"] if chart["open"])
 
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])

@@ -14,6 +14,7 @@ from typing import Any
 import ipywidgets
 import pytest
 from waiting import eventually
+from widget_tree import every
 
 import nbtools as nt
 from nbtools.config import Launch, NotifyOn, Slurm, StopOn
@@ -21,8 +22,7 @@ from nbtools.data import corpus, hub
 from nbtools.errors import ConfigError, HandEditedError, ScriptError
 from nbtools.machine.devices import Device
 from nbtools.notebook.form import field_list, summary
-from nbtools.notebook.rows.field_rows import FieldRow
-from nbtools.notebook.rows.gpu_row import GPUField
+from nbtools.notebook.rows.field_rows import FieldRow, GPUField
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
 from nbtools.rundir.json_files import write_json
@@ -40,12 +40,10 @@ HOSTILE = [
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An empty project that the working directory belongs to."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "runs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return Project(tmp_path)
+    monkeypatch.chdir(project.root)
+    return project
 
 
 @pytest.fixture
@@ -54,12 +52,8 @@ def form(project: Project) -> nt.ConfigForm:
     return nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo")
 
 
-def widgets_of(form: nt.ConfigForm) -> Iterator[Any]:
-    waiting: list[Any] = [form.widget]
-    while waiting:
-        widget = waiting.pop(0)
-        yield widget
-        waiting += getattr(widget, "children", ())
+def widgets_of(form: nt.ConfigForm) -> list[Any]:
+    return every(form.widget)
 
 
 def control(form: nt.ConfigForm, description: str) -> Any:
@@ -93,14 +87,8 @@ def mistakes(form: nt.ConfigForm) -> list[str]:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_new_form_is_valid_and_shows_the_first_preset(project: Project) -> None:
-    form = nt.ConfigForm()
-    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
-    assert (form.config, form.launch_settings, form.name) == (config, launch, "mlm_pretraining")
-    assert not control(form, "Write script").disabled and not control(form, "Launch").disabled
-
-
-def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> None:
+def test_every_field_has_a_row_with_its_unit_and_help_folded_if_it_is_rare(form: nt.ConfigForm) -> None:
+    assert is_visible(form, control(form, "learning_rate")) and not is_visible(form, control(form, "weight_decay"))
     control(form, "More settings").value = True
     shown = text(form)
     for cls in (MLMPretrainingConfig, Launch, StopOn, NotifyOn):
@@ -108,13 +96,6 @@ def test_every_field_has_a_row_with_its_unit_and_help(form: nt.ConfigForm) -> No
             if name not in ("gpus", "cluster", "stop_on", "notify_on"):
                 assert cls.unit(name) in shown
                 assert (cls.model_fields[name].description or "(undescribed)") in shown, name
-
-
-def test_rare_settings_are_folded_until_asked_for(form: nt.ConfigForm) -> None:
-    assert is_visible(form, control(form, "learning_rate"))
-    assert not is_visible(form, control(form, "weight_decay"))
-    control(form, "More settings").value = True
-    assert is_visible(form, control(form, "weight_decay"))
 
 
 @pytest.mark.parametrize(
@@ -525,7 +506,11 @@ def test_card_shows_its_form_in_place_and_another_keeps_what_was_typed(project: 
 
 
 def test_form_without_a_recipe_offers_all_and_begins_with_the_first(project: Project) -> None:
+    config, launch = RECIPES["mlm_pretraining"].preset("cpu_demo")
+    assert nt.ConfigForm().name == "mlm_pretraining"
     form = nt.ConfigForm(name="demo")
+    assert (form.config, form.launch_settings) == (config, launch)
+    assert not control(form, "Write script").disabled and not control(form, "Launch").disabled
     assert "nbtools-chosen" in card(form, "Masked language modelling")._dom_classes
     card(form, "Text classification").click()
     assert form.write() == project.script("demo")

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 import numpy as np
 import pytest
 from PIL import Image
+from widget_tree import every, html_in
 
 from nbtools.notebook.panel.media_view import MediaView, show_media, state_html, static_html
 from nbtools.notebook.plots.line_chart import draw_series
@@ -33,19 +34,8 @@ def view() -> Iterator[MediaView]:
     close_tree(made.widget)
 
 
-def everything(widget: widgets.Widget) -> list[widgets.Widget]:
-    found = [widget]
-    for child in getattr(widget, "children", ()):
-        found += everything(child)
-    return found
-
-
-def words(widget: widgets.Widget) -> str:
-    return "".join(part.value for part in everything(widget) if isinstance(part, widgets.HTML))
-
-
 def only(view: MediaView, kind: type[Any]) -> Any:
-    (found,) = [part for part in everything(view.widget) if isinstance(part, kind)]
+    (found,) = [part for part in every(view.widget) if isinstance(part, kind)]
     return found
 
 
@@ -56,7 +46,7 @@ def chart(html: str) -> bytes:
 
 def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path) -> None:
     view.look(tmp_path / "missing", dark=False)
-    assert "No samples yet" in words(view.widget)
+    assert "No samples yet" in html_in(view.widget)
     assert view.is_empty and view.html() == ""
 
 
@@ -77,7 +67,7 @@ def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) ->
     for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, item)
     assert view.look(tmp_path, dark=False) and not view.is_empty
-    for said in (words(view.widget), view.html()):
+    for said in (html_in(view.widget), view.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
         assert Image.open(io.BytesIO(chart(said))).size == (1800, 500)
@@ -91,7 +81,7 @@ def test_it_is_drawn_again_only_when_something_is_new(view: MediaView, tmp_path:
     before, drawn = view.widget.children, view.widget.children[-1].value
     append(tmp_path, "a", 2, media.text("Sample", "second"))
     assert view.look(tmp_path, dark=False)
-    assert "second" in words(view.widget) and "first" not in words(view.widget)
+    assert "second" in html_in(view.widget) and "first" not in html_in(view.widget)
     assert view.widget.children == before, "the same widgets: nothing jumps"
     assert view.widget.children[-1].value is drawn and view.look(tmp_path, dark=True)
     assert view.widget.children[-1].value != drawn
@@ -102,8 +92,8 @@ def test_an_item_may_come_change_its_kind_and_go(view: MediaView, tmp_path: Path
     view.look(tmp_path, dark=False)
     append(tmp_path, "a", 2, media.text("Sample", "now a text"))
     view.look(tmp_path, dark=False)
-    assert "now a text" in words(view.widget)
-    assert not [part for part in everything(view.widget) if isinstance(part, widgets.Play)]
+    assert "now a text" in html_in(view.widget)
+    assert not [part for part in every(view.widget) if isinstance(part, widgets.Play)]
     (tmp_path / "a.jsonl").unlink()
     view.look(tmp_path, dark=False)
     assert view.is_empty
@@ -115,9 +105,9 @@ def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, t
     play, slider = only(view, widgets.Play), only(view, widgets.IntSlider)
     assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
     assert (play.min, play.max) == (0, 2)
-    at_end = words(view.widget)
+    at_end = html_in(view.widget)
     slider.value = 0
-    assert words(view.widget) != at_end and "░" in words(view.widget)
+    assert html_in(view.widget) != at_end and "░" in html_in(view.widget)
 
 
 def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_path: Path) -> None:
@@ -132,7 +122,7 @@ def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_p
     append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
     view.look(tmp_path, dark=False)
     assert (slider.value, slider.max) == (1, 1)
-    assert "z" in words(view.widget)
+    assert "z" in html_in(view.widget)
 
 
 def test_what_has_changed_since_the_state_before_is_marked() -> None:
@@ -148,7 +138,7 @@ def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: Media
     view.look(tmp_path, dark=False)
     slider = only(view, widgets.IntSlider)
     slider.value = 1
-    (drawn,) = re.findall("<pre.*?</pre>", words(view.widget), re.DOTALL)
+    (drawn,) = re.findall("<pre.*?</pre>", html_in(view.widget), re.DOTALL)
     rows = re.sub("<span style='opacity.*?</span>\n|</?pre.*?>", "", drawn).split("<br>")
     assert [re.sub("<.*?>", "", row) for row in rows] == ["...", ".@."]
     assert re.findall(r"f5a623[^>]*>(.)<", rows[1]) == ["@", "."]
@@ -158,11 +148,11 @@ def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: Media
 def test_earlier_curves_lie_faintly_behind_the_newest(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
     view.look(tmp_path, dark=False)
-    alone = chart(words(view.widget))
+    alone = chart(html_in(view.widget))
     append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
     view.look(tmp_path, dark=False)
     newest, earlier = media.read(tmp_path, "returns")[::-1]
-    both = chart(words(view.widget))
+    both = chart(html_in(view.widget))
     assert both == draw_series(newest, dark=False, earlier=[earlier])
     assert both not in (alone, draw_series(newest, dark=False))
 
@@ -174,10 +164,10 @@ def test_hostile_text_is_never_markup(view: MediaView, tmp_path: Path, text: str
     append(tmp_path, "c", 1, media.frames(text, [text, text]))
     append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
     view.look(tmp_path, dark=False)
-    for said in (words(view.widget), view.html()):
+    for said in (html_in(view.widget), view.html()):
         for markup in ("<img src=x", "<script", "</script", " onclick='"):
             assert markup not in said
-    for part in everything(view.widget):
+    for part in every(view.widget):
         if isinstance(part, widgets.HTML):
             assert "mathjax_ignore" in part._dom_classes
 

@@ -20,12 +20,14 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from ipywidgets import HTML, Button, FloatSlider, ToggleButton
+from curves import charts
+from ipywidgets import Button, FloatSlider, ToggleButton
 from ipywidgets.widgets.widget import _instances
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from run_folder import RunFolder
 from waiting import eventually
+from widget_tree import every, html_in
 
 from nbtools.cli import doctor
 from nbtools.errors import RunNotFoundError
@@ -35,7 +37,6 @@ from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.panel.tabs import TITLES
-from nbtools.notebook.plots.charts import charts_of
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
@@ -96,19 +97,19 @@ def threads(panel: LivePlot) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"LivePlot({panel.run.id!r}")]
 
 
+def ended(show: Show, folder: RunFolder) -> LivePlot:
+    """Open the panel of an ended run, and wait for its last look."""
+    panel = show(folder)
+    eventually(lambda: threads(panel) == [])
+    return panel
+
+
 def words(panel: LivePlot) -> str:
-    """All the HTML that the panel shows."""
-    found, boxes = [], [panel.widget]
-    while boxes:
-        box = boxes.pop()
-        boxes.extend(getattr(box, "children", ()))
-        if isinstance(box, HTML):
-            found.append(box.value)
-    return "\n".join(found)
+    return html_in(panel.widget)
 
 
 def image(panel: LivePlot) -> bytes:
-    return bytes(panel._charts.image.value)
+    return bytes(panel._image.value)
 
 
 # --- life ---
@@ -120,7 +121,7 @@ def test_a_row_that_is_written_appears_without_a_call(folder: RunFolder, show: S
     before = image(panel)
     folder.rows(1, 20)
     eventually(lambda: image(panel) != before and "step 20 of 100" in words(panel))
-    assert (panel._charts.canvas.version, panel._charts.canvas.data) == (0, b""), "the page never answered"
+    assert (panel._canvas.version, panel._canvas.data) == (0, b""), "the page never answered"
 
 
 def test_the_thread_ends_on_close_and_the_run_goes_on(folder: RunFolder, show: Show) -> None:
@@ -150,7 +151,7 @@ def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: RunFolder, show:
     panel = show(folder, refresh_s=60.0)
     panel.refresh()
     changes: list[object] = []
-    panel._charts.image.observe(changes.append, "value")
+    panel._image.observe(changes.append, "value")
     for _ in range(20):
         panel.refresh()
     assert changes == []
@@ -179,12 +180,11 @@ def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show
         eventually(lambda before=before: image(panel) == before)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("options", [{"log": True}, {"x": "time"}, {"smoothing": 0.1}, {"dark": True}])
-def test_options_draw_another_picture(folder: RunFolder, show: Show, options: dict[str, Any]) -> None:
+def test_each_option_draws_another_picture(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20, value=2.0)
     folder.rows(21, 40, value=9.0)
-    plain, other = show(folder), show(folder, **options)
-    assert plain.picture().data != other.picture().data
+    options: list[dict[str, Any]] = [{}, {"log": True}, {"x": "time"}, {"smoothing": 0.1}, {"dark": True}]
+    assert len({show(folder, **each).picture().data for each in options}) == len(options)
 
 
 def test_two_panels_on_one_run_do_not_disturb_each_other(folder: RunFolder, show: Show) -> None:
@@ -263,13 +263,13 @@ def test_hostile_text_is_shown_literally(tmp_path: Path, show: Show, text: str) 
 def test_a_failure_names_the_rank_the_message_and_the_end_of_the_traceback(folder: RunFolder, show: Show) -> None:
     trace = "Traceback (most recent call last):\n" + "".join(f"  line {i}\n" for i in range(300)) + "ValueError: boom"
     folder.end(1, {"rank": 1, "host": "node7", "exitcode": 1, "message": "ValueError: boom", "traceback": trace})
-    panel = show(folder)
-    eventually(lambda: threads(panel) == [])
-    shown = words(panel)
+    shown = words(ended(show, folder))
     for part in ("Failed", "rank 1", "ValueError: boom", "line 299", "102 more lines above", str(folder.files.log)):
         assert part in shown
     assert "<b style='font-size:15px'>ValueError: boom</b><div>rank 1 on node7</div>" in shown, "the exception is first"
     assert "line 1\n" not in shown
+    killed = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
+    assert "SIGKILL" in killed and "<pre" not in killed, "without a traceback"
 
 
 def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_look(
@@ -292,11 +292,9 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
     assert num_looks == 6 and "Lost" in words(panel)
 
 
-@pytest.mark.parametrize("state", list(RunState))
-def test_every_state_has_a_sign_and_a_word(state: RunState) -> None:
-    signs = {html.STATES[other][0] for other in RunState}
-    assert len(signs) == len(RunState)
-    assert state.value.capitalize() in html.header("name", "id", state)
+def test_every_state_has_a_sign_and_a_word() -> None:
+    assert len({html.STATES[state][0] for state in RunState}) == len(RunState)
+    assert all(state.value.capitalize() in html.header("name", "id", state) for state in RunState)
 
 
 def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFolder, show: Show) -> None:
@@ -311,6 +309,13 @@ def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFol
     assert "commit 3f2a91c04b + uncommitted changes (12 lines)" in header
     view = view_of(Run(folder.files.path))
     assert view.title == "second <try>" and view.subtitle.startswith(f"{folder.files.id} · running · step 3")
+
+
+def executed(*sources: str, **options: Any) -> list[Any]:
+    """Execute cells as a program does, and return them with their outputs."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False, **options).execute()
+    return list(notebook.cells)
 
 
 class Gate:
@@ -331,7 +336,7 @@ def long_run(folder: RunFolder) -> None:
 
 def highest(panel: LivePlot) -> float:
     """Return the upper limit of the first chart in the picture."""
-    return charts_of(panel._shown.view(panel._options()), lambda count: [(800.0, 400.0)] * count).shown[0].y[1]
+    return charts(panel._shown.view(panel._options())).shown[0].y[1]
 
 
 def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
@@ -376,10 +381,8 @@ def test_a_long_run_that_was_opened_before_is_whole_at_once(
 def test_a_notebook_that_a_program_executes_stores_all_rows(folder: RunFolder) -> None:
     long_run(folder)
     folder.end()
-    sources = [f"import nbtools as nt\nnt.LivePlot({str(folder.files.path)!r})"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()
-    words, picture = notebook.cells[0].outputs[:2]
+    cells = executed(f"import nbtools as nt\nnt.LivePlot({str(folder.files.path)!r})")
+    words, picture = cells[0].outputs[:2]
     assert "being read" not in words.data["text/html"] and "image/png" in picture.data
 
 
@@ -595,7 +598,7 @@ def test_a_page_keeps_no_picture_before_the_first_metric(folder: RunFolder, show
     panel = show(folder)
     panel.refresh()
     assert panel._outputs()[1] == ({"text/plain": ""}, {})
-    assert bytes(panel._charts.image.value).startswith(b"\x89PNG"), "shown where anywidget is missing"
+    assert bytes(panel._image.value).startswith(b"\x89PNG"), "shown where anywidget is missing"
     folder.rows(1, 5)
     panel.refresh()
     assert panel._outputs()[1][0]["image/png"].startswith(b"\x89PNG")
@@ -674,8 +677,7 @@ def test_requests_are_numbered_lines_on_every_chart(folder: RunFolder) -> None:
     folder.rows(1, 60)
     done = [Event("a", 20, 1.0, action="save"), Event("b", 30, 2.0, refused="no"), Event("c", 40, 3.0, action="pause")]
     append_events(folder.files, [*done, Event("d", 40, 4.0, field="learning_rate", before=0.1, after=0.2)])
-    found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
-    assert {tuple(chart.cuts) for chart in found.shown} == {((20, "1"), (40, "2, 3"))}
+    assert {tuple(chart.cuts) for chart in charts(view_of(Run(folder.files.path))).shown} == {((20, "1"), (40, "2, 3"))}
 
 
 def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,8 +709,7 @@ def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:
     folder.restart(1, None)
     folder.restart(2, "step-000020")
     folder.restart(3, "step-000050")
-    found = charts_of(view_of(Run(folder.files.path)), lambda count: [(800.0, 400.0)] * count)
-    assert [x for x, _ in found.shown[0].cuts] == [20, 50]
+    assert [x for x, _ in charts(view_of(Run(folder.files.path))).shown[0].cuts] == [20, 50]
 
 
 STOP_LOG = """\
@@ -735,24 +736,16 @@ torch.distributed.elastic.multiprocessing.api.SignalException: Process 123 got s
 """
 
 
-def test_after_a_stop_the_log_ends_in_what_the_ranks_said(folder: RunFolder) -> None:
+def test_after_a_stop_the_log_ends_in_what_the_ranks_said(folder: RunFolder, show: Show) -> None:
     folder.files.log.write_text(STOP_LOG)
     run = Run(folder.files.path)
     assert log_of(run, 12, is_stopped=True) == [*STOP_LOG.splitlines()[:4], "saved step-000305"]
     assert log_of(run, 12, is_stopped=False) == STOP_LOG.splitlines()[-12:]
     folder.files.log.write_text("".join(f"step {i}\n" for i in range(30)) + STOP_LOG)
     assert len(log_of(run, 12, is_stopped=True)) == 12
-
-
-def test_a_stopped_run_shows_no_traceback(folder: RunFolder, show: Show) -> None:
-    folder.files.log.write_text(STOP_LOG.partition("ValueError")[2])
-    folder.rows(1, 30)
     folder.end(1, stopped=True)
-    panel = show(folder)
-    eventually(lambda: threads(panel) == [])
-    shown = words(panel)
-    assert "Stopped" in shown and "saved step-000305" in shown
-    assert "SignalException" not in shown
+    shown = words(ended(show, folder))
+    assert "Stopped" in shown and "saved step-000305" in shown and "SignalException" not in shown
 
 
 # --- acting ---
@@ -809,17 +802,13 @@ def test_a_resumed_run_that_ended_before_its_first_checkpoint_can_be_resumed(
     folder: RunFolder, show: Show, tmp_path: Path
 ) -> None:
     folder.end(1)
-    alone = show(folder)
-    eventually(lambda: threads(alone) == [])
-    assert (
-        alone._widgets.tabs.checkpoints.start.disabled
-        and alone._widgets.tabs.checkpoints.choice.options[0][0] == "no checkpoint"
-    )
+    alone = ended(show, folder)._widgets.tabs.checkpoints
+    assert alone.start.disabled and alone.choice.options[0][0] == "no checkpoint"
     child = made(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
     child.end(1)
-    panel = show(child)
-    eventually(lambda: not panel._widgets.tabs.checkpoints.start.disabled)
-    assert panel._widgets.tabs.checkpoints.choice.options[0][0] == "latest of the parent"
+    listed = show(child)._widgets.tabs.checkpoints
+    eventually(lambda: not listed.start.disabled)
+    assert listed.choice.options[0][0] == "latest of the parent"
 
 
 def resumed_as(child: RunFolder, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -911,22 +900,19 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
     folder.checkpoint(200, 3.25)
     folder.end()
     panel = show(folder)
-    assert panel._widgets.tabs.checkpoints.changes.disabled == panel._widgets.tabs.checkpoints.choice.disabled
-    eventually(
-        lambda: (
-            not panel._widgets.tabs.checkpoints.start.disabled and not panel._widgets.tabs.checkpoints.changes.disabled
-        )
-    )
+    listed = panel._widgets.tabs.checkpoints
+    assert listed.changes.disabled == listed.choice.disabled
+    eventually(lambda: not listed.start.disabled and not listed.changes.disabled)
     origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
     changes = {"learning_rate": [0.001, 0.0001]}
     child = made(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
     asked = resumed_as(child, monkeypatch)
     try:
-        panel._widgets.tabs.checkpoints.changes.value = "learning_rate=1e-4"
-        panel._widgets.tabs.checkpoints.start.click()
+        listed.changes.value = "learning_rate=1e-4"
+        listed.start.click()
         eventually(lambda: f"as {child.files.id}" in words(panel))
         assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
-        assert panel._widgets.tabs.checkpoints.changes.value == ""
+        assert listed.changes.value == ""
         told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
         eventually(lambda: told in panel._widgets.words.header.value)
     finally:
@@ -935,29 +921,24 @@ def test_typed_changes_make_a_fork_that_says_what_it_changed(
 
 def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(folder: RunFolder) -> None:
     folder.rows(1, 20)
-    sources = [
+    cells = executed(
         "from nbtools.notebook.panel.panel import LivePlot",
         f"panel = LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\nwhile panel._thread is not None: time.sleep(0.05)",
         "panel.picture()",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False)
-    client.on_cell_executed = lambda cell, cell_index, **_: folder.end() if cell_index == 1 else None
-    client.execute()
-    above, picture, shown, controls = notebook.cells[1].outputs
+        on_cell_executed=lambda cell, cell_index, **_: folder.end() if cell_index == 1 else None,
+    )
+    above, picture, shown, controls = cells[1].outputs
     assert shown.data == {"text/plain": ""}, "nothing: this run has no media"
     assert "Succeeded" in above.data["text/html"]
     assert above.data["text/plain"] == "a panel of a run", "the same in each execution"
     assert set(picture.data) == {"image/png", "text/plain"} and picture.metadata["image/png"]["width"] == 900
     assert "application/vnd.jupyter.widget-view+json" in controls.data
-    assert notebook.cells[3].outputs[0].data["image/png"]
+    assert cells[3].outputs[0].data["image/png"]
 
 
 def test_every_control_has_a_name_and_a_tooltip(folder: RunFolder, show: Show) -> None:
-    found = [show(folder).widget]
-    for box in found:
-        found += getattr(box, "children", ())
+    found = every(show(folder).widget)
     controls = [each for each in found if isinstance(each, Button | ToggleButton | FloatSlider)]
     assert len(controls) > 8
     assert all(control.description and control.tooltip for control in controls)
@@ -980,27 +961,22 @@ def test_a_stamp_changes_with_each_file_and_not_otherwise(folder: RunFolder) -> 
         seen.append(stamp_of(run))
 
 
-def test_a_failure_without_a_traceback_is_one_line() -> None:
-    shown = html.failure(Failure(1, "h", None, "SIGKILL", "killed by SIGKILL", None), "/r/rank0.log")
-    assert "SIGKILL" in shown and "<pre" not in shown
-
-
 # --- the canvas ---
 
 
 def tell(panel: LivePlot, **message: Any) -> None:
     """Send a message as the page does."""
-    panel._charts.canvas._handle_custom_msg(message, [])
+    panel._canvas._handle_custom_msg(message, [])
 
 
 def drawn(panel: LivePlot) -> dict[str, Any]:
     """What the page was told last."""
-    return dict(panel._charts.canvas.spec)
+    return dict(panel._canvas.spec)
 
 
 def steps(panel: LivePlot) -> list[float]:
     """The steps of the first curve."""
-    canvas = panel._charts.canvas
+    canvas = panel._canvas
     curve = drawn(panel)["charts"][0]["series"][0]
     return np.frombuffer(canvas.data, "<f8", curve["n"], curve["at"][0]).tolist()
 
@@ -1009,12 +985,12 @@ def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: RunFolder
     folder.rows(1, 20)
     panel = show(folder)
     eventually(lambda: image(panel)[:4] == b"\x89PNG")
-    canvas, charts = panel._charts.canvas, panel._charts
-    assert (canvas.version, charts.box.layout.display, charts.image.layout.display) == (0, "none", None)
+    canvas, box, picture = panel._canvas, panel._box, panel._image
+    assert (canvas.version, box.layout.display, picture.layout.display) == (0, "none", None)
     first = panel._png
     tell(panel, ready=True, width=900)
     eventually(lambda: canvas.version > 0)
-    assert (charts.box.layout.display, charts.image.layout.display) == ("block", "none")
+    assert (box.layout.display, picture.layout.display) == ("block", "none")
     folder.rows(21, 40)
     eventually(lambda: bool(drawn(panel)) and steps(panel)[-1] == 40)
     assert panel._png == first == image(panel), "no picture is made meanwhile"
@@ -1035,10 +1011,10 @@ def test_a_hidden_canvas_gets_nothing_until_it_is_seen_again(folder: RunFolder, 
     tell(panel, ready=True, width=900)
     tell(panel, visible=False, view="a")
     panel.refresh()
-    version = panel._charts.canvas.version
+    version = panel._canvas.version
     folder.rows(21, 40)
     panel.refresh()
-    assert panel._charts.canvas.version == version
+    assert panel._canvas.version == version
     tell(panel, visible=True, view="a")
     panel.refresh()
     assert steps(panel)[-1] == 40
@@ -1069,8 +1045,7 @@ def test_a_page_that_is_left_or_saved_has_the_picture_of_that_moment(folder: Run
 def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20)
     folder.end()
-    panel = show(folder)
-    eventually(lambda: threads(panel) == [])
+    panel = ended(show, folder)
     tell(panel, visible=False, view="a")
     tell(panel, ready=True, dark=False)
     assert steps(panel)[-1] == 20
@@ -1118,11 +1093,11 @@ def test_messages_beside_refreshes_leave_one_consistent_state(folder: RunFolder,
 def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20)
     panel = show(folder)
-    eventually(lambda: bool(panel._charts.image.value))
-    picture = panel._charts.image.value
+    eventually(lambda: bool(panel._image.value))
+    picture = panel._image.value
     media.append(folder.files.media, "sample", 5, media.text("A sample", "once upon a time"))
     eventually(lambda: "once upon a time" in words(panel))
-    assert panel._charts.image.value is picture
+    assert panel._image.value is picture
 
 
 def test_the_static_outputs_of_an_ended_run_have_its_samples(folder: RunFolder, show: Show) -> None:
@@ -1142,8 +1117,7 @@ def test_a_panel_of_an_ended_run_keeps_its_picture_and_no_figure_or_curves(folde
     folder.rows(1, 50)
     folder.rows(51, 100, value=9.0)
     folder.end()
-    panel = show(folder)
-    eventually(lambda: threads(panel) == [])
+    panel = ended(show, folder)
     assert image(panel)[:4] == b"\x89PNG"
     assert panel.run.rows._written.num_rows == 0
     gc.collect()
@@ -1187,16 +1161,14 @@ def test_a_notebook_saved_during_a_run_keeps_a_static_picture_of_it(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.rows(1, 20)
-    sources = [
+    cells = executed(
         "import nbtools as nt\nfrom nbtools.notebook.plots import chart_view\nchart_view.STORE_EVERY_S = 0.2",
         f"panel = nt.LivePlot({str(folder.files.path)!r}, refresh_s=0.1)\npanel",
         "import time\ndef is_stored():\n    with panel._lock:\n"
         "        return panel._stored_at > 0 and panel._is_stored and 'step 20 of 100' in panel._static()[0]\n"
         "while not is_stored(): time.sleep(0.05)",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False).execute()
-    words, picture, _, widgets = notebook.cells[1].outputs
+    )
+    words, picture, _, widgets = cells[1].outputs
     assert "step 20 of 100" in words.data["text/html"]
     said = "Training was not affected. To see it live, run <code>import nbtools as nt; nt.LivePlot(&quot;"
     assert words.data["text/html"].count(f"{said}{folder.files.id}&quot;)</code>") == 1

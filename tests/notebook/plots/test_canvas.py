@@ -226,19 +226,11 @@ def test_a_message_that_says_nothing_known_changes_nothing(message: dict[str, An
     assert choices == Choices()
 
 
-def test_charts_are_hidden_while_no_view_of_them_is_seen() -> None:
+def test_charts_are_hidden_while_no_view_of_them_is_seen_or_in_use() -> None:
     choices = Choices()
     assert not choices.is_hidden
-    choices.take({"visible": False, "view": "a"})
-    assert choices.is_hidden
-    choices.take({"visible": True, "view": "b"})
-    assert not choices.is_hidden
-
-
-def test_a_view_in_use_is_seen_although_closed_ones_said_that_they_are_hidden() -> None:
-    choices = Choices()
-    for message in ({"ready": True}, {"zoom": None}, {"filter": ""}, {"log": "loss"}):
-        choices.take({"visible": False, "view": "closed"})
+    for message in ({"ready": True}, {"zoom": None}, {"filter": ""}, {"log": "loss"}, {"visible": True, "view": "b"}):
+        choices.take({"visible": False, "view": "a"})
         assert choices.is_hidden
         choices.take(message)
         assert not choices.is_hidden

@@ -11,7 +11,7 @@ import pytest
 import nbtools as nt
 from nbtools.launcher.supervisor import MachineSamples
 from nbtools.notebook.panel import tab_html
-from nbtools.notebook.plots.system import SystemReader
+from nbtools.notebook.panel.snapshot import SystemReader
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
@@ -28,8 +28,7 @@ def row(time: float, num_gpus: int = 2, **more: Any) -> str:
 
 def test_rows_are_read_as_they_come_and_torn_ones_are_skipped(tmp_path: Path, reader: SystemReader) -> None:
     (tmp_path / "system.jsonl").write_text(row(900) + row(1010.5) + "torn\n[]\n" + row(1050))
-    assert reader.read() and reader.num_rows == 3
-    assert reader.values["GPU memory GB/GPU 1"] == [5.0] * 3
+    assert reader.read() and reader.values["GPU memory GB/GPU 1"] == [5.0] * 3
     with (tmp_path / "system.jsonl").open("a") as file:
         file.write(row(1060))
     assert reader.read() and not reader.read() and reader.values["CPU %"] == [50.0] * 4

@@ -4,16 +4,15 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from waiting import eventually
+from widget_tree import every
 
 import nbtools as nt
 from nbtools.notebook.run_table import table_parts
-from nbtools.notebook.run_table.details import details_of
-from nbtools.notebook.run_table.row_html import Details, line
+from nbtools.notebook.run_table.row_html import Details, details_of, line
 from nbtools.notebook.run_table.table import RunTable
 from nbtools.notebook.run_table.table_parts import NUM_ROWS
 from nbtools.project import Project
@@ -49,9 +48,7 @@ def table(project: Project, made: list[RunDir]) -> RunTable:
 
 def press(table: RunTable, name: str) -> None:
     """Press the button with a text or a tooltip."""
-    waiting: list[Any] = [table.widget]
-    for widget in waiting:
-        waiting += getattr(widget, "children", ())
+    for widget in every(table.widget):
         if name in (getattr(widget, "description", ""), getattr(widget, "tooltip", "")):
             widget.click()
 
@@ -214,7 +211,6 @@ def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) ->
     row = nt.runs(project).listed[0]._replace(name=hostile, script=hostile, recipe=hostile, problem=hostile)
     html = line(row, Details(hostile, 1.0, 2.0, (1.0, 2.0), hostile, hostile))
     assert "<img" not in html and "<i>" not in html and "onerror=alert(1)&gt;&#x27;" in html
-    assert isinstance(row, RunRow)
 
 
 def test_the_stored_table_has_fifty_rows_at_most_and_a_constant_text(

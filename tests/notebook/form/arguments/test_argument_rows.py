@@ -5,19 +5,21 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ipywidgets
 import pytest
 from waiting import eventually
+from widget_tree import every
 
 from nbtools.config import Launch
 from nbtools.errors import ConfigError
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.body import FormBody
 from nbtools.notebook.rows.field_rows import FieldRow
+from nbtools.project import Project
 from nbtools.script.arguments.consent import consent_to, remember_consent
 from nbtools.script.program import Program
 from nbtools.script.script import read_script
@@ -63,10 +65,8 @@ Show = Callable[..., FormBody]
 
 
 @pytest.fixture
-def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+def show(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Make the form of a program in a project of its own, and wait until its arguments are shown."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -74,8 +74,7 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
         (tmp_path / "train.py").write_text(source)
         if asks:
             remember_consent(tmp_path / "train.py", True)
-        form = FormBody(None, "demo", None, Program(script="train.py", args=args, cwd="."), Launch(gpus=()))
-        eventually(lambda: rows_of(form).widget.layout.display == "")
+        form = opened(Program(script="train.py", args=args, cwd="."))
         eventually(lambda: not asks or is_answered(form))
         with form._lock:  # the thread that shows the answer also lists the mistakes
             return form
@@ -83,9 +82,21 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     return make
 
 
+def opened(program: Program | None) -> FormBody:
+    """Make the form of a program, and wait until its arguments are shown."""
+    form = FormBody(None, "demo", None, program, Launch(gpus=()))
+    eventually(lambda: rows_of(form).widget.layout.display == "")
+    return form
+
+
 def is_answered(form: FormBody) -> bool:
     shown = rows_of(form).own.shown
     return shown is not None and ("preliminary" not in note(form) if shown.is_complete else bool(shown.notes))
+
+
+def program_of(form: FormBody) -> Program:
+    assert isinstance(form.content, Program)
+    return form.content
 
 
 def rows_of(form: FormBody) -> ArgumentRows:
@@ -130,23 +141,18 @@ def test_a_changed_row_is_words_of_the_script_and_unknown_words_stay(show: Show)
     rows["steps"].type_in("7")
     rows["fp16"].type_in(True)
     rows["optimizer"].type_in("sgd")
-    assert isinstance(form.content, Program)
     words = ("--lr", "0.5", "--unknown=x", "--steps", "7", "--fp16", "--optimizer", "sgd")
-    assert form.content.args == words
+    assert program_of(form).args == words
     script = read_script(form.write())
-    assert (script.program, script.hand_edited) == (form.content, False)
+    assert (script.program, script.hand_edited) == (program_of(form), False)
     rows["lr"].type_in("0.001")  # the default again
-    assert "--lr" not in form.content.args
+    assert "--lr" not in program_of(form).args
 
 
 def test_typed_words_change_the_rows(show: Show) -> None:
     form = show(TRAIN, ("--lr", "0.5"))
     line_of(form, "args").type_in("--steps 9 --optimizer=sgd")
-    assert {name: values(form)[name] for name in ("lr", "steps", "optimizer")} == {
-        "lr": 0.001,
-        "steps": 9,
-        "optimizer": "sgd",
-    }
+    assert [values(form)[name] for name in ("lr", "steps", "optimizer")] == [0.001, 9, "sgd"]
 
 
 def test_a_wrong_value_is_a_mistake_and_valid_rows_are_taken_over(show: Show) -> None:
@@ -166,7 +172,7 @@ def test_a_wrong_value_is_a_mistake_and_valid_rows_are_taken_over(show: Show) ->
     line_of(form, "nnodes").type_in("1")
     row.type_in("4")
     words = ("--lr", "0.5", "--optimizer", "sgd", "--steps", "4")
-    assert (form.content.args, mistakes(form)) == (words, [])  # type: ignore[union-attr]
+    assert (program_of(form).args, mistakes(form)) == (words, [])
     assert "<mark>default: 3</mark>" in row.widget.children[1].value
 
 
@@ -178,9 +184,9 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     line = line_of(form, "args")
     assert "type the value itself" not in line.widget.children[1].value
     assert line._input.value == "--hf-token '***'"
-    assert form.content.args == ("--hf-token", TOKEN)  # type: ignore[union-attr]
+    assert program_of(form).args == ("--hf-token", TOKEN)
     line.type_in("--lr 2 --hf-token '***'")
-    assert form.content.args == ("--lr", "2", "--hf-token", TOKEN)  # type: ignore[union-attr]
+    assert program_of(form).args == ("--lr", "2", "--hf-token", TOKEN)
     assert TOKEN not in form.told() + note(form) and TOKEN not in form._summary.widget.value
     path = form.write()
     assert read_script(path).program == form.content
@@ -207,13 +213,12 @@ args = parser.parse_args()
 """
 
 
-def texts_in(widget: Any) -> Iterator[str]:
+def texts_in(widget: Any) -> str:
     """All texts that a widget shows."""
-    if not isinstance(widget, ipywidgets.Password):
-        yield str(getattr(widget, "value", ""))
-    yield from (str(getattr(widget, name, "")) for name in ("tooltip", "placeholder", "description"))
-    for child in getattr(widget, "children", ()):
-        yield from texts_in(child)
+    shown = [each for each in every(widget) if not isinstance(each, ipywidgets.Password)]
+    texts = [getattr(each, "value", "") for each in shown]
+    texts += [getattr(each, name, "") for each in every(widget) for name in ("tooltip", "placeholder", "description")]
+    return "\n".join(map(str, texts))
 
 
 def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,19 +227,16 @@ def test_no_secret_of_the_words_or_the_source_is_shown(show: Show, monkeypatch: 
     form = show(SECRETS, given)
     rows = rows_of(form)
 
-    def shown() -> str:
-        return "\n".join(texts_in(rows.widget))
-
     def leaked() -> list[str]:
         secrets = ("topsecret", "hunter22", "0a1b2c", "pa55word", "hunter33")
-        return [secret for secret in secrets if secret in shown()]
+        return [secret for secret in secrets if secret in texts_in(rows.widget)]
 
     assert leaked() == []
-    assert "key (default: ***)" in shown()
+    assert "key (default: ***)" in texts_in(rows.widget)
     rows.own.rows["api_key"].type_in("another")
     assert "default: ***" in rows.own.rows["api_key"].widget.children[1].value
     rows.own.rows["data"].type_in("https://u:hunter33@h/x")
-    assert form.content.args == ("https://u:hunter33@h/x", *given, "--api_key", "another")  # type: ignore[union-attr]
+    assert program_of(form).args == ("https://u:hunter33@h/x", *given, "--api_key", "another")
     assert isinstance(rows.own.rows["data"]._input, ipywidgets.Password)
     rows.consent.allow.click()
     eventually(lambda: is_answered(form) and "auth_token" in rows.own.rows)
@@ -279,14 +281,14 @@ def test_a_sub_command_is_added_only_when_it_is_chosen(show: Show) -> None:
 
     assert shown() == ["seed"]
     by_flag["seed"].type_in("2")
-    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+    assert program_of(form).args == ("--seed", "2")
     rows.own.command.value = ("train",)
-    assert form.content.args == ("--seed", "2", "train") and shown() == ["seed", "lr"]  # type: ignore[union-attr]
+    assert program_of(form).args == ("--seed", "2", "train") and shown() == ["seed", "lr"]
     rows.own.command.value = ("score",)
     by_flag["split"].type_in("dev")
-    assert form.content.args == ("--seed", "2", "score", "--split", "dev")  # type: ignore[union-attr]
+    assert program_of(form).args == ("--seed", "2", "score", "--split", "dev")
     rows.own.command.value = ()
-    assert form.content.args == ("--seed", "2")  # type: ignore[union-attr]
+    assert program_of(form).args == ("--seed", "2")
     line_of(form, "args").type_in("--seed 1 train --lr 0.5")
     assert (rows.own.command.value, by_flag["lr"].value, shown()) == (("train",), 0.5, ["seed", "lr"])
 
@@ -299,7 +301,7 @@ def test_a_required_sub_command_that_is_missing_is_an_error(show: Show) -> None:
     rows.own.rows["seed"].type_in("2")
     assert mistakes(form) == wrong
     rows.own.command.value = ("score",)
-    assert form.content.args == ("--seed", "2", "score")  # type: ignore[union-attr]
+    assert program_of(form).args == ("--seed", "2", "score")
 
 
 def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary_until_then(show: Show) -> None:
@@ -316,9 +318,8 @@ def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary
     assert rows.consent.widget.layout.display == "none"
     assert values(form) == {"alpha": 0.25, "beta": 0.5} and "preliminary" not in note(form)
     rows.own.rows["beta"].type_in("1")
-    assert form.content.args == ("--alpha", "0.25", "--beta", "1.0")  # type: ignore[union-attr]
-    again = FormBody(None, "demo", None, Program(script="train.py", cwd="."), Launch(gpus=()))
-    eventually(lambda: rows_of(again).widget.layout.display == "")
+    assert program_of(form).args == ("--alpha", "0.25", "--beta", "1.0")
+    again = opened(Program(script="train.py", cwd="."))
     assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._reader._told._known is None  # kept
 
 
@@ -343,7 +344,7 @@ def test_a_changed_program_is_asked_again_without_a_question(show: Show) -> None
 def test_a_script_that_cannot_be_asked_says_why(show: Show) -> None:
     form = show(f"{LOOP.replace('args =', 'missing_name; args =')}", ("--alpha", "2"), asks=True)
     eventually(lambda: "missing_name" in note(form))
-    assert form.content.args == ("--alpha", "2")  # type: ignore[union-attr]
+    assert program_of(form).args == ("--alpha", "2")
 
 
 def test_no_interpreter_beside_a_script_is_started_before_the_consent(show: Show, tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_a_list_is_written_as_words_of_a_shell(show: Show) -> None:
     rows["prompts"].type_in("'Hello, world' second a.txt")
     rows["layers"].type_in("5 6 7")
     words = ("--prompts", "Hello, world", "second", "a.txt", "--layers", "5", "6", "7")
-    assert form.content.args == words  # type: ignore[union-attr]
+    assert program_of(form).args == words
     rows["prompts"].type_in("'Hello")
     assert "No closing quotation" in rows["prompts"].widget.children[1].value
 
@@ -437,7 +438,7 @@ def test_a_truth_value_with_an_unknown_default_is_not_set_and_a_required_one_is_
     for name, value in {"cuda": True, "amp": False, "cache": True, "log": False}.items():
         rows[name].type_in(value)
     words = ("yes", "--go", "True", "--cuda", "--no-amp", "--cache", "yes", "--no-log")
-    assert form.content.args == words  # type: ignore[union-attr]
+    assert program_of(form).args == words
     rows["cuda"].type_in(False)  # no word turns it off
     [mistake] = mistakes(form)
     assert "the flag stands for True; the other value is torch.cuda.is_available()" in mistake
@@ -474,7 +475,7 @@ def test_missing_arguments_are_named_at_once_unless_preliminary(show: Show) -> N
     line_of(form, "args").type_in("texts/ --model tiny --steps many")
     assert mistakes(form) == ["argument steps: --steps many: takes a whole number"]
     rows["steps"].type_in("4")
-    assert (form.content.args, mistakes(form)) == (("texts/", "--model", "tiny", "--steps", "4"), [])  # type: ignore[union-attr]
+    assert (program_of(form).args, mistakes(form)) == (("texts/", "--model", "tiny", "--steps", "4"), [])
     rows["data"].type_in("")
     assert mistakes(form) == missing[:1]
     line_of(form, "args").type_in("--unknown texts/")  # which may be the data
@@ -524,7 +525,7 @@ def test_a_form_in_the_folder_of_a_notebook_reads_the_program_from_there(
     new = FormBody(None, "new")
     line_of(new, "script").type_in("train.py")
     eventually(lambda: f"starts in {tmp_path}<br>" in note(new))
-    assert isinstance(new.content, Program) and new.content.cwd == "."
+    assert program_of(new).cwd == "."
 
 
 CONFIG = """
@@ -552,17 +553,14 @@ def test_the_keys_of_a_config_are_rows_whose_changes_stand_in_the_launcher_scrip
     keys["optim.lr"].type_in("0.5")
     keys["optim.layers"].type_in("4 5 6")
     rows.own.rows["seed"].type_in("7")
-    program = form.content
-    assert isinstance(program, Program)
+    program = program_of(form)
     assert program.args == ("--config", "base.yaml", "--seed", "7")
     assert (program.config_file, program.config_values) == ("base.yaml", ("optim.lr=0.5", "optim.layers=[4,5,6]"))
     assert "<mark>default: 0.1</mark>" in keys["optim.lr"].widget.children[1].value
     keys["steps"].type_in("many")
     assert mistakes(form) == ["key steps: 'many' is not a whole number such as 1_000"]
     keys["steps"].type_in("3")
-    path = form.write()
-    again = FormBody(None, "demo", None, read_script(path).program, Launch(gpus=()))
-    eventually(lambda: rows_of(again).widget.layout.display == "")
+    again = opened(read_script(form.write()).program)
     assert rows_of(again).config.keys.rows["optim.layers"].value == (4, 5, 6)
     form.view._finder.text.value = "steps"
     assert keys["steps"].widget.layout.display == "" and keys["name"].widget.layout.display == "none"
@@ -574,15 +572,14 @@ def test_another_config_has_its_own_keys_and_none_of_the_changed_values(show: Sh
     form = show(CONFIG, ("--config=base.yaml",))
     rows = rows_of(form)
     rows.config.keys.rows["steps"].type_in("9")
-    assert form.content.args == ("--config=base.yaml",)  # type: ignore[union-attr]
+    assert program_of(form).args == ("--config=base.yaml",)
     rows.own.rows["config"].type_in("large.json")
     assert list(rows.config.keys.rows) == ["width"]
-    program = form.content
-    assert isinstance(program, Program)
+    program = program_of(form)
     assert (program.args, program.config_file, program.config_values) == (("--config", "large.json"), None, ())
     rows.config.keys.rows["width"].type_in("256")
     rows.config.keys.rows["width"].type_in("512")
-    assert form.content.config_file is None  # type: ignore[union-attr]
+    assert program_of(form).config_file is None
     rows.own.rows["config"].type_in("absent.yaml")
     assert rows.config.keys.widget.layout.display == "none" and mistakes(form) == []
 
@@ -609,22 +606,18 @@ def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: S
     assert list(keys) == ["optim.lr", "optim.layers", "steps", "name", "data.yaml:steps", "data.yaml:fast"]
     assert "6 keys of base.yaml, data.yaml; a run gets a copy" in note(form)
     keys["data.yaml:steps"].type_in("6")
-    program = form.content
-    assert isinstance(program, Program)
+    program = program_of(form)
     assert (program.args, program.config_file) == (("--data_config=data.yaml",), None)
     assert program.config_values == ("data.yaml:steps=6",)
     keys["steps"].type_in("4")
-    program = form.content
-    assert isinstance(program, Program)
+    program = program_of(form)
     assert program.args == ("--model_config", "base.yaml", "--data_config=data.yaml")
     assert (program.config_file, program.config_values) == ("base.yaml", ("data.yaml:steps=6", "steps=4"))
-    again = FormBody(None, "demo", None, read_script(form.write()).program, Launch(gpus=()))
-    eventually(lambda: rows_of(again).widget.layout.display == "")
+    again = opened(read_script(form.write()).program)
     shown = rows_of(again).config.keys.rows
     assert (shown["steps"].value, shown["data.yaml:steps"].value) == (4, 6)
     rows.own.rows["model_config"].type_in("other.yaml")
-    program = form.content
-    assert isinstance(program, Program)
+    program = program_of(form)
     assert (program.config_file, program.config_values) == (None, ("data.yaml:steps=6",))
     assert (rows.config.keys.rows["steps"].value, rows.config.keys.rows["data.yaml:steps"].value) == (8, 6)
     assert mistakes(form) == []
@@ -638,12 +631,12 @@ def test_keys_below_a_changed_config_group_say_whose_values_they_show(show: Show
     rows = rows_of(form).own.rows
 
     def said(name: str) -> str:
-        return " ".join(texts_in(rows[name].widget))
+        return texts_in(rows[name].widget)
 
     said_so = "of optimizer=adam; unless it is changed here, the run has that of the new optimizer"
     assert said_so not in said("optimizer.lr")
     rows["optimizer"].type_in("sgd")
-    assert form.content.args == ("data_dir=d", "optimizer=sgd")  # type: ignore[union-attr]
+    assert program_of(form).args == ("data_dir=d", "optimizer=sgd")
     assert said_so in said("optimizer.lr") and said_so not in said("epochs")
     rows["optimizer.lr"].type_in("0.5")
     assert said_so not in said("optimizer.lr") and said_so in said("optimizer.name")

@@ -1,1 +1,0 @@
-"""The Checkpoints tab: the list of a run's checkpoints, and the offer to continue from one."""
