@@ -51,8 +51,8 @@ def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int,
 
 
 def offer(choice: widgets.Dropdown, options: Sequence[tuple[str, Any]], otherwise: Any) -> None:
-    """Offer options of a drop-down; a choice that is no longer among them becomes `otherwise`."""
-    if tuple(options) != tuple(choice.options):
+    """Offer options of a drop-down if their labels differ; a choice that is none of them becomes `otherwise`."""
+    if [label for label, _ in options] != [label for label, _ in choice.options]:
         before = choice.value
         choice.options = options
         choice.value = before if before in [value for _, value in options] else otherwise

@@ -15,7 +15,7 @@ from nbtools.launcher.programs.program_resume import said_in_words
 from nbtools.notebook.background import Filling, guarded_by
 from nbtools.notebook.form.field_list import WHERE, FieldList, Values, values_of
 from nbtools.notebook.form.launch_bar import LaunchBar, TrialView
-from nbtools.notebook.form.layout import PROGRAM, FormLayout
+from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.preset_row import PresetRow
 from nbtools.notebook.form.script_row import ScriptRow
 from nbtools.notebook.form.summary import JobCheck, Summary
@@ -83,10 +83,9 @@ class FormBody:
         self.bar.write.on_click(guarded(lambda: self._ask_or(self._write_and_say)))
         self.bar.launch.on_click(guarded(lambda: self._ask_or(self._launch_and_watch)))
         self.bar.load.on_click(guarded(self.load))
-        title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
         head = [*([self._preset.widget] if self._preset else []), self.script.row.widget]
         below = [self._summary.widget, self.bar.widget, self.panel.widget]
-        self.widget = self.view.arranged(title, summary, head, below)
+        self.widget = self.view.arranged(head, below)
         answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
         empty = {} if recipe else {name: field.default for name, field in fields_of(Program).items()} | {"cwd": "."}
         self._fill({**empty, **values_of(content, launch)})

@@ -41,6 +41,8 @@ class FormLayout:
     ) -> None:
         """Lay out `fields`; `on_edit` is called after a choice of data, and `fill` with values by row."""
         root, on_read = script.project.root, partial(on_edit, None)
+        title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
+        self._heading = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         self._fields, self._script = fields, script
         is_data = recipe is not None and recipe.guess_columns is not None
         self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and is_data else None
@@ -64,12 +66,9 @@ class FormLayout:
         ]
 
     def _of_program(self, root: Path) -> Sections:
-        listed = FileList(
-            "the path below",
-            partial(project_files.find_programs, root),
-            self._choose_program,
-            hint=lambda _: "Files with a main part or a parser.",
-        ).widget.add_class("nbtools-data")
+        find, hint = partial(project_files.find_programs, root), "Files with a main part or a parser."
+        files = FileList("the path below", find, self._choose_program, hint=lambda _: hint)
+        listed = files.widget.add_class("nbtools-data")
         listed.layout.max_width = "620px"
         processes, *others = self._of_launch()
         return Sections([[processes], others], [self._section("Program", Program.model_fields, listed)])
@@ -83,14 +82,11 @@ class FormLayout:
         model = self._section("Model", [name for name in own if name not in recipe.data_fields])
         return Sections([[model], [self._section("Training", TrainConfig.model_fields)], self._of_launch()], [data])
 
-    def arranged(
-        self, title: str, summary: str, head: list[widgets.DOMWidget], below: list[widgets.DOMWidget]
-    ) -> widgets.VBox:
+    def arranged(self, head: list[widgets.DOMWidget], below: list[widgets.DOMWidget]) -> widgets.VBox:
         """Return the whole form: a title, rows above the sections, the sections, and what stands below them."""
-        heading = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         arguments = [self.arguments.widget] if self.arguments else []
         sections = (self.sections.first, self._finder.widget, *arguments, self.sections.columns)
-        form = widgets.VBox([heading, widgets.GridBox(head).add_class("nbtools-columns"), *sections, *below])
+        form = widgets.VBox([self._heading, widgets.GridBox(head).add_class("nbtools-columns"), *sections, *below])
         form.layout.overflow = "visible"
         return form.add_class("nbtools-form")
 

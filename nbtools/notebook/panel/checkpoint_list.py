@@ -100,7 +100,7 @@ class CheckpointList:
             self.changes.tooltip = "arguments that are appended to the program's"
             self.verify.tooltip = "Check that the files of the listed checkpoints are unchanged and complete"
         latest = "latest verified" if found else "latest of the parent" if is_resumed else "no checkpoint"
-        listed = [(label_of(one) + " · best" * (one in best), one) for one in reversed(self.found)]
+        listed = [(checkpoint_label(one) + " · best" * (one in best), one) for one in reversed(self.found)]
         offer(self.choice, [(latest, LATEST), *listed], LATEST)
         self.choice.disabled = self.changes.disabled = not (self.found or is_resumed)
         return bool(self.found) or is_resumed
@@ -143,7 +143,7 @@ class CheckpointList:
         return f"Verified at {time.strftime('%X')}: {len(shown) - damaged} of {plural(len(shown), 'checkpoint')} whole"
 
 
-def label_of(checkpoint: AnyCheckpoint) -> str:
+def checkpoint_label(checkpoint: AnyCheckpoint) -> str:
     """Return the step of a checkpoint, its evaluation loss, and the name of a program's."""
     loss = checkpoint.metrics.get("eval/loss")
     name = "" if isinstance(checkpoint, Checkpoint) else checkpoint.name

@@ -1,15 +1,13 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import anywidget
 import ipywidgets as widgets
-import traitlets
 
 from nbtools.notebook.html_parts import FONT, LIVE, MUTED, copy_button
 from nbtools.notebook.panel.checkpoint_list import START, ResumeOffer
 from nbtools.notebook.panel.curve_editor import CounterChoice
+from nbtools.notebook.panel.page import Page
 from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.plots.figure import WIDTH
@@ -18,7 +16,6 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.requests.steer import Steerable
 
-_HERE = Path(__file__).parent
 _STOP = ("Stop", "End every process of this run; a recipe saves a checkpoint first")
 _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
@@ -33,16 +30,6 @@ _ACTIONS = {
     "pause": ("Pause", "pause", "Save a checkpoint, and hold all ranks with their memory"),
     "continue": ("Continue", "play", "Continue the paused training"),
 }
-
-
-class Page(anywidget.AnyWidget):
-    """A widget without a picture; its script acts on the panel around it."""
-
-    # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
-    _esm = (_HERE / "page.js").read_text(encoding="utf-8")
-    _css = (_HERE / "page.css").read_text(encoding="utf-8")
-    is_sought = traitlets.Bool(False).tag(sync=True)
-    """Whether the page scrolls to the panel once the panel is visible."""
 
 
 class SteerRow:

@@ -116,7 +116,7 @@ class Snapshot:
     warnings: list[str] = field(default_factory=list)
     """Sentences on non-finite values and on metrics that are missing from the curves."""
     lasting: list[str] = field(default_factory=list)
-    """Those of `warnings` on a metric whose newest value is not finite, and on a checkpoint that was not written."""
+    """Warnings that stay: a metric whose newest value is not finite, a checkpoint that was not written."""
     version: object = None
     """Value that changes when the picture has to be drawn again."""
 

@@ -12,7 +12,7 @@ from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.background import guarded_by
 from nbtools.notebook.live_view import LiveView
-from nbtools.notebook.panel.checkpoint_list import LATEST, label_of
+from nbtools.notebook.panel.checkpoint_list import LATEST, checkpoint_label
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
 from nbtools.notebook.rows.field_rows import (
@@ -60,7 +60,7 @@ class OpenModel:
     def _offer_checkpoints(self) -> None:
         """List the run's current checkpoints; a chosen one that was removed is replaced by the latest."""
         saved = [one for one in self._run.checkpoints if isinstance(one, Checkpoint)]
-        found = [(label_of(one), one.name) for one in reversed(saved)]
+        found = [(checkpoint_label(one), one.name) for one in reversed(saved)]
         offer(self.checkpoint, [("latest verified", LATEST), *found], LATEST)
 
     def opened(self, tell: Callable[[str], None]) -> ModelProcess:

@@ -1,4 +1,4 @@
-"""The rows of a program's arguments and of the config files that they name, with a note on where they come from."""
+"""The rows of a program's arguments and config files, where they come from, and the question whether it may run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
