@@ -72,6 +72,17 @@ def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
     return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
 
 
+def note_widget() -> widgets.HTML:
+    """Make the text beside an input."""
+    return widgets.HTML(layout={"flex": "1 1 220px", "min_width": "0"}).add_class("nbtools-note")
+
+
+def row(*children: widgets.DOMWidget) -> widgets.HBox:
+    """Put an input and its note side by side; on a narrow page the note wraps below the input."""
+    layout = {"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
+    return widgets.HBox(children, layout=layout).add_class("nbtools-row")
+
+
 def view_bundle(widget: widgets.Widget, text: str | None = None) -> dict[str, Any]:
     """Return the output that shows a widget; without a `text` for other front ends, a stored notebook is without it."""
     bundle = {**widget._repr_mimebundle_(), "text/plain": text}

@@ -10,8 +10,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.launcher.trial.trial import Trial, start_trial
 from nbtools.notebook.background import Guarded
-from nbtools.notebook.rows.field_rows import note_widget, row
-from nbtools.notebook.widgets import answers_beside_cells, button
+from nbtools.notebook.widgets import answers_beside_cells, button, note_widget, row
 from nbtools.script.program import Program
 
 _EVERY_S = 0.5

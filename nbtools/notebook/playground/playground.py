@@ -15,18 +15,9 @@ from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.checkpoint_list import LATEST, checkpoint_label
 from nbtools.notebook.panel.media_view import FramesPart
 from nbtools.notebook.playground.answers import answers_html, frames_of
-from nbtools.notebook.rows.field_rows import (
-    INPUT_SHAPE,
-    STYLE,
-    FieldRow,
-    FormRow,
-    form_outputs,
-    note_widget,
-    read_values,
-    row,
-)
+from nbtools.notebook.rows.field_rows import INPUT_SHAPE, STYLE, FieldRow, FormRow, form_outputs, read_values
 from nbtools.notebook.rows.sections import Section, Sections
-from nbtools.notebook.widgets import Output, answers_beside_cells, button, html_widget, offer
+from nbtools.notebook.widgets import Output, answers_beside_cells, button, html_widget, note_widget, offer, row
 from nbtools.predict.model_process import ModelProcess
 from nbtools.recipes import recipe_of
 from nbtools.recipes.predict_settings import settings_of

@@ -14,7 +14,7 @@ import ipywidgets as widgets
 
 from nbtools.notebook.background import Callback
 from nbtools.notebook.html_parts import THEME
-from nbtools.notebook.widgets import Output, answers_beside_cells, view_bundle
+from nbtools.notebook.widgets import Output, answers_beside_cells, note_widget, row, view_bundle
 from nbtools.rundir.secret_values import is_secret, masked, unmasked
 from nbtools.script.field import Field
 from nbtools.script.values import FORM, SHELL, from_text, to_text
@@ -216,17 +216,6 @@ def read_values(rows: Mapping[str, FormRow]) -> tuple[dict[str, Any], dict[str, 
         except ValueError as error:
             mistakes[name] = str(error)
     return values, mistakes
-
-
-def note_widget() -> widgets.HTML:
-    """Make the text beside an input."""
-    return widgets.HTML(layout={"flex": "1 1 220px", "min_width": "0"}).add_class("nbtools-note")
-
-
-def row(*children: widgets.DOMWidget) -> widgets.HBox:
-    """Put an input and its note side by side; on a narrow page the note wraps below the input."""
-    layout = {"flex_flow": "row wrap", "align_items": "center", "overflow": "visible"}
-    return widgets.HBox(children, layout=layout).add_class("nbtools-row")
 
 
 def _options_of(field: Field) -> tuple[Any, ...] | None:

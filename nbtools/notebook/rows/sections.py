@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import ipywidgets as widgets
 
 from nbtools.errors import plural
-from nbtools.notebook.rows.field_rows import INPUT_SHAPE, FormRow, note_widget, row
+from nbtools.notebook.rows.field_rows import INPUT_SHAPE, FormRow
+from nbtools.notebook.widgets import note_widget, row
 from nbtools.script.field import Field
 
 Names = Collection[str]

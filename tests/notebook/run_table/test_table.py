@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
+from run_folder import RunFolder
 from waiting import eventually
 from widget_tree import every
 
@@ -27,14 +28,12 @@ def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = []
     for number in range(NUM_ROWS + 3):
-        run = RunDir(project.runs / f"2026-01-{number + 1:02d}_120000_base")
-        run.ranks.mkdir(parents=True)
+        started, run = 1.7e9 + 86400 * number, RunDir(project.runs / f"2026-01-{number + 1:02d}_120000_base")
+        folder = RunFolder(run, started, name="base")
         run.lock.touch()
-        write_json(run.launch, {"name": "base", "recipe": "mlm_pretraining", "time": 1.7e9 + 86400 * number})
-        rows = (f'{{"step": {step}, "train/loss": {step + number}}}\n' for step in (1, 2))
-        run.metrics.write_text("".join(rows))
+        folder.write([{"step": step, "train/loss": step + number} for step in (1, 2)])
         write_json(run.finished, {"why": "completed", "step": 2, "metrics": {"train/loss": 2.0 + number}})
-        write_json(run.exit, {"returncode": 0, "stopped": False, "time": 1.7e9 + 86400 * number + 60})
+        folder.end(at=started + 60)
         found.append(run)
     return found
 
