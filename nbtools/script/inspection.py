@@ -57,8 +57,6 @@ def python_file(script: str | Path) -> Path:
         raise LaunchError(str(error)) from None
     except (OSError, ValueError) as error:  # a path with a null character, or one that is too long
         raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error}; give the path of a script") from None
-    except (RecursionError, MemoryError) as error:
-        raise LaunchError(f"{path}: not Python: {error}") from None
     return path
 
 

@@ -196,30 +196,28 @@ def describe_action(action: Any, parser: Any) -> Described:
     if choices is None and inspect.isclass(action.type) and issubclass(action.type, enum.Enum):
         choices = answer.choices_of(action.type)
     what, const = "store", answer.as_plain(action.const)
-    if {"_StoreTrueAction", "_StoreFalseAction"}.intersection(names):
-        what, kind = "store_true" if action.const else "store_false", "bool"
-    elif "BooleanOptionalAction" in names:
-        what, kind = "optional_bool", "bool"
+    has_both = "BooleanOptionalAction" in names  # --x and --no-x
+    if has_both or {"_StoreTrueAction", "_StoreFalseAction"}.intersection(names):
+        what, kind, const = "switch", "bool", has_both or const
     elif "_StoreConstAction" in names:
-        what, choices = "store_true", [answer.as_plain(action.default), const]
+        what, choices = "switch", [answer.as_plain(action.default), const]
     elif "_CountAction" in names:
         what, kind = "count", "int"
     elif "_AppendAction" in names:
         what, nargs = "append", None if "_ExtendAction" in names else nargs
     elif nargs == 0:
-        what, kind, const = "store_true", "bool", True
-    if what in ("store_true", "store_false") and kind == "bool" and default in (None, argparse.SUPPRESS):
-        default = what == "store_false"  # what a program reads where the flag is not given
+        what, kind, const = "switch", "bool", True
+    if what == "switch" and kind == "bool" and not has_both and default in (None, argparse.SUPPRESS):
+        default = not const  # what a program reads where the flag is not given
     flags = list(action.option_strings)
-    negative = [flag for flag in flags if what == "optional_bool" and re.match(r"--(.+\.)?no-", flag)]
+    negative = [flag for flag in flags if has_both and re.match(r"--(.+\.)?no-", flag)]
     help_text = action.help if action.help and action.help != argparse.SUPPRESS else ""
     try:
         help_text = help_text % dict(vars(action), prog=parser.prog)
     except Exception:  # `50% of x`, or a default whose own text fails: shown as it is written
         pass
-    is_split = is_split and "_AppendAction" not in names
     text: Described = {"default": None, "default_text": repr(default)}
-    entries = text if is_split else answer.default_of(default)
+    entries = text if is_split and "_AppendAction" not in names else answer.default_of(default)
     positive = [flag for flag in flags if flag not in negative]
     entries.update(name=action.dest, flags=positive, negative_flags=negative, action=what, types=[kind], truth=truth)
     nargs = nargs if what in ("store", "append") else None

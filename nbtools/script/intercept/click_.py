@@ -54,7 +54,7 @@ def describe_click(parameter: Any) -> Described:
         what, kind, nargs = "count", "int", 1
     elif is_flag:
         given = answer.as_plain(getattr(parameter, "flag_value", True))
-        what, nargs = "optional_bool" if parameter.secondary_opts else "store_true", 1
+        what, nargs = "switch", 1
         kind = answer.NAMED.get(type(given), "bool")
         const = given if answer.fits_json(given) and given is not None else True
     is_computed = callable(default) and not inspect.isclass(default)

@@ -48,7 +48,7 @@ def describe_tyro(argument: Described, action: Any) -> None:
     shown = re.search(r"\((?:default|default if \w+): (.*)\)$", argument["help"])
     argument["name"] = argument["flags"][0].lstrip("-").replace("-", "_") if argument["flags"] else argument["name"]
     argument["help"] = re.sub(r"\s*\((default|required|optional|repeatable).*\)$", "", argument["help"])
-    if argument["action"] == "optional_bool":
+    if argument["action"] == "switch":
         return
     metavar = str(action.metavar or "")
     choices = [choice for braces in re.findall(r"\{([^{}\[\]]*)\}", metavar) for choice in braces.split(",")]

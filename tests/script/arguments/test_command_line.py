@@ -46,8 +46,8 @@ def values_for(argument: Argument, strings: st.SearchStrategy[str]) -> st.Search
     scalars = SCALARS | {str: strings}
     choices = tuple(choice for choice in field.choices or () if choice is not None)
     kinds = [kind for kind in field.types if kind is not NoneType]
-    if argument.action in ("store_true", "store_false"):
-        return st.sampled_from([argument.const, field.default])
+    if argument.action == "switch":
+        return st.sampled_from([argument.const, False if argument.negative_flags else field.default])
     if argument.action == "count":
         return st.integers(field.default or 0, (field.default or 0) + 4)
     if kinds and get_origin(kinds[0]) is tuple:
@@ -357,7 +357,7 @@ def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
 
 LR = Argument(Field("lr", types=(float,), default=0.1, source="train.py:3"), flags=("--learning-rate", "-l"))
 SIZE = Argument(Field("size", types=(int,), default=8), flags=("--batch-size", "-b"))
-AMP = Argument(Field("amp", types=(bool,), default=False), flags=("--amp", "-a"), action="store_true")
+AMP = Argument(Field("amp", types=(bool,), default=False), flags=("--amp", "-a"), action="switch")
 VERBOSE = Argument(Field("verbose", types=(int,), default=0), flags=("--verbose", "-v"), action="count")
 DATA = Argument(Field("data", types=(str,), is_required=True, source="train.py:9"))
 
@@ -393,10 +393,6 @@ def test_none_stands_for_a_whole_list() -> None:
     script = script_of(tags, parser="tyro")
     assert parse_words(script, ()).edited({"tags": None}) == ["--tags", "None"]
     assert parse_words(script, ["--tags", "None"]).values == {"tags": None}
-
-
-def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
-    assert parse_words(script_of(DATA, SIZE), ()).edited({"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 
 
 @pytest.mark.parametrize(
