@@ -289,12 +289,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _predict(arguments: argparse.Namespace) -> int:
     from nbtools.cli.predictions import predict
 
-    prefix = "setting:"
-    given = {name: value for name, value in vars(arguments).items() if name.startswith(prefix) and value is not None}
-    names = ("out", "checkpoint", "device", "column", "overwrite", "trust_remote_code")
-    options = {name: getattr(arguments, name) for name in names}
-    values = [f"{name.removeprefix(prefix)}={value}" for name, value in given.items()]
-    report = predict(_named(arguments.run), arguments.source, values, as_json=arguments.json, **options)
+    report = predict(_named(arguments.run), arguments)
     if report.num_failed:
         complain(f"{report.num_failed:,} of {plural(report.num_rows, 'row')} could not be read:")
         for problem in report.problems:

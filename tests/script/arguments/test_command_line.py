@@ -8,7 +8,7 @@ import inspect
 import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_origin
@@ -80,32 +80,19 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else getattr(value, "value", None) or str(value)
 
 
-@contextlib.contextmanager
-def stopped_at_parser() -> Iterator[list[argparse.ArgumentParser]]:
-    """Execute scripts in this process up to their last parser, without our own code."""
+def real_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    """Execute a program in this process up to its last parser, without our own code."""
     found: list[argparse.ArgumentParser] = []
-
-    class Reached(BaseException):
-        pass
 
     def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         found.append(self)
-        raise Reached
+        raise KeyboardInterrupt
 
-    kept = argparse.ArgumentParser.parse_args
-    argparse.ArgumentParser.parse_args = parse  # type: ignore[method-assign]
-    try:
-        with contextlib.suppress(Reached):
-            yield found
-    finally:
-        argparse.ArgumentParser.parse_args = kept  # type: ignore[method-assign]
-
-
-def real_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
     path = ZOO / name
-    monkeypatch.setattr(sys, "argv", [str(path), *(["--dataroot", "x"] if "cyclegan" in name else [])])
-    monkeypatch.syspath_prepend(path.parent)
-    with stopped_at_parser() as found:
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse)
+        patch.setattr(sys, "argv", [str(path), *(["--dataroot", "x"] if "cyclegan" in name else [])])
+        patch.syspath_prepend(path.parent)
         runpy.run_path(str(path), run_name="__main__")
     return found[-1]
 
