@@ -162,8 +162,11 @@ def is_argument(action: Any) -> bool:
     return "--help" not in action.option_strings and not {"_HelpAction", "_VersionAction"} & set(class_names(action))
 
 
-def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
-    """Add what one parser declares to the answer."""
+def describe_parser(parser: Any, command: tuple[str, ...], describe: Any = None) -> None:
+    """Add what one parser declares to the answer.
+
+    `describe` takes the place of `describe_action`; it may name a group, and nothing is no argument.
+    """
     titles = {id(action): group.title for group in parser._action_groups[2:] for action in group._group_actions}
     for action in parser._actions:
         if "_SubParsersAction" in class_names(action):
@@ -174,10 +177,11 @@ def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
                     answer.ALIASES.append([(*command, name), first[id(inner)]])
                 else:
                     answer.COMMANDS.append([*command, name])
-                    describe_parser(inner, (*command, name))
+                    describe_parser(inner, (*command, name), describe)
         elif is_argument(action):
-            group = titles.get(id(action)) or ""
-            answer.ARGUMENTS.append(dict(describe_action(action, parser), command=list(command), group=group))
+            found = (describe or describe_action)(action, parser)
+            group = {"group": titles.get(id(action)) or "", "command": list(command)}
+            answer.ARGUMENTS.extend([dict(group, **found)] if found else [])
 
 
 def describe_action(action: Any, parser: Any) -> Described:
