@@ -147,11 +147,11 @@ class ScriptArguments:
             raise ValueError("is no list; give a list of values")
         if argument.action == "store":
             argument.check_count(value or ())
-        allowed = [to_text(choice, "constants", argument.truth) for choice in field.choices or ()]
-        for item in value if isinstance(value, tuple) else (value,):
-            is_checked = field.is_closed or (is_list(field) and allowed)
-            if is_checked and to_text(item, "constants", argument.truth) not in allowed:
-                raise ValueError(f"allowed are {', '.join(allowed)}")
+        if field.is_closed or (is_list(field) and field.choices):
+            allowed = [to_text(choice, "constants", argument.truth) for choice in field.choices or ()]
+            for item in value if isinstance(value, tuple) else (value,):
+                if to_text(item, "constants", argument.truth) not in allowed:
+                    raise ValueError(f"allowed are {', '.join(allowed)}")
 
     def _words(self, argument: Argument, value: Any) -> list[str]:
         def text(item: Any) -> str:
@@ -228,9 +228,10 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
 def _merged(first: Argument, second: Argument) -> Argument | None:
     """Return one argument for two that set the same truth value, such as `--cache` and `--no-cache`."""
     is_truth = first.action == "switch" or (first.action == "store" and bool in first.field.types)
-    if second.action != "switch" or not is_truth or (first.const is False) == (second.const is False):
+    first_is_off = first.action == "switch" and first.const is False
+    if second.action != "switch" or not is_truth or first_is_off == (second.const is False):
         return None
-    if first.const is False:
+    if first_is_off:
         return replace(first, flags=second.flags, negative_flags=first.flags, const=second.const)
     return replace(first, negative_flags=(*first.negative_flags, *second.flags))
 

@@ -8,12 +8,10 @@ from typing import Any, Tuple
 from . import answer
 from .answer import Described
 
-COMMANDS = ("BaseCommand", "Command", "MultiCommand", "Group", "CommandCollection", "TyperCommand", "TyperGroup")
-
 
 def hook(module: Any) -> None:
     """Let commands end the program when they are called."""
-    for cls in (vars(module).get(name) for name in COMMANDS):
+    for cls in list(vars(module).values()):
         if inspect.isclass(cls) and "main" in vars(cls):
             setattr(cls, "main", lambda self, *args, **kwargs: finish_click(self))  # noqa: B010
 
