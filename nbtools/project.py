@@ -124,20 +124,13 @@ def located(path: str | Path) -> Path:
 def user_cache(kind: str, path: Path, *, make: bool = False) -> Path:
     """Return the JSON file of one kind about a path, below `$XDG_CACHE_HOME` or `~/.cache`; OSError without a home.
 
-    With `make`, its folder is made, and closed to other users.
+    With `make`, a missing folder is made, closed to other users.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache"))
     if not root.is_absolute():
         raise FileNotFoundError(f"{root}: no cache folder")
     for folder in (root / "nbtools", root / "nbtools" / kind) if make else ():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & 0o077:
-            with contextlib.suppress(OSError):  # of an earlier nbtools; a link stays as it is
-                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    os.fchmod(descriptor, 0o700)
-                finally:
-                    os.close(descriptor)
     return root / "nbtools" / kind / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
 
 

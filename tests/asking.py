@@ -1,19 +1,24 @@
 """Programs of tests, and what they answer when they are asked for their arguments."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nbtools.machine.interpreter import own_interpreter
+from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.consent import remember_consent
 
+PYTHON = own_interpreter()
+NO_PYTHON = replace(PYTHON, path=Path("/no/such/python"))
 
-def asked(script: Path, module: str | None = None, *, timeout_s: float = 60) -> ScriptArguments:
+
+def asked(
+    script: Path, module: str | None = None, *, timeout_s: float = 60, python: Interpreter = PYTHON
+) -> ScriptArguments:
     """Return what a program answers, which the user lets run up to its parser."""
     remember_consent(script, True)
-    python = own_interpreter()
-    return ask(script, python.path, module=module, search=python.search, timeout_s=timeout_s)
+    return ask(script, python, script.parent, module, timeout_s)
 
 
 def script_of(*arguments: Argument, parser: str = "argparse", is_complete: bool = True, **more: Any) -> ScriptArguments:

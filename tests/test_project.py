@@ -86,17 +86,12 @@ def test_the_project_is_named_or_found_above(project: Path, tmp_path: Path, monk
 
 def test_no_project_says_what_one_looks_like(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").mkdir()  # alone, it makes no project
     with pytest.raises(
         ProjectError,
         match=r"no project found .*repository, or has scripts/ and pyproject.toml \(or runs/\).*NBTOOLS_ROOT",
     ):
         find_project()
-
-
-def test_scripts_alone_make_no_project(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    with pytest.raises(ProjectError):
-        find_project(tmp_path)
 
 
 def test_runs_beside_a_script_are_found_outside_a_project(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:

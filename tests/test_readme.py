@@ -11,7 +11,7 @@ import pytest
 
 import nbtools
 from nbtools.cli.field_flags import launch_flags
-from nbtools.cli.parser import parser
+from nbtools.cli.parser import FORMER_NAMES, parser
 from nbtools.cli.predictions import prediction_fields
 from nbtools.recipes import RECIPES
 from nbtools.rundir.rundir import RunDir
@@ -34,9 +34,9 @@ MOST_ANIMATION_BYTES = 1_500_000
 
 ACTIONS = parser("", prediction_fields(), launch_flags())._actions
 VERBS = next(action for action in ACTIONS if isinstance(action, argparse._SubParsersAction))
-COMMANDS: dict[str, argparse.ArgumentParser] = VERBS.choices
-LISTED = {action.dest for action in VERBS._choices_actions}
+LISTED: dict[str, argparse.ArgumentParser] = VERBS.choices
 """The commands without the names of earlier versions."""
+COMMANDS = LISTED | {name: LISTED[words[0]] for name, words in FORMER_NAMES.items()}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -210,7 +210,7 @@ def test_the_table_has_every_command_and_each_commands_flags_exist() -> None:
     assert sorted(name for name, _ in rows) == sorted(LISTED)
     for name, text in rows:
         assert {flag for flag in re.findall(r"`(--?[\w-]+)", text) if flag != "--"} <= options(name), name
-    for name in set(COMMANDS) - LISTED:
+    for name in FORMER_NAMES:
         assert f"`nbtools {name}" in TEXTS[CLI], f"the earlier name {name} is not explained"
 
 

@@ -16,8 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtools.cli.parser import TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
+from nbtools.cli.parser import FORMER_NAMES, TAKE_ARGUMENTS, WRONG_CALL, complain, parser, shortest
 from nbtools.errors import ConfigError, NbtoolsError, ProjectError, RunFailed, plural, shown
+from nbtools.project import expanded, find_project, lost_target
 from nbtools.rundir.tail import one_line, printable
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ DONE, FAILED, STILL_RUNNING, INTERRUPTED = 0, 1, 124, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    words[:1] = FORMER_NAMES.get(words[0], words[:1]) if words else []
     own, script_args = words, []
     if words and words[0] in TAKE_ARGUMENTS and "--" in words:
         end = words.index("--")
@@ -148,7 +150,6 @@ def _launch_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from nbtools.project import expanded
     from nbtools.training.masked_diffusion.dataset import prepare
 
     def say(text: str) -> None:
@@ -170,10 +171,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def _named(arguments: argparse.Namespace) -> "Run":
+def _named(ref: str) -> "Run":
     from nbtools.run.run import Run
 
-    return Run(arguments.run)
+    return Run(ref)
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -181,17 +182,16 @@ def _launch(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.launch import launch_request
     from nbtools.launcher.preflight import help_text, preflight
     from nbtools.launcher.request import LaunchRequest
-    from nbtools.run.run import Run
     from nbtools.script.program import Program
 
     given = [name for name, value in vars(arguments).items() if value and name not in ("verb", "script")]
-    if getattr(arguments, "node", None) is not None:
+    if arguments.node is not None:
         from nbtools.launcher.node import run_node
 
         if others := [name for name in given if name not in ("node", "gpus")]:
             return complain(f"--node: goes with --gpus only, not with {others[0]}; the run has the other settings")
         return FAILED if run_node(arguments.script, arguments.node, gpus=arguments.gpus) else DONE
-    if getattr(arguments, "again", False):
+    if arguments.again:
         from nbtools.launcher.resume import reproduce  # numpy takes a quarter of a second
 
         if others := [name for name in given if name != "again"]:
@@ -211,8 +211,8 @@ def _launch(arguments: argparse.Namespace) -> int:
         args = options.pop("args")
         request = LaunchRequest.of(script, options, args=args, queue=not arguments.no_queue)
         return _print_started(launch_request(request, arguments.after))
-    if (after := getattr(arguments, "after", None)) is not None:
-        Run(after)  # an error if there is no such run
+    if arguments.after is not None:
+        _named(arguments.after)  # an error if there is no such run
     checked = preflight(script, **options)
     if not arguments.json:
         print_findings(checked.findings, checked.title)
@@ -240,7 +240,6 @@ def _tried(checked: "Preflight") -> "TrialResult":
 
 
 def _print_started(run: "Run") -> int:
-    from nbtools.project import find_project
     from nbtools.run.state import RunState, waiting_for
 
     print(one_line(run.id))
@@ -257,7 +256,7 @@ def _print_started(run: "Run") -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.resume import read_changes, resume, resume_in_words
 
-    parent = _named(arguments)
+    parent = _named(arguments.run)
     if arguments.dry_run:
         lines = resume_in_words(parent, arguments.checkpoint, arguments.resume_with, arguments.script_args)
         print("\n".join(printable(line) for line in lines))
@@ -283,19 +282,14 @@ def _export(arguments: argparse.Namespace) -> int:
 
         merge_parts(run, arguments.trust_remote_code, *checkpoint)
 
-    print(shortest(export(_named(arguments), arguments.out, arguments.checkpoint, merge)))
+    print(shortest(export(_named(arguments.run), arguments.out, arguments.checkpoint, merge)))
     return DONE
 
 
 def _predict(arguments: argparse.Namespace) -> int:
     from nbtools.cli.predictions import predict
 
-    prefix = "setting:"
-    given = {name: value for name, value in vars(arguments).items() if name.startswith(prefix) and value is not None}
-    names = ("out", "checkpoint", "device", "column", "overwrite", "trust_remote_code")
-    options = {name: getattr(arguments, name) for name in names}
-    values = [f"{name.removeprefix(prefix)}={value}" for name, value in given.items()]
-    report = predict(_named(arguments), arguments.source, values, as_json=arguments.json, **options)
+    report = predict(_named(arguments.run), arguments)
     if report.num_failed:
         complain(f"{report.num_failed:,} of {plural(report.num_rows, 'row')} could not be read:")
         for problem in report.problems:
@@ -307,7 +301,6 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     from nbtools.cli import clean_output
-    from nbtools.project import find_project
     from nbtools.run.removal import clean
     from nbtools.run.state import RunState
 
@@ -336,10 +329,10 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 def _runs(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_runs
-    from nbtools.project import find_project
     from nbtools.run.listing import Rows, in_order, selected
 
-    rows, wanted = Rows(find_project().runs.resolve()), {name: getattr(arguments, name) for name in _SELECTIONS}
+    rows = Rows(find_project().runs.resolve())
+    wanted = {name: getattr(arguments, name) for name in ("states", "name", "recipe")}
     num_runs = None if arguments.all else arguments.num_runs
     found: list[Any] = []
     is_complete, has_any = True, False
@@ -376,7 +369,6 @@ def _runs(arguments: argparse.Namespace) -> int:
 def _tell_removed() -> None:
     """Name the runs whose directories were removed while their processes live, or the missing target of `runs/`."""
     from nbtools.machine.processes import removed_in_words, removed_runs
-    from nbtools.project import find_project, lost_target
 
     with contextlib.suppress(ProjectError):
         if lost := lost_target(runs := find_project().runs):
@@ -385,16 +377,13 @@ def _tell_removed() -> None:
             complain(one_line(f"{run.id}: {removed_in_words(run)}"))
 
 
-_SELECTIONS = "states", "name", "recipe"
-
-
 def _show(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import print_media_item, print_run
     from nbtools.run.compare import reproduced
     from nbtools.rundir import media
     from nbtools.rundir.names import label
 
-    run = _named(arguments)
+    run = _named(arguments.run)
     if not (arguments.rename is arguments.tags is arguments.note is None):
         tags = None if arguments.tags is None else [tag.strip() for tag in arguments.tags.split(",") if tag.strip()]
         label(run.files, name=arguments.rename, tags=tags, note=arguments.note)
@@ -430,7 +419,7 @@ def _log(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import follow
     from nbtools.rundir.rundir import is_removed
 
-    run = _named(arguments)
+    run = _named(arguments.run)
     if arguments.follow:
         follow(run, arguments.num_lines)
     elif text := run.log(arguments.num_lines):
@@ -445,7 +434,7 @@ def _log(arguments: argparse.Namespace) -> int:
 def _watch(arguments: argparse.Namespace) -> int:
     from nbtools.cli.output import watch
 
-    run = _named(arguments)
+    run = _named(arguments.run)
     try:
         watch(run, arguments.refresh_s)
     except KeyboardInterrupt:
@@ -457,7 +446,6 @@ def _watch(arguments: argparse.Namespace) -> int:
 def _plot(arguments: argparse.Namespace) -> int:
     from nbtools.notebook.comparison.comparison import save_comparison
     from nbtools.notebook.plots.figure import save_plot
-    from nbtools.run.run import Run
 
     refs, path = arguments.runs, Path(arguments.output)
     options = {"dark": arguments.dark, "x": arguments.x, "log": arguments.log}
@@ -469,7 +457,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         elif arguments.split:
             raise ConfigError(f"--split {arguments.split}: is for several runs, and {refs[0]} is one")
         else:
-            save_plot(Run(refs[0]), path, **options)
+            save_plot(_named(refs[0]), path, **options)
     except NbtoolsError:
         raise
     except (OSError, ValueError) as error:
@@ -481,7 +469,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _steer(arguments: argparse.Namespace) -> int:
     from nbtools.launcher.resume import steered_changes
 
-    run = _named(arguments)
+    run = _named(arguments.run)
     values = steered_changes(run, [word for word in arguments.asked if "=" in word])
     actions = [word for word in arguments.asked if "=" not in word]
     print(printable(run.steer(*actions, timeout_s=arguments.timeout_s, **values)))
@@ -489,11 +477,10 @@ def _steer(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from nbtools.run.run import Run
     from nbtools.run.slurm_job import runs_on_slurm
     from nbtools.run.stop import left_behind
 
-    runs = [Run(ref) for ref in dict.fromkeys(arguments.runs)]
+    runs = [_named(ref) for ref in dict.fromkeys(arguments.runs)]
     code = DONE
     for run in sorted(runs, key=lambda run: run.id, reverse=True):  # a newer run may wait for an older one
         name = f"{run.id}: " if len(runs) > 1 else ""
@@ -508,7 +495,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
-    run = _named(arguments)
+    run = _named(arguments.run)
     with contextlib.suppress(TimeoutError):
         run.wait(arguments.timeout_s, check=False)
     if not (state := run.state).is_final:
@@ -544,21 +531,9 @@ def _print_json(content: object) -> None:
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "recipes": _recipes,
-    "new": _new,
-    "prepare": _prepare,
-    "launch": _launch,
-    "runs": _runs,
-    "show": _show,
-    "log": _log,
-    "watch": _watch,
-    "plot": _plot,
-    "steer": _steer,
-    "stop": _stop,
-    "resume": _resume,
-    "export": _export,
-    "predict": _predict,
-    "wait": _wait,
-    "clean": _clean,
-    "doctor": _doctor,
+    command.__name__.removeprefix("_"): command
+    for command in (
+        *(_recipes, _new, _prepare, _launch, _runs, _show, _log, _watch, _plot),
+        *(_steer, _stop, _resume, _export, _predict, _wait, _clean, _doctor),
+    )
 }

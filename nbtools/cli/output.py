@@ -199,7 +199,7 @@ def print_media_item(item: MediaItem) -> None:
     if item.kind == "text":
         print(printable(item.text))
     elif item.kind == "table":
-        print_table([map(_brief, row) for row in (item.columns, *item.rows)])
+        print_table([[one_line(cell, _LONGEST_CELL) for cell in row] for row in (item.columns, *item.rows)])
     elif item.kind == "frames":
         between = "\n" if item.keeps_lines else " "
         first = max(0, len(item.frames) - _NUM_FRAMES)
@@ -211,10 +211,6 @@ def print_media_item(item: MediaItem) -> None:
             values = (f"{line[index]:.4g}" if index < len(line) else "" for line in lines.values())
             rows.append((f"{item.x[index]:g}", *values))
         print_table(rows)
-
-
-def _brief(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST_CELL else cell[: _LONGEST_CELL - 1] + "…"
 
 
 def follow(run: Run, num_lines: int) -> None:

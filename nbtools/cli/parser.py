@@ -18,8 +18,10 @@ from nbtools.rundir.tail import printable
 WRONG_CALL = 2
 """Exit code of an invalid call."""
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED", "LOST")
-TAKE_ARGUMENTS = ("launch", "resume", "preflight", "new")
+TAKE_ARGUMENTS = ("launch", "resume", "new")
 """Commands that take the arguments of a script or program after `--`."""
+FORMER_NAMES = {"preflight": ["launch", "--dry-run"], "presets": ["recipes", "--presets"]}
+"""Words for the former names of commands, which are not listed."""
 
 
 def complain(message: str, code: int = WRONG_CALL) -> int:
@@ -89,9 +91,7 @@ def parser(
     parser.add_argument("--version", action="version", version=f"nbtools {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
 
-    run, as_json, settings, restarts, values, recipe, script, program, where = (
-        _Parser(add_help=False) for _ in range(9)
-    )
+    run, as_json, settings, restarts, values, program, where = (_Parser(add_help=False) for _ in range(7))
     named = "id of a run, a unique prefix of it, latest, NAME (the newest one), NAME~1 (the one before), a path"
     run.add_argument("run", metavar="RUN", help=named)
     as_json.add_argument("--json", action="store_true", help="print JSON")
@@ -113,8 +113,6 @@ def parser(
     where.add_argument("--cluster", choices=("slurm", "none"), help=text)
     text = "the job ends with a preemption or at its time limit"
     where.add_argument("--no-requeue", dest="requeue", action="store_const", const=False, help=text)
-    recipe.add_argument("recipe", nargs="?", metavar="RECIPE")
-    script.add_argument("script", metavar="SCRIPT")
     text = "the script is the name of a module, as for python -m"
     program.add_argument("-m", "--module", action="store_true", help=text)
     text = "start a program once, as python does: it starts its own processes"
@@ -122,15 +120,14 @@ def parser(
     text = "signal with which a stop of a program begins: SIGINT, as Ctrl-C, for one that saves on KeyboardInterrupt"
     program.add_argument("--stop-signal", choices=("SIGTERM", "SIGINT"), help=text)
 
-    def command(verb: str, help: str, *parents: _Parser, alias_of: str = "") -> argparse.ArgumentParser:
-        listed: dict[str, Any] = {} if alias_of else {"help": help}  # a command without help is not listed
-        added = commands.add_parser(verb, description=help, parents=parents, **listed)
-        added.set_defaults(verb=alias_of or verb)
+    def command(verb: str, help: str, *parents: _Parser) -> argparse.ArgumentParser:
+        added = commands.add_parser(verb, description=help, help=help, parents=parents)
+        added.set_defaults(verb=verb)
         return added
 
-    listing = command("recipes", "List the recipes, or the fields of one.", recipe)
+    listing = command("recipes", "List the recipes, or the fields of one.")
+    listing.add_argument("recipe", nargs="?", metavar="RECIPE")
     listing.add_argument("--presets", action="store_true", help="list the presets instead")
-    command("presets", "List the presets.", recipe, alias_of="recipes").set_defaults(presets=True)
 
     text = "Write scripts/NAME.py for a recipe or a program, and print its path; a program's arguments go after --."
     new = command("new", text, settings, where, values, program)
@@ -157,15 +154,12 @@ def parser(
     prepare.add_argument("--vocab-size", type=_at_least_one, default=50_000, metavar="N", help=text)
 
     text = "Start a script in the background and print the id of the run; the script's own arguments go after --."
-    launch = command("launch", text, settings, where, restarts, as_json, script, program)
-    text = "Check and describe a launch; the script's own arguments go after --."
-    preflight = command("preflight", text, settings, where, restarts, as_json, script, program, alias_of="launch")
-    preflight.set_defaults(dry_run=True, try_steps=False)
-    curve = "pattern of a program's printed lines, such as 'iter {step}: loss {train/loss}'; may be repeated"
-    for each in (launch, preflight):
-        each.add_argument("--curve", dest="curves", action="append", metavar="PATTERN", help=curve)
-        each.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
-        each.add_argument("--name", help="last part of the run's id; default: the name of the script")
+    launch = command("launch", text, settings, where, restarts, as_json, program)
+    launch.add_argument("script", metavar="SCRIPT")
+    text = "pattern of a program's printed lines, such as 'iter {step}: loss {train/loss}'; may be repeated"
+    launch.add_argument("--curve", dest="curves", action="append", metavar="PATTERN", help=text)
+    launch.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
+    launch.add_argument("--name", help="last part of the run's id; default: the name of the script")
     launch.add_argument("--dry-run", action="store_true", help="check and describe the launch only")
     text = "SCRIPT is a run: start it once more; nbtools show then tells whether the values are equal to the bit"
     launch.add_argument("--again", action="store_true", help=text)

@@ -1,5 +1,6 @@
 """`nbtools predict`: rows of a file, lines of stdin or one text through a trained model."""
 
+import argparse
 import contextlib
 import io
 import os
@@ -23,6 +24,9 @@ from nbtools.rundir.atomic import write_file
 from nbtools.rundir.tail import one_line, printable
 from nbtools.script.compat.aliases import assigned
 
+_SETTING = "setting:"
+"""First part of the name that a setting has among the arguments of the command line."""
+
 
 def prediction_fields() -> dict[str, str]:
     """Return the settings of all recipes' predictions, with what each means in which recipe."""
@@ -35,24 +39,8 @@ def prediction_fields() -> dict[str, str]:
     }
 
 
-def predict(
-    run: Run,
-    source: str | None,
-    values: Iterable[str] = (),
-    *,
-    out: str | None = None,
-    checkpoint: str | None = None,
-    device: str | None = None,
-    column: str | None = None,
-    as_json: bool = False,
-    overwrite: bool = False,
-    trust_remote_code: bool = False,
-) -> row_files.Report:
+def predict(run: Run, arguments: argparse.Namespace) -> row_files.Report:
     """Predict for a text, a file's rows or the lines of stdin (`-`), and print or write the results.
-
-    Args:
-        values: settings, such as `top_k=3`.
-        trust_remote_code: as for `ModelProcess`.
 
     Raises:
         ConfigError: there is no input, a setting is wrong, or `out` exists or cannot be written.
@@ -61,25 +49,29 @@ def predict(
     """
     config = config_of(run)
     settings = settings_of(config)
+    given = {name: value for name, value in vars(arguments).items() if value is not None and name.startswith(_SETTING)}
+    values = (f"{name.removeprefix(_SETTING)}={value}" for name, value in given.items())
     settings = settings.replace(**assigned(type(settings), values))
+    source: str | None = arguments.source
     path = _file_named(source)
     if source is None and settings.needs_input:
         raise ConfigError(f"no input: give a text, a file, or - for stdin. {settings.input_help}")
-    target = None if out is None else expanded(out).absolute()
-    if target is not None and os.path.lexists(target) and not overwrite:
+    target = None if arguments.out is None else expanded(arguments.out).absolute()
+    if target is not None and os.path.lexists(target) and not arguments.overwrite:
         raise ConfigError(f"{target}: exists already; name another file with -o, or replace it with --overwrite")
     form: row_files.Form = "text" if path is None else row_files.form_of(path)
-    form = "jsonl" if as_json else form if target is None else row_files.form_of(target, is_output=True)
+    form = "jsonl" if arguments.json else form if target is None else row_files.form_of(target, is_output=True)
     total = None if path is None else _num_lines(path)
 
     items: Iterator[row_files.InputRow] = iter([row_files.InputRow("the input", {"input": source or ""}, source or "")])
     if path is not None:
-        items = row_files.read_file(path, config, column)
+        items = row_files.read_file(path, config, arguments.column)
         items = chain(list(islice(items, 1)), items)  # a wrong column or file is an error before the model is loaded
     elif source == "-":
         items = row_files.read_lines(sys.stdin.buffer, "stdin")
 
-    with ModelProcess(run, checkpoint, device=device, trust_remote_code=trust_remote_code) as process:
+    trust = arguments.trust_remote_code
+    with ModelProcess(run, arguments.checkpoint, device=arguments.device, trust_remote_code=trust) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
         rows = row_files.results(process, items, settings)
         if target is None and source != "-" and path is None and form == "text":

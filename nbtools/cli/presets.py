@@ -18,16 +18,10 @@ def print_presets(recipe: Recipe) -> None:
         shape = [str(getattr(config, field)) for field in _SHAPE if hasattr(config, field)]
         parameters, model_name = num_trainable_parameters(config), getattr(config, "model_name", None)
         batch, processes = config.effective_batch(1), launch.resolved(len(devices())).world_size
-        rows.append(
-            (
-                "",
-                name,
-                "/".join(shape) if model_name is None else str(model_name),
-                "-" if parameters is None else f"{parameters:,}",
-                f"{batch} x {processes} = {batch * processes}",
-                str(config.epochs) + (f", {config.max_steps:,} steps" if config.max_steps else ""),
-                preset.description,
-            )
-        )
+        model = "/".join(shape) if model_name is None else str(model_name)
+        size = "-" if parameters is None else f"{parameters:,}"
+        total = f"{batch} x {processes} = {batch * processes}"
+        epochs = str(config.epochs) + (f", {config.max_steps:,} steps" if config.max_steps else "")
+        rows.append(("", name, model, size, total, epochs, preset.description))
     print_table(rows, has_header=True)
     print("  MODEL is layers/heads/width, BATCH per process x processes = total")

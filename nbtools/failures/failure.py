@@ -181,10 +181,7 @@ def explained(failure: Failure, run: RunDir) -> Failure:
 
 def signal_name(number: int) -> str:
     """Return the name of a signal, such as `SIGKILL`, or `signal 99` for an unknown one."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 # --- which rank ----------------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import ScriptArguments
+from nbtools.script.arguments.ask import known_arguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.program_flags import declared_arguments, default_folders, guessed_resume, num_epochs
+from nbtools.script.arguments.program_flags import default_folders, guessed_resume, num_epochs
 from nbtools.script.config_copy import changed_config
 from nbtools.script.inspection import inspect_program, module_of, python_file, why_apart
 from nbtools.script.program import Program
@@ -45,8 +46,6 @@ class ProgramPreflight(Preflight):
 
     def args_in(self, run: Path) -> Sequence[str]:
         """Return the arguments, which name copies of the config files in a run directory, if there are any."""
-        if not self.program.config_values:
-            return self.args
         return self.program.with_copies(self.args, self.program.config_copies(RunDir(run).configs))
 
     def target(self, run: Path) -> list[str]:
@@ -102,7 +101,7 @@ def check_program(
     where = "the project's folder" if cwd == project.root else shorter(str(cwd), project.root)
     runs = os.path.relpath(project.runs, cwd) if cwd.is_relative_to(project.root) else project.runs
     found = [ok("program", f"{shown(what, 200)}, started in {where}; its run is kept in {runs}"), *found]
-    declared = None if source is None else declared_arguments(source, interpreter, cwd, program.module)
+    declared = None if source is None else known_arguments(source, interpreter, cwd, program.module)
     if declared is not None:
         refused = parse_words(declared, args).refused
         found += [warn("arguments", f"the program refuses its arguments: {why}") for why in refused]

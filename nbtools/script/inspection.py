@@ -57,25 +57,17 @@ def python_file(script: str | Path) -> Path:
         raise LaunchError(str(error)) from None
     except (OSError, ValueError) as error:  # a path with a null character, or one that is too long
         raise LaunchError(f"script={str(script)[:300]!r}: cannot be read: {error}; give the path of a script") from None
-    except (RecursionError, MemoryError) as error:
-        raise LaunchError(f"{path}: not Python: {error}") from None
     return path
 
 
 def inspect_program(path: Path) -> Inspection:
     """Read a file that `python_file` accepts."""
     tree = syntax_tree(path.read_bytes(), path)
-    spawns = relative = None
-    reads_rank = False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES:
-            reads_rank = True
-        elif spawns is None and _starts_ranks(node):
-            spawns = getattr(node, "lineno", 1)
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom) and statement.level and relative is None:
-            relative = statement.lineno
-    return Inspection(None if reads_rank else spawns, relative)
+    nodes = list(ast.walk(tree))
+    reads_rank = any(isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES for node in nodes)
+    spawns = None if reads_rank else next((getattr(node, "lineno", 1) for node in nodes if _starts_ranks(node)), None)
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level)
+    return Inspection(spawns, next((node.lineno for node in imports), None))
 
 
 def why_apart(text: str) -> str:

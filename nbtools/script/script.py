@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -36,7 +36,6 @@ PLAIN = (
 )
 
 _S = TypeVar("_S", bound=Settings)
-_K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def parse_script(path: Path, data: bytes | None = None) -> Script:
     """Like `read_script`, but `write_script` still refuses to replace the script; `data` are its bytes, if known."""
     if data is None:
         data = read_source(path)
-    source = _Source(path, _parse(path, data))
+    source = _Source(path, parse_source(path, data))
     content, launch = source.content(), source.launch()
     edited = _is_edited(data, content, source.docstring.partition(":")[0], launch, source.lacks)
     return Script(path, content, launch, source.docstring, edited, source.lacks)
@@ -306,13 +305,6 @@ def _literal(value: object) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _parse(path: Path, data: bytes) -> ast.Module:
-    try:
-        return parse_source(path, data)
-    except (RecursionError, MemoryError):
-        raise NotPlainError(f"{path}:1: nested too deeply to be read; {PLAIN}") from None
-
-
 class _Source:
     """The statements of a plain script, by kind."""
 
@@ -332,27 +324,21 @@ class _Source:
         if "program" in self._assigned:
             if "config" in self._assigned:
                 self._refuse(self._assigned["program"], "config and program are both assigned")
-            names = {f"{place}.Program": "Program" for place in ("nbtools", Program.__module__)}
-            call, _ = self._call_of("program", names)
             if self._starts != "program.run(launch)" or "launch" not in self._assigned:
                 self._refuse(None, 'nothing starts it: if __name__ == "__main__": program.run(launch) is missing')
-            return self._built(Program, call)
+            return self._made("program", [Program])
         if "config" not in self._assigned:
             self._refuse(None, "no config = SomeConfig(...) in this script")
-        classes = {f"nbtools.recipes.{recipe.config_class.__name__}": key for key, recipe in RECIPES.items()}
-        call, key = self._call_of("config", classes)
         if self._starts != "main(config)":
             self._refuse(None, 'nothing starts the training: if __name__ == "__main__": main(config) is missing')
-        if self._imported.get("main") != f"{RECIPES[key].module}.main":
-            self._refuse(None, f"main has to come from its recipe: from {RECIPES[key].module} import main")
-        return self._built(RECIPES[key].config_class, call)
+        config = self._made("config", [recipe.config_class for recipe in RECIPES.values()])
+        if self._imported.get("main") != f"{(module := recipe_of(config).module)}.main":
+            self._refuse(None, f"main has to come from its recipe: from {module} import main")
+        return config
 
     def launch(self) -> Launch:
         """Build the launch settings; the defaults where the script has none."""
-        if "launch" not in self._assigned:
-            return Launch()
-        call, _ = self._call_of("launch", dict.fromkeys(("nbtools.Launch", "nbtools.config.Launch"), "Launch"))
-        return self._built(Launch, call)
+        return self._made("launch", [Launch]) if "launch" in self._assigned else Launch()
 
     def _take(self, statement: ast.stmt, *, is_first: bool) -> None:
         match statement:
@@ -376,55 +362,54 @@ class _Source:
                 first = ast.unparse(statement).partition("\n")[0]
                 self._refuse(statement, f"{first[:80]!r} is more than a plain script has")
 
-    def _call_of(self, name: str, origins: Mapping[str, _K], value: ast.expr | None = None) -> tuple[ast.Call, _K]:
-        """Return the call that makes the value of a name, and what `origins` has for the class that is called."""
-        value = value or self._assigned[name]
-        if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
-            self._refuse(value, f"{name} is computed ({ast.unparse(value)[:80]!r})")
-        origin = self._imported.get(value.func.id, value.func.id)
-        if origin not in origins:
-            known = ", ".join(dict.fromkeys(each.rpartition(".")[2] for each in origins))
-            self._refuse(value, f"{name} is built by {ast.unparse(value.func)[:80]!r} instead of {known}")
-        return value, origins[origin]
-
-    def _built(self, cls: type[_S], call: ast.Call, prefix: str = "") -> _S:
+    def _made(self, name: str, classes: Sequence[type[_S]], value: ast.expr | None = None, prefix: str = "") -> _S:
+        """Build the value of a name: the one call that makes it, with literals, is of one of these classes."""
+        call = value or self._assigned[name]
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            self._refuse(call, f"{name} is computed ({ast.unparse(call)[:80]!r})")
+        origin = self._imported.get(call.func.id, call.func.id)
+        cls = next((cls for cls in classes if origin in _origins(cls)), None)
+        if cls is None:
+            known = ", ".join(known.__name__ for known in classes)
+            self._refuse(call, f"{name} is built by {call.func.id[:80]!r} instead of {known}")
         if call.args:
             self._refuse(call.args[0], f"{ast.unparse(call.args[0])[:80]!r} has no name; write field=value")
         values: dict[str, Any] = {}
-        lines: dict[str, ast.AST] = {}
+        lines: dict[str, int] = {}
         for keyword in call.keywords:
             if keyword.arg is None:
                 self._refuse(keyword.value, f"'**{ast.unparse(keyword.value)[:80]}' is not a literal value")
             if keyword.arg in values:
                 self._refuse(keyword, f"{keyword.arg} is given twice")
             try:
-                values[keyword.arg] = self._value(keyword, prefix)
+                values[keyword.arg] = self._value(keyword.arg, keyword.value, prefix)
             except (ValueError, TypeError, RecursionError, MemoryError):
                 text = ast.unparse(keyword.value)[:80]
                 self._refuse(keyword.value, f"{keyword.arg} is computed ({text!r})")
-            lines[keyword.arg] = keyword
-        problems = [
-            f"{self.path}:{getattr(lines.get(name), 'lineno', call.lineno)}: {message}"
-            for name, message in complaints(cls, values).items()
-        ]
-        if problems:
-            raise ScriptError("\n".join(problems))
+            lines[keyword.arg] = keyword.lineno
+        if problems := complaints(cls, values):
+            told = (f"{self.path}:{lines.get(name, call.lineno)}: {message}" for name, message in problems.items())
+            raise ScriptError("\n".join(told))
         self.lacks += tuple(prefix + name for name in cls.model_fields if name not in values)
         return cls(**values)
 
-    def _value(self, keyword: ast.keyword, prefix: str) -> object:
-        """Return the value of an argument: a literal, or the one call that is allowed among them."""
-        nested: dict[str | None, type[Settings]] = {"cluster": Slurm, "stop_on": StopOn}
-        cls, value = nested.get(keyword.arg), keyword.value
+    def _value(self, name: str, value: ast.expr, prefix: str) -> object:
+        """Return the value of an argument: a literal, or one of the two calls that are allowed among them."""
+        nested: dict[str, type[Settings]] = {"cluster": Slurm, "stop_on": StopOn}
+        cls = nested.get(name)
         if cls is None or not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
             return ast.literal_eval(value)
-        origins = {f"{place}.{cls.__name__}": cls for place in ("nbtools", "nbtools.config")}
-        call, _ = self._call_of(str(keyword.arg), origins, value)
-        return self._built(cls, call, f"{prefix}{keyword.arg}.")
+        return self._made(name, [cls], value, f"{prefix}{name}.")
 
     def _refuse(self, node: ast.AST | None, what: str) -> NoReturn:
         line = getattr(node, "lineno", 1)
         raise NotPlainError(f"{self.path}:{line}: {what}; {PLAIN}. It can still be launched")
+
+
+def _origins(cls: type[Settings]) -> list[str]:
+    """Return the names that an import may give a class."""
+    places = ("nbtools.recipes",) if issubclass(cls, TrainConfig) else ("nbtools", cls.__module__)
+    return [f"{place}.{cls.__name__}" for place in places]
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Python source that a user wrote: read within bounds, decoded and parsed, and never executed."""
 
 import ast
-import os
-import stat
 from importlib.util import decode_source
 from pathlib import Path
 
 from nbtools.errors import ScriptError
 from nbtools.parsing import syntax_tree
+from nbtools.rundir.tail import open_regular
 
 LARGEST_SOURCE_BYTES = 4 * 2**20
 
@@ -16,10 +15,7 @@ def read_source(path: Path) -> bytes:
     """Return the bytes of a source file; ScriptError if there is none, it is no file (a pipe would block), it is too
     large or cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ScriptError(f"{path}: not a file; give the path of one")
+        with open_regular(path) as file:
             data = file.read(LARGEST_SOURCE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", error)
@@ -30,12 +26,8 @@ def read_source(path: Path) -> bytes:
 
 
 def parse_source(path: Path, data: bytes) -> ast.Module:
-    """Return the syntax tree of a source file.
-
-    Raises:
-        ScriptError: it is not Python, or not in the encoding that it names.
-        RecursionError: it is nested too deeply; MemoryError likewise.
-    """
+    """Return the syntax tree of a source file; ScriptError if it is not Python, not in the encoding that it names, or
+    nested too deeply."""
     try:
         return syntax_tree(decode_source(data), path)
     except SyntaxError as error:
@@ -45,6 +37,8 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
         raise ScriptError(f"{path}:{line}: not Python: byte {error.start} is not {error.encoding}") from None
     except (ValueError, LookupError) as error:  # NUL bytes, up to Python 3.11; `# coding: hex`
         raise ScriptError(f"{path}:1: not Python: {error}") from None
+    except (RecursionError, MemoryError):
+        raise ScriptError(f"{path}:1: nested too deeply to be read") from None
 
 
 def keywords_of(call: ast.AST | None) -> dict[str | None, ast.expr]:

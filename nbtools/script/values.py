@@ -30,11 +30,12 @@ PYTHONS_TRUTH = "True", "False"
 _PYTHON = ("constants", "fire")
 _LISTS = ("absl", FLAGS, *TYPED)
 """Languages in which a list is a text that is divided into those of its elements; a YAML list in others."""
-_PLAIN = re.compile(r"[A-Za-z_/.][\w/.\-]*", re.ASCII)
+_PLAIN = re.compile(r"(?!\.\d)[A-Za-z_/.][\w/.\-]*", re.ASCII)
 _QUOTED = re.compile(r"('|\")(?:\\.|(?!\1|\\).)*\1", re.DOTALL)
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
 _PLAIN_NAME = re.compile(r'(?!["\s])[^,]+(?<!\s)')
-_YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "nan", "inf", ".nan", ".inf", "~"}
+_YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "none", "y", "n", "~"}
+_YAML_WORDS |= {"nan", "inf", "infinity", ".nan", ".inf"}
 
 
 def element_type(kind: Any) -> Any:
@@ -82,20 +83,12 @@ def _quoted(value: Any, language: str, truth: tuple[str, str]) -> str:
     """Return the text of a value in a language in which strings may need quotes."""
     if not isinstance(value, str):
         return to_text(value, language, truth)
-    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS and not _is_number(value) and language != "fire":
+    if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS and language != "fire":
         return value
     if language == "hydra":  # a backslash is only read as one in front of a quote
         escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
         return f"'{escaped}'"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = PYTHONS_TRUTH) -> Any:

@@ -85,20 +85,15 @@ def test_recipes_and_presets_are_listed(root: Path, cli: Cli) -> None:
 
 
 def test_new_writes_a_script_and_prints_its_path(root: Path, cli: Cli) -> None:
-    arguments = ["--preset", "cpu_demo", "--set", "max_steps=20", "--set", "dataset=it's a.txt", "--gpus", "none"]
-    done = cli("new", "mlm_pretraining", "tiny", *arguments, "--set", "deterministic=true")
+    values = ["--set", "max_steps=20", "--set", "dataset=it's a.txt", "--set", "deterministic=true"]
+    where = ["--nproc-per-node", "1", "--gpus", "3"]
+    done = cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", *values, *where)
     assert done.stdout == "scripts/tiny.py\n"
     script = read_script(root / "scripts" / "tiny.py")
     assert (script.config.max_steps, script.config.deterministic) == (20, True)
     assert script.config.model_dump()["dataset"] == "it's a.txt"
-    assert (script.launch.nproc_per_node, script.launch.gpus) == (2, ())
+    assert (script.launch.nproc_per_node, script.launch.gpus) == (1, (3,)), "not those of the preset"
     assert not script.hand_edited
-
-
-def test_new_takes_processes_and_gpus_over_the_preset(root: Path, cli: Cli) -> None:
-    cli("new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--nproc-per-node", "1", "--gpus", "3")
-    launch = read_script(root / "scripts" / "tiny.py").launch
-    assert (launch.nproc_per_node, launch.gpus) == (1, (3,))
 
 
 @pytest.mark.promise("safety-gpu-count")
@@ -177,16 +172,6 @@ def test_launch_takes_the_name_of_a_module(root: Path, cli: Cli) -> None:
     run = Run(cli("launch", "-m", "package.train", "--gpus", "none").stdout.strip())
     assert run.wait(timeout_s=120) == "SUCCEEDED"
     assert "from the package" in run.log()
-
-
-def test_new_asks_for_force_before_it_replaces_a_hand_edited_script(root: Path, cli: Cli) -> None:
-    cli("new", "mlm_pretraining", "tiny")
-    path = root / "scripts" / "tiny.py"
-    path.write_text(path.read_text() + "# mine\n")
-    assert "--force" in cli("new", "mlm_pretraining", "tiny", code=2).stderr
-    assert path.read_text().endswith("# mine\n")
-    cli("new", "mlm_pretraining", "tiny", "--force")
-    assert not read_script(path).hand_edited
 
 
 @pytest.mark.parametrize(
@@ -514,17 +499,6 @@ def test_new_for_slurm_spells_out_the_defaults_of_the_site(root: Path, site: Pat
     assert "torchrun" not in script.docstring
     text = (root / "scripts" / "tiny.sbatch").read_text()
     assert "#SBATCH --account=lab\n" in text and text.endswith("-m nbtools.launcher.job scripts/tiny.py\n")
-
-
-def test_new_asks_for_force_before_it_replaces_an_sbatch_file(root: Path, site: Path, cli: Cli) -> None:
-    words = ["new", "mlm_pretraining", "tiny", "--preset", "cpu_demo", "--cluster", "slurm", "--sbatch"]
-    cli(*words)
-    path = root / "scripts" / "tiny.sbatch"
-    path.write_text(path.read_text().replace("set -e", "set -eu"))
-    assert "tiny.sbatch: exists with other content" in cli(*words, code=2).stderr
-    assert "set -eu" in path.read_text()
-    cli(*words, "--force")
-    assert "set -eu" not in path.read_text()
 
 
 @pytest.mark.parametrize(

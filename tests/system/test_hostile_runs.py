@@ -305,12 +305,12 @@ def check_text(text: str) -> None:
 VERBS = [
     *(["show", "RUN"], ["show", "RUN", "--json"], ["show", "RUN", "--media"], ["show", "RUN", "--stacks"]),
     *(["log", "RUN"], ["wait", "RUN", "--timeout", "0.01"], ["stop", "RUN"], ["resume", "RUN"]),
-    *(["log", "RUN", "-f"], ["watch", "RUN"], ["plot", "RUN", "-o", "plot.png"], ["preflight", "RUN"]),
+    *(["log", "RUN", "-f"], ["watch", "RUN"], ["plot", "RUN", "-o", "plot.png"], ["launch", "--dry-run", "RUN"]),
     *(["export", "RUN"], ["predict", "RUN", "the [MASK] was open"], ["steer", "RUN", "save", "--timeout", "0.01"]),
     *(["resume", "RUN", "--set", "max_steps=3"], ["clean", "RUN"], ["clean", "RUN", "--checkpoints"]),
 ]
 """The verbs that read one run. Ctrl-C ends `log -f` and `watch` where they would wait."""
-WITHOUT_A_RUN = {"recipes", "presets", "new", "prepare", "launch", "runs", "doctor"}
+WITHOUT_A_RUN = {"recipes", "new", "prepare", "runs", "doctor"}
 LONGEST_VERB_S = 20.0
 """Every verb takes a fraction of a second; the machine of a test may be under load."""
 

@@ -275,9 +275,7 @@ def command_line(verb: str, tried: argparse.Action, value: str) -> list[list[str
             (options if action.option_strings else positional).append(VALID[str(action.metavar)])
     if not tried.option_strings:
         plain = [[verb, *options, *positional]] if value != "--" else []
-        return (
-            plain if verb in ("launch", "new", "preflight", "resume") else [*plain, [verb, *options, "--", *positional]]
-        )
+        return plain if verb in ("launch", "new", "resume") else [*plain, [verb, *options, "--", *positional]]
     long = tried.option_strings[-1]
     joined = f"{long}={value}" if long.startswith("--") else f"{long}{value}"
     return [[verb, *positional, *options, joined], [verb, *positional, *options, tried.option_strings[0], value]]

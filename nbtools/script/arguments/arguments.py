@@ -15,15 +15,16 @@ from nbtools.rundir.secret_values import MASK, is_secret, masked, without_secret
 from nbtools.script.field import Field
 from nbtools.script.values import element_type, from_text, is_list, to_text
 
-Action = Literal["store", "store_true", "store_false", "optional_bool", "append", "count", "key_value", "pair"]
-"""How words become a value: `--lr 1e-3`; `--fp16`; `--no-cache`; `--x`/`--no-x`; one flag per value; `-vv`;
-`key=value` without dashes (hydra); `KEY value` behind all others (yacs)."""
+Action = Literal["store", "switch", "append", "count", "key_value", "pair"]
+"""How words become a value: `--lr 1e-3`; `--fp16` or `--x`/`--no-x`; one flag per value; `-vv`; `key=value` without
+dashes (hydra); `KEY value` behind all others (yacs)."""
 
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """Numbers that argparse takes for values although they begin with `-`."""
 _JOINED = ("absl", "constants")
 """Parsers that read `--name=value` in one word."""
-_TYPES: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+TYPES: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+"""Types of plain values, by their names in answers."""
 REPLACING = ("click", "typer", "absl", "fire")
 """Parsers in which given values replace the default of an `append`; the others add to it."""
 
@@ -56,26 +57,36 @@ class Argument:
         """Whether words follow the flag."""
         return self.action in ("store", "append", "pair")
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether a list of words makes one value."""
+        return self.nargs not in (None, "?")
+
+    def check_count(self, values: Sequence[Any]) -> None:
+        """Raise a ValueError if it does not take this number of values."""
+        if isinstance(self.nargs, int) and len(values) != self.nargs:
+            raise ValueError(f"takes {self.nargs} values, {len(values)} given")
+        if self.nargs == "+" and not values:
+            raise ValueError("takes at least one value")
+
     def value_of(self, texts: Sequence[str], parser: str, before: Any) -> Any:
         """Return the value that the texts behind its flag stand for, after an earlier value; ValueError if there is
         none."""
-        field, is_fixed = self.field, isinstance(self.nargs, int)
-        item = field.replace(types=tuple(map(element_type, field.types)))
+        item = self.field.replace(types=tuple(map(element_type, self.field.types)))
         if self.action == "append" and self.nargs is not None:
             return (*before, shlex.join(texts))
-        if self.nargs in ("*", "+", "...") or is_fixed:
+        if self.takes_several:
             value = tuple(from_text(text, item, parser, self.truth) for text in texts)
             if value == (None,):
                 return None
-            if (self.nargs == "+" and not value) or (is_fixed and len(value) != self.nargs):
-                raise ValueError(f"takes {self.nargs} values, {len(value)} given")
+            self.check_count(value)
             return value
         if self.nargs == "?" and not texts:
             return self.const
         [text] = texts
         if self.action == "append":
             return (*before, from_text(text, item, parser, self.truth))
-        return from_text(text, field, self.language(parser), self.truth)
+        return from_text(text, self.field, self.language(parser), self.truth)
 
     @property
     def takes(self) -> str:
@@ -134,34 +145,29 @@ class ScriptArguments:
         field = argument.field
         if argument.takes_value and is_list(field) and not isinstance(value, tuple) and value is not None:
             raise ValueError("is no list; give a list of values")
-        if isinstance(argument.nargs, int) and argument.action == "store" and len(value) != argument.nargs:
-            raise ValueError(f"takes {argument.nargs} values, {len(value)} given")
-        if argument.nargs == "+" and argument.action == "store" and not value:
-            raise ValueError("takes at least one value")
-        closed = field.is_closed or (is_list(field) and field.choices is not None)
-        if closed and field.choices is not None:
-            allowed = [to_text(choice, "constants", argument.truth) for choice in field.choices]
+        if argument.action == "store":
+            argument.check_count(value or ())
+        if field.is_closed or (is_list(field) and field.choices):
+            allowed = [to_text(choice, "constants", argument.truth) for choice in field.choices or ()]
             for item in value if isinstance(value, tuple) else (value,):
                 if to_text(item, "constants", argument.truth) not in allowed:
                     raise ValueError(f"allowed are {', '.join(allowed)}")
 
     def _words(self, argument: Argument, value: Any) -> list[str]:
         def text(item: Any) -> str:
+            if isinstance(item, float) and item < 0 and argument.takes_several:
+                return format(Decimal(repr(item)), "f")  # argparse would take one with an exponent for a flag
             return to_text(item, self.parser, argument.truth)
 
         field, default = argument.field, argument.field.default
         flag = argument.flags[0] if argument.flags else ""
         match argument.action:
-            case "store_true" | "store_false":
-                if not is_same(value, argument.const):
-                    other = field.default_text or repr(default)
-                    raise ValueError(f"the flag stands for {argument.const!r}; the other value is {other}")
-                return [flag]
-            case "optional_bool":
-                spellings = argument.flags if value else argument.negative_flags
-                if not isinstance(value, bool) or not spellings:
-                    raise ValueError("has no flag for this value")
-                return [spellings[0]]
+            case "switch":
+                is_on = is_same(value, argument.const)
+                if spellings := argument.flags if is_on else argument.negative_flags if value is False else ():
+                    return [spellings[0]]
+                other = field.default_text or repr(default)
+                raise ValueError(f"the flag stands for {argument.const!r}; the other value is {other}")
             case "count":
                 times = value if self.parser in REPLACING else value - (default or 0)
                 if times < 0:
@@ -180,10 +186,7 @@ class ScriptArguments:
                 several = argument.nargs is not None
                 parts = [shlex.split(item) if several else [text(item)] for item in value[len(first) :]]
                 return [word for part in parts for word in self._with_flag(flag, part)]
-        several = argument.nargs in ("*", "+", "...") or isinstance(argument.nargs, int)
-        texts = (
-            [_decimal(item) or text(item) for item in value] if several and isinstance(value, tuple) else [text(value)]
-        )
+        texts = list(map(text, value)) if argument.takes_several and isinstance(value, tuple) else [text(value)]
         return self._with_flag(flag, texts) if flag else texts
 
     def _with_flag(self, flag: str, texts: Sequence[str]) -> list[str]:
@@ -224,14 +227,13 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
 
 def _merged(first: Argument, second: Argument) -> Argument | None:
     """Return one argument for two that set the same truth value, such as `--cache` and `--no-cache`."""
-    if second.action == "store_false" and first.action in ("store", "store_true", "optional_bool"):
-        if first.action == "store" and bool not in first.field.types:
-            return None
-        action: Action = "store" if first.action == "store" else "optional_bool"
-        return replace(first, action=action, negative_flags=(*first.negative_flags, *second.flags))
-    if first.action == "store_false" and second.action == "store_true":
-        return replace(first, action="optional_bool", flags=second.flags, negative_flags=first.flags, const=True)
-    return None
+    is_truth = first.action == "switch" or (first.action == "store" and bool in first.field.types)
+    first_is_off = first.action == "switch" and first.const is False
+    if second.action != "switch" or not is_truth or first_is_off == (second.const is False):
+        return None
+    if first_is_off:
+        return replace(first, flags=second.flags, negative_flags=first.flags, const=second.const)
+    return replace(first, negative_flags=(*first.negative_flags, *second.flags))
 
 
 def argument_of(item: Mapping[str, Any]) -> Argument:
@@ -239,7 +241,7 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     action, nargs = item["action"], item.get("nargs")
     if action not in get_args(Action) or (nargs not in (None, "?", "*", "+", "...") and not isinstance(nargs, int)):
         raise ValueError(f"action {action!r}, nargs {nargs!r}")
-    kinds: list[Any] = [_TYPES[kind] for kind in item["types"]]
+    kinds: list[Any] = [TYPES[kind] for kind in item["types"]]
     is_list = bool(item.get("is_list")) or action == "append" or nargs not in (None, "?")
     required = item.get("is_required") is True
     default, text = _tuples(item.get("default")), "" if required else str(item.get("default_text") or "")
@@ -298,11 +300,6 @@ def is_same(value: Any, default: Any) -> bool:
 def is_short(flag: str) -> bool:
     """Whether a flag is `-` and one letter."""
     return len(flag) == 2 and flag[0] == "-" and flag[1] != "-"
-
-
-def _decimal(value: Any) -> str:
-    """Return a negative number without an exponent, with which argparse would take it for a flag."""
-    return format(Decimal(repr(value)), "f") if isinstance(value, float) and value < 0 else ""
 
 
 def looks_like_flag(text: str) -> bool:

@@ -10,7 +10,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import Any
 import orjson
 
 from nbtools.errors import ScriptError, shown
+from nbtools.machine.interpreter import Interpreter
 from nbtools.project import user_cache
 from nbtools.rundir.atomic import write_file
+from nbtools.rundir.json_files import read_small
 from nbtools.script.arguments.arguments import ScriptArguments, argument_of, with_unique_names
 from nbtools.script.arguments.computed_defaults import computed_defaults
 from nbtools.script.arguments.consent import consent_to, repository_of, why_never
@@ -28,7 +30,6 @@ from nbtools.script.arguments.glance import glance
 from nbtools.script.source import start_folder
 
 TIME_LIMIT_S = 20
-LARGEST_RESULT_BYTES = 8 * 2**20
 _GRACE_S = 10
 _TIMED_OUT = 124
 _INTERCEPT = Path(__file__).parents[1] / "intercept"
@@ -44,30 +45,21 @@ _SILENT: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 _REMOVED = ("PYTHONSAFEPATH", "PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
-def known_arguments(
-    script: Path, interpreter: str | Path, cwd: Path | None, *, module: str | None = None, search: Sequence[Path] = ()
-) -> ScriptArguments:
-    """Return the arguments of a program without running it: its kept answer, else a glance at its source.
-
-    Raises:
-        ScriptError: the script is missing, is no Python, or is too large.
-    """
+def known_arguments(script: Path, python: Interpreter | None, cwd: Path, module: str | None) -> ScriptArguments | None:
+    """Return the arguments of a program without running it: its kept answer, else a glance at its source; None if it is
+    missing, no Python, or too large."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        kept = _answer_file(script, interpreter, cwd, module, search)
-        content = json.loads(kept.read_bytes()) if kept.stat().st_uid == os.getuid() else {}
-        if content and all(_stamp(Path(path)) == stamp for path, stamp in content["files"].items()):
-            return _read(content["answer"], script)
-    return glance(script, module)
+        if python is not None and (kept := _answer_file(script, python, cwd, module)).stat().st_uid == os.getuid():
+            content = json.loads(kept.read_bytes())
+            if all(_stamp(Path(path)) == stamp for path, stamp in content["files"].items()):
+                return _read(content["answer"], script)
+    with contextlib.suppress(ScriptError, OSError):
+        return glance(script, module)
+    return None
 
 
 def ask(
-    script: Path,
-    interpreter: str | Path,
-    cwd: Path | None = None,
-    *,
-    module: str | None = None,
-    search: Sequence[Path] = (),
-    timeout_s: float = TIME_LIMIT_S,
+    script: Path, python: Interpreter, cwd: Path, module: str | None, timeout_s: float = TIME_LIMIT_S
 ) -> ScriptArguments:
     """Run a program up to its parser, if the user lets it, and return the arguments that it declares there.
 
@@ -77,30 +69,28 @@ def ask(
 
     Args:
         script: the program.
-        interpreter: the Python that will run it.
-        cwd: where it will run; its folder if None.
+        python: the Python that will run it.
+        cwd: where it will run.
         module: its name, if it is started by `python -m`.
-        search: `sys.path` of the interpreter.
         timeout_s: after this time it is killed with all that it has started.
 
     Raises:
         ScriptError: the script is missing, is no Python, or is too large.
     """
-    script = Path(script).absolute()
     seen = glance(script, module)
     if not seen.can_ask:  # it would train
         return _with_note(seen, f"{script.name}: not run, since no known parser was found in its source")
     if not consent_to(script):
         return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:
-        result = _answer(script, str(interpreter), cwd or script.parent, module, timeout_s)
+        result = _answer(script, str(python.path), cwd, module, timeout_s)
         found = _read(result, script)
     except ScriptError as error:
         return _with_note(seen, str(error))
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         return _with_note(seen, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
     with contextlib.suppress(OSError):
-        _keep(_answer_file(script, interpreter, cwd, module, search), result)
+        _keep(_answer_file(script, python, cwd, module, make=True), result)
     return found
 
 
@@ -137,17 +127,14 @@ def _answer(script: Path, interpreter: str, cwd: Path, module: str | None, timeo
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         found = _result(result, nonce)
-        name = script.name
-        if found is None and timed_out:
-            raise ScriptError(f"{name}: did not reach its parser within {timeout_s:g} s, and was ended")
-        if found is None:
-            how = f"{interpreter} ended with code {process.returncode}"
-            raise ScriptError(f"{name}: {how} before the script reached its parser")
         if found.get("state") == "parsed":
             return _settled(found, os.path.realpath(work), str(cwd), start)
+    name, how = script.name, f"{interpreter} ended with code {process.returncode}"
     if missing := str(found.get("missing") or "")[:200]:
         raise ScriptError(f"{missing} is not installed in {interpreter}; {name} needs it before it reaches its parser")
-    raise ScriptError(f"{name}: {str(found.get('error'))[:500]}")
+    if timed_out and not found:
+        raise ScriptError(f"{name}: did not reach its parser within {timeout_s:g} s, and was ended")
+    raise ScriptError(f"{name}: {str(found.get('error') or f'{how} before the script reached its parser')[:500]}")
 
 
 def _fill(work: Path, cwd: Path) -> None:
@@ -163,15 +150,13 @@ def _fill(work: Path, cwd: Path) -> None:
                 (work / path.name).symlink_to(path)
 
 
-def _result(path: Path, nonce: str) -> dict[str, Any] | None:
+def _result(path: Path, nonce: str) -> dict[str, Any]:
+    """Return what the child process wrote; empty if it wrote nothing, or something else did."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(LARGEST_RESULT_BYTES + 1)
-        found = json.loads(data) if len(data) <= LARGEST_RESULT_BYTES else None
+        found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and found.get("nonce") == nonce else None
+        return {}
+    return found if isinstance(found, dict) and found.get("nonce") == nonce else {}
 
 
 def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[str, Any]:
@@ -201,21 +186,17 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
 # --- kept answers ---------------------------------------------------------------------------------
 
 
-def _answer_file(
-    script: Path, interpreter: str | Path, cwd: Path | None, module: str | None, search: Sequence[Path]
-) -> Path:
+def _answer_file(script: Path, python: Interpreter, cwd: Path, module: str | None, *, make: bool = False) -> Path:
     """Return the file that keeps the answer of a program in one environment, below the user's cache folder."""
-    packages = [path for path in search if path.name in ("site-packages", "dist-packages") and path.is_dir()]
-    what = [str(script.absolute()), str(interpreter), str((cwd or script.parent).resolve()), module]
+    packages = [path for path in python.search if path.name in ("site-packages", "dist-packages") and path.is_dir()]
+    what = [str(script), str(python.path), str(cwd.resolve()), module]
     key = json.dumps([*what, *((str(path), path.stat().st_mtime_ns) for path in packages)])
-    return user_cache("answers", Path("/", hashlib.sha256(key.encode()).hexdigest()))
+    return user_cache("answers", Path("/", hashlib.sha256(key.encode()).hexdigest()), make=make)
 
 
 def _keep(path: Path, answer: Mapping[str, Any]) -> None:
     """Write an answer with what tells that its files are the same; the oldest answers go."""
     files = {name: _stamp(Path(name)) for name in answer["files"]}
-    for folder in (path.parent.parent, path.parent):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_file(path, orjson.dumps({"files": files, "answer": answer}), mode=0o600)
     kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
     for old in kept[:-_MOST_ANSWERS]:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from nbtools.errors import ScriptError
 from nbtools.metrics.printed.templates import imported_files
 from nbtools.parsing import literal_value
-from nbtools.script.arguments.arguments import Argument, ScriptArguments, argument_of, as_key, with_unique_names
+from nbtools.script.arguments.arguments import TYPES, Argument, ScriptArguments, argument_of, as_key, with_unique_names
 from nbtools.script.arguments.config_file import keys_of_config
 from nbtools.script.intercept.argparse_ import describe_action, is_argument
 from nbtools.script.source import keywords_of, parse_source, read_source, start_folder
@@ -24,7 +24,6 @@ _PARSERS = re.compile(
 _OPTIONS = ("action", "nargs", "const", "default", "type", "choices", "required", "dest", "help")
 _NAMED = ("BooleanOptionalAction", "REMAINDER", "OPTIONAL", "ZERO_OR_MORE", "ONE_OR_MORE")
 """Names in argparse of values of these options."""
-_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _LARGEST, _DEEPEST = 2**63, 4
 _Item = dict[str, Any]
@@ -108,7 +107,7 @@ class _Glance:
             case ast.Compare() | ast.UnaryOp(op=ast.Not()):
                 return bool
             case ast.Call(func=ast.Name(id=name)):
-                return _TYPES.get(name, ...)
+                return TYPES.get(name, ...)
             case ast.Call(func=ast.Attribute(attr="get" | "getenv" | "join"), args=[*_, last]):
                 return _type_of(self.value(last))
             case ast.IfExp(body=first, orelse=second):
@@ -143,7 +142,7 @@ class _Glance:
         lines = read_source(self.path).decode(errors="replace").splitlines()
         for name, value in self.values.items():
             kind, line = value if isinstance(value, type) else type(value), self.lines[name]
-            if line < end and not name.startswith("_") and kind in _TYPES.values():
+            if line < end and not name.startswith("_") and kind in TYPES.values():
                 text = " or ".join(dict.fromkeys(map(ast.unparse, self.bound[name])))
                 entries: _Item = {"default_text": text} if isinstance(value, type) else {"default": value}
                 entries |= {"types": [kind.__name__], "help": lines[line - 1].partition("# ")[2]}
@@ -175,7 +174,7 @@ class _Glance:
             options |= {key: getattr(argparse, name) for key, name in named.items() if name in _NAMED}
             options["help"] = re.sub(r"%(?!\(default\)s)", "%%", str(options.get("help") or ""))
             if "type" in given:
-                options["type"] = _TYPES.get(named["type"], type(options.get("default", "")))
+                options["type"] = TYPES.get(named["type"], type(options.get("default", "")))
             with contextlib.suppress(TypeError, ValueError, AttributeError):  # argparse would refuse it, too
                 action = parser.add_argument(*map(self.value, call.args), **options)
                 text = self.default(given["default"]) if "default" in given.keys() - options.keys() else {}
@@ -213,7 +212,7 @@ class _Glance:
         is_required = made.rpartition(".")[2] in ("", "MISSING")
         listed = re.search(r"Literal\[([^][]*)\]", text)
         choices = literal_value(f"[{listed[1]}]") if listed else None
-        types = [kind for kind in _TYPES if re.search(rf"\b{kind}\b", text) and not is_map]
+        types = [kind for kind in TYPES if re.search(rf"\b{kind}\b", text) and not is_map]
         entries = _FACTORIES.get(made) or ({} if value is None or is_required else self.default(value))
         entries = entries | {"is_optional": "None" in text or "Optional" in text, "group": name.rpartition(".")[0]}
         entries |= {"types": types or ([] if choices else ["str"]), "choices": choices, "is_list": is_list}

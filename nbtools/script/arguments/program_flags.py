@@ -1,17 +1,12 @@
 """The resume of a program, the folders that it writes to, and its epochs, by the names of its arguments."""
 
-import contextlib
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from types import NoneType
 from typing import Final
 
-from nbtools.errors import ScriptError
-from nbtools.machine.interpreter import Interpreter
 from nbtools.rundir.program_files.written_files import names_folder
 from nbtools.script.arguments.arguments import ScriptArguments
-from nbtools.script.arguments.ask import known_arguments
 from nbtools.script.resume_arguments import CHECKPOINT, flag_name
 
 _EPOCHS: Final = r"(?:(?:num|n|max|num_train)_)?epochs"
@@ -22,13 +17,6 @@ _RESUME: Final = (
 """Names of arguments that resume, the least ambiguous first."""
 _MAY_RESUME: Final = ("load_checkpoint", "checkpoint_path", "load_ckpt", "load", "checkpoint", "ckpt")
 """Names that may also be those of initial weights, or of where to save: no restart uses them unasked."""
-
-
-def declared_arguments(path: Path, python: Interpreter, cwd: Path, module: str | None) -> ScriptArguments | None:
-    """Return the arguments of a program, which is not run: its kept answer, else a glance; None if it is no Python."""
-    with contextlib.suppress(ScriptError):
-        return known_arguments(path, python.path, cwd, module=module, search=python.search)
-    return None
 
 
 def guessed_resume(args: Sequence[str], declared: ScriptArguments | None, *, is_asked: bool = False) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class WordReader:
             first = 0 if self._parser in REPLACING else argument.field.default or 0
             self.values[name] = self.values.get(name, first) + 1
         else:
-            self.values[name] = True if argument.action == "optional_bool" else argument.const
+            self.values[name] = argument.const
 
     def _following(self, argument: Argument, words: list[str]) -> list[str]:
         """Remove the values of an option from the words."""

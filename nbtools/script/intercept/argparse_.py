@@ -162,8 +162,11 @@ def is_argument(action: Any) -> bool:
     return "--help" not in action.option_strings and not {"_HelpAction", "_VersionAction"} & set(class_names(action))
 
 
-def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
-    """Add what one parser declares to the answer."""
+def describe_parser(parser: Any, command: tuple[str, ...], describe: Any = None) -> None:
+    """Add what one parser declares to the answer.
+
+    `describe` takes the place of `describe_action`; it may name a group, and nothing is no argument.
+    """
     titles = {id(action): group.title for group in parser._action_groups[2:] for action in group._group_actions}
     for action in parser._actions:
         if "_SubParsersAction" in class_names(action):
@@ -174,10 +177,11 @@ def describe_parser(parser: Any, command: tuple[str, ...]) -> None:
                     answer.ALIASES.append([(*command, name), first[id(inner)]])
                 else:
                     answer.COMMANDS.append([*command, name])
-                    describe_parser(inner, (*command, name))
+                    describe_parser(inner, (*command, name), describe)
         elif is_argument(action):
-            group = titles.get(id(action)) or ""
-            answer.ARGUMENTS.append(dict(describe_action(action, parser), command=list(command), group=group))
+            found = (describe or describe_action)(action, parser)
+            group = {"group": titles.get(id(action)) or "", "command": list(command)}
+            answer.ARGUMENTS.extend([dict(group, **found)] if found else [])
 
 
 def describe_action(action: Any, parser: Any) -> Described:
@@ -196,30 +200,28 @@ def describe_action(action: Any, parser: Any) -> Described:
     if choices is None and inspect.isclass(action.type) and issubclass(action.type, enum.Enum):
         choices = answer.choices_of(action.type)
     what, const = "store", answer.as_plain(action.const)
-    if {"_StoreTrueAction", "_StoreFalseAction"}.intersection(names):
-        what, kind = "store_true" if action.const else "store_false", "bool"
-    elif "BooleanOptionalAction" in names:
-        what, kind = "optional_bool", "bool"
+    has_both = "BooleanOptionalAction" in names  # --x and --no-x
+    if has_both or {"_StoreTrueAction", "_StoreFalseAction"}.intersection(names):
+        what, kind, const = "switch", "bool", has_both or const
     elif "_StoreConstAction" in names:
-        what, choices = "store_true", [answer.as_plain(action.default), const]
+        what, choices = "switch", [answer.as_plain(action.default), const]
     elif "_CountAction" in names:
         what, kind = "count", "int"
     elif "_AppendAction" in names:
         what, nargs = "append", None if "_ExtendAction" in names else nargs
     elif nargs == 0:
-        what, kind, const = "store_true", "bool", True
-    if what in ("store_true", "store_false") and kind == "bool" and default in (None, argparse.SUPPRESS):
-        default = what == "store_false"  # what a program reads where the flag is not given
+        what, kind, const = "switch", "bool", True
+    if what == "switch" and kind == "bool" and not has_both and default in (None, argparse.SUPPRESS):
+        default = not const  # what a program reads where the flag is not given
     flags = list(action.option_strings)
-    negative = [flag for flag in flags if what == "optional_bool" and re.match(r"--(.+\.)?no-", flag)]
+    negative = [flag for flag in flags if has_both and re.match(r"--(.+\.)?no-", flag)]
     help_text = action.help if action.help and action.help != argparse.SUPPRESS else ""
     try:
         help_text = help_text % dict(vars(action), prog=parser.prog)
     except Exception:  # `50% of x`, or a default whose own text fails: shown as it is written
         pass
-    is_split = is_split and "_AppendAction" not in names
     text: Described = {"default": None, "default_text": repr(default)}
-    entries = text if is_split else answer.default_of(default)
+    entries = text if is_split and "_AppendAction" not in names else answer.default_of(default)
     positive = [flag for flag in flags if flag not in negative]
     entries.update(name=action.dest, flags=positive, negative_flags=negative, action=what, types=[kind], truth=truth)
     nargs = nargs if what in ("store", "append") else None

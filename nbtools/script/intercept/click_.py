@@ -8,12 +8,10 @@ from typing import Any, Tuple
 from . import answer
 from .answer import Described
 
-COMMANDS = ("BaseCommand", "Command", "MultiCommand", "Group", "CommandCollection", "TyperCommand", "TyperGroup")
-
 
 def hook(module: Any) -> None:
     """Let commands end the program when they are called."""
-    for cls in (vars(module).get(name) for name in COMMANDS):
+    for cls in list(vars(module).values()):
         if inspect.isclass(cls) and "main" in vars(cls):
             setattr(cls, "main", lambda self, *args, **kwargs: finish_click(self))  # noqa: B010
 
@@ -54,7 +52,7 @@ def describe_click(parameter: Any) -> Described:
         what, kind, nargs = "count", "int", 1
     elif is_flag:
         given = answer.as_plain(getattr(parameter, "flag_value", True))
-        what, nargs = "optional_bool" if parameter.secondary_opts else "store_true", 1
+        what, nargs = "switch", 1
         kind = answer.NAMED.get(type(given), "bool")
         const = given if answer.fits_json(given) and given is not None else True
     is_computed = callable(default) and not inspect.isclass(default)

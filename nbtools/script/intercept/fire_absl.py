@@ -71,9 +71,9 @@ def parameters_of(function: Any, path: tuple[str, ...]) -> list[Described]:
         default = {"default": None} if is_required else answer.default_of(parameter.default)
         value = default["default"]
         named = getattr(parameter.annotation, "__name__", parameter.annotation)
-        kind = named if named in answer.NAMED.values() else answer.NAMED.get(type(value), "str")
         is_list = isinstance(value, list)
-        kind = type(value[0]).__name__ if is_list and value else kind
+        kind = answer.NAMED.get(type(value[0] if is_list and value else value), "str")
+        kind = named if named in answer.NAMED.values() and not is_list else kind
         named = dict(name=parameter.name, flags=["--" + parameter.name], action="store", types=[kind], is_list=is_list)
         found.append(dict(default, **named, is_required=is_required, source=answer.source_of(function), command=path))
     return found
@@ -98,15 +98,15 @@ def describe_flag(flag: Any) -> Described:
     choices = getattr(flag.parser, "enum_values", None) or getattr(flag.parser, "member_names", None) or ()
     messages = [answer.text_of_any(getattr(validator, "message", "")) for validator in getattr(flag, "validators", ())]
     names = {name.lower(): name for name in choices}
+
+    def plain(item: Any) -> Any:
+        return names.get(item.name.lower(), item.name) if isinstance(item, enum.Enum) else item
+
     is_list = isinstance(flag.default, list)
-    default = [
-        names.get(item.name.lower(), item.name) if isinstance(item, enum.Enum) else item
-        for item in (flag.default if is_list else [flag.default])
-    ]
-    entries = answer.default_of(default if is_list else default[0])
+    entries = answer.default_of(list(map(plain, flag.default)) if is_list else plain(flag.default))
     flags, negative = ["--" + flag.name], ["--no" + flag.name] if is_bool else []
     flags += ["-" + flag.short_name] if flag.short_name else []
-    what = "optional_bool" if is_bool else "append" if multiple else "store"
+    what = "switch" if is_bool else "append" if multiple else "store"
     entries.update(name=flag.name, flags=flags, negative_flags=negative, action=what, types=[kind])
     entries.update(is_list=is_list and not multiple, truth=["true", "false"], choices=list(choices) or None)
     is_required = flag.default is None and any("must have a value" in message for message in messages)

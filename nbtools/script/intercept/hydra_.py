@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import os
 from typing import Any
 
 from . import answer
@@ -15,30 +16,15 @@ CONFIG_GROUP = "config group"
 
 def hook(module: Any) -> None:
     """Let hydra end the program where it would compose its config and start the task."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # without it, hydra prints an error and exits
 
-    def reached(**given: Any) -> None:
-        try:
-            config, loader = composed(given["task_function"], given["config_path"], given["config_name"])
-            answer.ARGUMENTS.extend(describe_hydra(config, loader))
-        except BaseException as error:
-            answer.failed(error)
+    def reached(self: Any, config_name: Any, *args: Any, **kwargs: Any) -> None:
+        mode = importlib.import_module("hydra.types").RunMode.RUN
+        config = self.compose_config(config_name=config_name, overrides=[], run_mode=mode, with_log_configuration=False)
+        answer.ARGUMENTS.extend(describe_hydra(config, self.config_loader))
         answer.finish("hydra")
 
-    module._run_hydra = reached
-
-
-def composed(task: Any, config_path: Any, config_name: Any) -> Any:
-    """Return the config of a task, and what loads it."""
-    utils = importlib.import_module("hydra._internal.utils")
-    file, name = utils.detect_calling_file_or_module_from_task_function(task)
-    importlib.import_module("hydra.core.global_hydra").GlobalHydra.instance().clear()
-    hydra = importlib.import_module("hydra._internal.hydra").Hydra.create_main_hydra2(
-        task_name=utils.detect_task_name(file, name),
-        config_search_path=utils.create_automatic_config_search_path(file, name, config_path),
-    )
-    mode = importlib.import_module("hydra.types").RunMode.RUN
-    config = hydra.compose_config(config_name=config_name, overrides=[], run_mode=mode, with_log_configuration=False)
-    return config, hydra.config_loader
+    module.Hydra.run = module.Hydra.multirun = reached
 
 
 def describe_hydra(config: Any, loader: Any) -> list[Described]:

@@ -6,8 +6,8 @@ import enum
 import inspect
 from typing import Any
 
-from .answer import ARGUMENTS, COMMANDS, NEEDS_COMMAND, Described, annotated, finish
-from .argparse_ import describe_action, is_argument
+from .answer import Described, annotated, finish
+from .argparse_ import describe_action, describe_parser
 
 NOT_ARGUMENTS = ("_ActionPrintConfig", "_ActionHelpClassPath", "ActionHelpClassPath", "ShtabAction")
 """Actions that answer a question."""
@@ -18,35 +18,27 @@ def hook(module: Any) -> None:
 
     def reached(self: Any, args: Any = None, *rest: Any, **kwargs: Any) -> None:
         is_lightning = any("lightning" in cls.__module__ for cls in type(self).__mro__)
-        describe_jsonargparse(self, ())
+        describe_parser(self, (), describe_jsonargparse)
         finish("LightningCLI" if is_lightning else "jsonargparse")
 
     module.ArgumentParser.parse_args = reached
 
 
-def describe_jsonargparse(parser: Any, path: tuple[str, ...]) -> None:
-    """Add what a parser declares to the answer."""
-    others = [action for action in parser._actions if type(action).__name__ not in NOT_ARGUMENTS]
-    for action in others:
-        if hasattr(action, "_name_parser_map"):
-            NEEDS_COMMAND.extend([list(path)] if action.required else [])
-            for command, inner in action._name_parser_map.items():
-                COMMANDS.append([*path, command])
-                describe_jsonargparse(inner, (*path, command))
-            continue
-        if not is_argument(action) or any(other.dest.startswith(action.dest + ".") for other in others):
-            continue  # the whole of a nested group
-        found = describe_action(action, parser)
-        if getattr(action, "_typehint", None) is not None:
-            annotate(found, action._typehint, action)
-        found["flags"] = [flag for flag in found["flags"] if not flag.endswith("+")]
-        found.update(command=list(path), group=action.dest.rpartition(".")[0])
-        if type(action).__name__ == "ActionConfigFile":
-            found.update(default=None, default_text="", types=["str"], action="append")  # each adds to those before it
-        if found["action"] == "store" and found["types"] == ["bool"]:
-            found["truth"] = ["true", "false"]
-        found["is_required"] = action.dest in getattr(parser, "required_args", ()) or found["is_required"]
-        ARGUMENTS.append(found)
+def describe_jsonargparse(action: Any, parser: Any) -> Described:
+    """Return one argument; nothing for a question, and for the whole of a nested group."""
+    others = [other for other in parser._actions if type(other).__name__ not in NOT_ARGUMENTS]
+    if action not in others or any(other.dest.startswith(action.dest + ".") for other in others):
+        return {}
+    found = describe_action(action, parser)
+    if getattr(action, "_typehint", None) is not None:
+        annotate(found, action._typehint, action)
+    found["flags"] = [flag for flag in found["flags"] if not flag.endswith("+")]
+    if type(action).__name__ == "ActionConfigFile":
+        found.update(default=None, default_text="", types=["str"], action="append")  # each adds to those before it
+    if found["action"] == "store" and found["types"] == ["bool"]:
+        found["truth"] = ["true", "false"]
+    is_required = action.dest in getattr(parser, "required_args", ()) or found["is_required"]
+    return dict(found, group=action.dest.rpartition(".")[0], is_required=is_required)
 
 
 def annotate(found: Described, annotation: Any, action: Any) -> None:

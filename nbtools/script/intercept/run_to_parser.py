@@ -14,7 +14,7 @@ from typing import Any
 from . import argparse_, sandbox
 from .answer import SETTINGS, fail, failed
 
-HOOKS = {"tyro": "tyro_", "hydra.main": "hydra_", "torch.autograd": "run_to_parser"}
+HOOKS = {"tyro": "tyro_", "hydra._internal.hydra": "hydra_", "torch.autograd": "run_to_parser"}
 HOOKS.update(dict.fromkeys(("click.core", "typer._click.core", "typer.core"), "click_"))
 HOOKS.update(dict.fromkeys(("fire", "fire.core", "absl.app", "absl.flags._flagvalues"), "fire_absl"))
 HOOKS.update(dict.fromkeys(("jsonargparse._core", "jsonargparse.core"), "jsonargparse_"))

@@ -8,8 +8,8 @@ import re
 import warnings
 from typing import Any
 
-from .answer import ARGUMENTS, Described, finish
-from .argparse_ import class_names, describe_parser, is_argument
+from .answer import Described, finish
+from .argparse_ import describe_action, describe_parser
 
 KINDS = {"INT": "int", "FLOAT": "float", "STR": "str", "PATH": "str", "BOOL": "bool"}
 CONVERTERS: dict[str, Any] = {"bool": {"True": True, "False": False}.__getitem__, "int": int, "float": float}
@@ -23,33 +23,20 @@ def hook(module: Any) -> None:
         warnings.simplefilter("ignore")
         allowed = inspect.signature(extras.get_parser).parameters
         parser = extras.get_parser(f, **{name: kwargs[name] for name in kwargs if name in allowed})
-        describe_parser(parser, ())
-        for argument, action in zip(ARGUMENTS, actions_of(parser)):
-            describe_tyro(argument, action)
+        describe_parser(parser, (), describe_tyro)
         finish("tyro")
 
     module.cli = reached
 
 
-def actions_of(parser: Any) -> list[Any]:
-    """Return the actions of a parser and of its sub-commands, in the order of `describe_parser`."""
-    found: list[Any] = []
-    for action in parser._actions:
-        if "_SubParsersAction" in class_names(action):
-            for inner in {id(inner): inner for inner in action.choices.values()}.values():
-                found += actions_of(inner)
-        elif is_argument(action):
-            found.append(action)
-    return found
-
-
-def describe_tyro(argument: Described, action: Any) -> None:
-    """Read the types and the default of an argument from its metavar and its help, the only places of both."""
+def describe_tyro(action: Any, parser: Any) -> Described:
+    """Return one argument, its types and its default by its metavar and its help, the only places of both."""
+    argument = describe_action(action, parser)
     shown = re.search(r"\((?:default|default if \w+): (.*)\)$", argument["help"])
     argument["name"] = argument["flags"][0].lstrip("-").replace("-", "_") if argument["flags"] else argument["name"]
     argument["help"] = re.sub(r"\s*\((default|required|optional|repeatable).*\)$", "", argument["help"])
-    if argument["action"] == "optional_bool":
-        return
+    if argument["action"] == "switch":
+        return argument
     metavar = str(action.metavar or "")
     choices = [choice for braces in re.findall(r"\{([^{}\[\]]*)\}", metavar) for choice in braces.split(",")]
     found = list(dict.fromkeys(kind for word, kind in KINDS.items() if re.search(r"\b%s\b" % word, metavar)))
@@ -67,6 +54,7 @@ def describe_tyro(argument: Described, action: Any) -> None:
         is_list = argument["nargs"] is not None and text != "None"
         default: Any = [value_of_word(word, found) for word in text.split()] if is_list else value_of_word(text, found)
         argument.update(default=default, default_text="")
+    return argument
 
 
 def value_of_word(word: str, types: list[str]) -> Any:

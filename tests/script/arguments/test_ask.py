@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,30 @@ import pytest
 from waiting import eventually
 
 from nbtools.errors import ConfigError
+from nbtools.machine.interpreter import Interpreter
 from nbtools.script.arguments.arguments import ScriptArguments
 from nbtools.script.arguments.ask import ask, known_arguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.consent import consent_to, remember_consent, repository_of
 
+import asking
+from asking import NO_PYTHON, PYTHON
+
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
 PARSES = "args = parser.parse_args()\nopen(__file__ + '.mark', 'w')\n"
 
 
+Asked = Callable[..., ScriptArguments]
+
+
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptArguments]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(tmp_path.name + "-cache")))
 
-    def run(text: str, timeout_s: float = 20, interpreter: str = sys.executable) -> ScriptArguments:
+    def run(text: str, timeout_s: float = 20, python: Interpreter = PYTHON) -> ScriptArguments:
         script = tmp_path / "train.py"
         script.write_text(text, encoding="utf-8")
-        remember_consent(script, True)
-        return ask(script, interpreter, timeout_s=timeout_s)
+        return asking.asked(script, timeout_s=timeout_s, python=python)
 
     return run
 
@@ -67,9 +74,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_script_is_answered_and_leaves_nothing(
-    text: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def test_a_hostile_script_is_answered_and_leaves_nothing(text: str, tmp_path: Path, asked: Asked) -> None:
     found = asked(text + PARSER + PARSES)
     assert found.is_complete, found.notes
     assert [argument.field.name for argument in found.arguments] == ["lr"]
@@ -91,9 +96,7 @@ def test_a_hostile_script_is_answered_and_leaves_nothing(
         (f"import torch\n(torch.ones(1, requires_grad=True) * 2).sum().backward()\n{PARSER}{PARSES}", "began to train"),
     ],
 )
-def test_a_script_that_does_not_reach_its_parser_says_why(
-    text: str, note: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def test_a_script_that_does_not_reach_its_parser_says_why(text: str, note: str, tmp_path: Path, asked: Asked) -> None:
     started = time.monotonic()
     found = asked(text, timeout_s=60 if "torch" in text else 2)
     assert re.search(note, found.notes[0]), found.notes
@@ -102,13 +105,13 @@ def test_a_script_that_does_not_reach_its_parser_says_why(
     assert marked(tmp_path) == []
 
 
-def test_an_interpreter_that_is_none_is_named(asked: Callable[..., ScriptArguments]) -> None:
-    found = asked(PARSER + PARSES, interpreter="/no/such/python")
-    assert "/no/such/python cannot be started" in found.notes[0]
-    assert "ended with code 0" in asked(PARSER + PARSES, interpreter="/bin/true").notes[0]
+def test_an_interpreter_that_is_none_is_named(asked: Asked) -> None:
+    assert "/no/such/python cannot be started" in asked(PARSER + PARSES, python=NO_PYTHON).notes[0]
+    true = replace(PYTHON, path=Path("/bin/true"))
+    assert "ended with code 0" in asked(PARSER + PARSES, python=true).notes[0]
 
 
-def test_the_script_sees_no_gpu_no_network_and_no_tracker(asked: Callable[..., ScriptArguments]) -> None:
+def test_the_script_sees_no_gpu_no_network_and_no_tracker(asked: Asked) -> None:
     text = (
         "import os, socket\n" + PARSER + "names = ('CUDA_VISIBLE_DEVICES', 'HF_HUB_OFFLINE', 'WANDB_MODE')\n"
         "parser.add_argument('--seen', choices=[os.environ.get(name) for name in names], nargs='+')\n"
@@ -124,7 +127,7 @@ def test_the_script_sees_no_gpu_no_network_and_no_tracker(asked: Callable[..., S
 
 
 def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_there(
-    tmp_path: Path, asked: Callable[..., ScriptArguments]
+    tmp_path: Path, asked: Asked
 ) -> None:
     (tmp_path / "helper.py").write_text("WIDTH = 64\n", encoding="utf-8")
     (tmp_path / "width.txt").write_text("32", encoding="utf-8")
@@ -138,7 +141,7 @@ def test_files_of_the_working_directory_are_readable_and_new_ones_are_not_left_t
 
 
 def test_a_default_that_asking_may_change_is_known_only_to_the_program(
-    tmp_path: Path, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("MYTOK", "0123topsecret")
@@ -188,9 +191,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_of_the_project_are_readable_and_not_changed(
-    change: str, tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def test_files_of_the_project_are_readable_and_not_changed(change: str, tmp_path: Path, asked: Asked) -> None:
     can_mount = subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
     if "subprocess" in change and not can_mount:
         pytest.skip("needs mounts of its own")
@@ -217,11 +218,13 @@ def test_files_of_the_project_are_readable_and_not_changed(
 ASKS = """
 import sys, tempfile
 from pathlib import Path
+from nbtools.machine.interpreter import own_interpreter
 from nbtools.script.arguments.ask import ask
 from nbtools.script.arguments.consent import remember_consent
-remember_consent(Path(sys.argv[1]), True)
+script = Path(sys.argv[1])
+remember_consent(script, True)
 tempfile.tempdir = sys.argv[2]
-ask(Path(sys.argv[1]), sys.executable, timeout_s=float(sys.argv[3]))
+ask(script, own_interpreter(), script.parent, None, timeout_s=float(sys.argv[3]))
 """
 
 
@@ -246,7 +249,7 @@ def test_nothing_is_left_of_a_caller_that_is_killed_or_stopped(
         caller.wait()
 
 
-def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
+def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Asked) -> None:
     text = (
         "import argparse\nfirst = argparse.ArgumentParser(add_help=False)\n"
         "first.add_argument('--config', required=True)\n"
@@ -258,7 +261,7 @@ def test_a_first_parser_of_two_does_not_end_the_script(tmp_path: Path, asked: Ca
     assert not (tmp_path / "train.py.mark").exists()
 
 
-def test_parsing_words_of_its_own_is_not_the_command_line(asked: Callable[..., ScriptArguments]) -> None:
+def test_parsing_words_of_its_own_is_not_the_command_line(asked: Asked) -> None:
     text = (
         "import argparse\nother = argparse.ArgumentParser()\nother.add_argument('--inner', type=int)\n"
         "assert other.parse_args(['--inner', '3']).inner == 3\n" + PARSER + PARSES
@@ -291,7 +294,7 @@ def in_annotation(node: Any, tree: Any) -> bool:
     return any(node in list(ast.walk(each)) for each in found if each is not None)
 
 
-def test_a_default_is_what_a_word_stands_for_and_else_the_word(asked: Callable[..., ScriptArguments]) -> None:
+def test_a_default_is_what_a_word_stands_for_and_else_the_word(asked: Asked) -> None:
     text = PARSER + (
         "def split(x): return tuple(map(int, x.split(',')))\n"
         "parser.add_argument('--size', type=split, default=(64, 32))\n"
@@ -311,12 +314,6 @@ def test_a_default_is_what_a_word_stands_for_and_else_the_word(asked: Callable[.
     assert fields["other"].default_text == "['a', 'b']"
 
 
-def test_the_environment_of_the_caller_is_left_alone(asked: Callable[..., ScriptArguments]) -> None:
-    before = dict(os.environ)
-    asked(PARSER + PARSES)
-    assert dict(os.environ) == before
-
-
 COMPUTED = {
     "typer": "import typer\napp = typer.Typer()\n@app.command()\ndef main(device: str = DEVICE, n: int = 3,\n"
     "         hf_token: str = typer.Option(TOKEN, '--hf-token')):\n    pass\napp()\n",
@@ -332,7 +329,7 @@ COMPUTED = {
 
 @pytest.mark.parametrize("library", COMPUTED)
 def test_a_default_that_the_program_computes_when_asked_is_no_value(
-    library: str, asked: Callable[..., ScriptArguments], monkeypatch: pytest.MonkeyPatch
+    library: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library != "argparse":
         pytest.importorskip(library)
@@ -362,13 +359,13 @@ def test_nothing_is_run_before_the_consent_and_after_it_once_per_repository(
         path.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n{PARSER}{PARSES}")
     for answer in (None, False):
         assert consent_to(script) is answer
-        found = ask(script, "/no/such/python")
+        found = ask(script, NO_PYTHON, script.parent, None)
         assert not found.is_complete and [a.field.name for a in found.arguments] == ["lr"]
         assert "not run, since its project is not allowed to" in found.notes[0]
         remember_consent(other, False)
     assert not (tmp_path / "executed").exists()
     remember_consent(other, True)
-    assert ask(script, sys.executable).is_complete and ask(other, sys.executable).is_complete
+    assert all(ask(path, PYTHON, path.parent, None).is_complete for path in (script, other))
     assert (tmp_path / "executed").exists()
 
 
@@ -384,36 +381,32 @@ def test_no_consent_is_for_the_home_folder_or_one_of_temporary_files(
     (tmp_path / "train.py").write_text(PARSER + PARSES)
     with pytest.raises(ConfigError, match="move it into a folder of its own"):
         remember_consent(tmp_path / "train.py", True)
-    assert "is no project" in ask(tmp_path / "train.py", sys.executable).notes[0]
+    assert "is no project" in ask(tmp_path / "train.py", PYTHON, tmp_path, None).notes[0]
 
 
 @pytest.mark.needs("another user")
 @pytest.mark.parametrize("name", ["train.py", "helper.py"])
-def test_a_file_of_another_user_is_never_run(name: str, tmp_path: Path, asked: Callable[..., ScriptArguments]) -> None:
+def test_a_file_of_another_user_is_never_run(name: str, tmp_path: Path, asked: Asked) -> None:
     (tmp_path / "helper.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     (tmp_path / "train.py").write_text(f"import helper\n{PARSER}{PARSES}")
     remember_consent(tmp_path / "train.py", True)
     os.chown(tmp_path / name, 12345, -1)
-    found = ask(tmp_path / "train.py", sys.executable)
+    found = ask(tmp_path / "train.py", PYTHON, tmp_path, None)
     assert not found.is_complete and "belongs to another user" in found.notes[0]
     assert not (tmp_path / "executed").exists()
 
 
-def test_an_answer_is_kept_until_a_file_that_was_loaded_changes(
-    tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def test_an_answer_is_kept_until_a_file_that_was_loaded_changes(tmp_path: Path, asked: Asked) -> None:
     (tmp_path / "helper.py").write_text("WIDTH = 64\n")
     (tmp_path / "base.txt").write_text("7")
     width_of = "parser.add_argument('--width', default=helper.WIDTH + WIDTH)\n"
     text = f"import helper\n{PARSER}with open('base.txt') as file: [WIDTH] = map(int, file)\n{width_of}"
 
     def width() -> Any:
-        found = known_arguments(tmp_path / "train.py", sys.executable, None)
-        return (
-            next((a.field.default for a in found.arguments if a.field.name == "width"), None)
-            if found.is_complete
-            else ""
-        )
+        found = known_arguments(tmp_path / "train.py", PYTHON, tmp_path, None)
+        assert found is not None
+        defaults = {argument.field.name: argument.field.default for argument in found.arguments}
+        return defaults.get("width") if found.is_complete else ""
 
     assert asked(text + PARSES).is_complete and width() == 71
     for name, content in {
@@ -423,15 +416,13 @@ def test_an_answer_is_kept_until_a_file_that_was_loaded_changes(
     }.items():
         (tmp_path / name).write_text(content)
         assert width() == ""
-        assert ask(tmp_path / "train.py", sys.executable).is_complete
+        assert ask(tmp_path / "train.py", PYTHON, tmp_path, None).is_complete
         assert width() == (32 + 7 if name == "helper.py" else 40)
     [kept] = (Path(os.environ["XDG_CACHE_HOME"]) / "nbtools" / "answers").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_process_that_leaves_everything_behind_is_ended(
-    tmp_path: Path, asked: Callable[..., ScriptArguments]
-) -> None:
+def test_a_process_that_leaves_everything_behind_is_ended(tmp_path: Path, asked: Asked) -> None:
     leaves = "import subprocess\nsubprocess.Popen(['setsid', 'sleep', '61.25'], env={})\n"
     assert asked(leaves + PARSER + PARSES).is_complete
     commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]

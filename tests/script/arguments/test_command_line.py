@@ -8,7 +8,7 @@ import inspect
 import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_origin
@@ -46,8 +46,8 @@ def values_for(argument: Argument, strings: st.SearchStrategy[str]) -> st.Search
     scalars = SCALARS | {str: strings}
     choices = tuple(choice for choice in field.choices or () if choice is not None)
     kinds = [kind for kind in field.types if kind is not NoneType]
-    if argument.action in ("store_true", "store_false"):
-        return st.sampled_from([argument.const, field.default])
+    if argument.action == "switch":
+        return st.sampled_from([argument.const, False if argument.negative_flags else field.default])
     if argument.action == "count":
         return st.integers(field.default or 0, (field.default or 0) + 4)
     if kinds and get_origin(kinds[0]) is tuple:
@@ -80,32 +80,19 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else getattr(value, "value", None) or str(value)
 
 
-@contextlib.contextmanager
-def stopped_at_parser() -> Iterator[list[argparse.ArgumentParser]]:
-    """Execute scripts in this process up to their last parser, without our own code."""
+def real_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    """Execute a program in this process up to its last parser, without our own code."""
     found: list[argparse.ArgumentParser] = []
-
-    class Reached(BaseException):
-        pass
 
     def parse(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         found.append(self)
-        raise Reached
+        raise KeyboardInterrupt
 
-    kept = argparse.ArgumentParser.parse_args
-    argparse.ArgumentParser.parse_args = parse  # type: ignore[method-assign]
-    try:
-        with contextlib.suppress(Reached):
-            yield found
-    finally:
-        argparse.ArgumentParser.parse_args = kept  # type: ignore[method-assign]
-
-
-def real_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
     path = ZOO / name
-    monkeypatch.setattr(sys, "argv", [str(path), *(["--dataroot", "x"] if "cyclegan" in name else [])])
-    monkeypatch.syspath_prepend(path.parent)
-    with stopped_at_parser() as found:
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse)
+        patch.setattr(sys, "argv", [str(path), *(["--dataroot", "x"] if "cyclegan" in name else [])])
+        patch.syspath_prepend(path.parent)
         runpy.run_path(str(path), run_name="__main__")
     return found[-1]
 
@@ -357,7 +344,7 @@ def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
 
 LR = Argument(Field("lr", types=(float,), default=0.1, source="train.py:3"), flags=("--learning-rate", "-l"))
 SIZE = Argument(Field("size", types=(int,), default=8), flags=("--batch-size", "-b"))
-AMP = Argument(Field("amp", types=(bool,), default=False), flags=("--amp", "-a"), action="store_true")
+AMP = Argument(Field("amp", types=(bool,), default=False), flags=("--amp", "-a"), action="switch")
 VERBOSE = Argument(Field("verbose", types=(int,), default=0), flags=("--verbose", "-v"), action="count")
 DATA = Argument(Field("data", types=(str,), is_required=True, source="train.py:9"))
 
@@ -393,10 +380,6 @@ def test_none_stands_for_a_whole_list() -> None:
     script = script_of(tags, parser="tyro")
     assert parse_words(script, ()).edited({"tags": None}) == ["--tags", "None"]
     assert parse_words(script, ["--tags", "None"]).values == {"tags": None}
-
-
-def test_a_positional_value_that_begins_with_a_dash_follows_two_dashes() -> None:
-    assert parse_words(script_of(DATA, SIZE), ()).edited({"data": "-x", "size": 3}) == ["--batch-size", "3", "--", "-x"]
 
 
 @pytest.mark.parametrize(

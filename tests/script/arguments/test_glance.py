@@ -1,7 +1,6 @@
 """A glance at a program's source: preliminary rows, nothing is executed, and bad input is a sentence."""
 
 import contextlib
-import os
 import random
 import time
 from collections.abc import Callable
@@ -88,30 +87,6 @@ def test_a_script_without_a_parser_is_not_to_be_asked(text: str, read: Read) -> 
 def test_a_parser_in_a_module_of_the_project_can_be_asked(read: Read) -> None:
     others = {"options.py": "from deeper import make\n", "deeper.py": HEAD}
     assert read("import options\noptions.make()\n", others).can_ask
-
-
-def test_bad_scripts_are_errors_that_name_the_file_and_the_line(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    for data, message in (
-        (b"x = 1\ndef (:\n", r"train.py:2: not Python"),
-        (b"x = 1\ny = '\xff'\n", r"train.py:.*not Python"),
-        (b"# coding: nonsense\n", r"train.py:1: not Python"),
-        (b"x = '\0'\n", r"train.py:1: not Python"),
-        (b"x = " + b"(" * 5000 + b")" * 5000, r"train.py:1"),
-        (b"x = 1\n" * 1_000_000, r"train.py:1: larger than"),
-    ):
-        script.write_bytes(data)
-        with pytest.raises(ScriptError, match=message):
-            glance(script)
-
-
-def test_what_is_no_file_is_an_error_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.py")
-    (tmp_path / "folder.py").mkdir()
-    (tmp_path / "loop.py").symlink_to("loop.py")
-    for name in ("pipe.py", "folder.py", "loop.py", "missing.py"):
-        with pytest.raises(ScriptError, match=f"{name}: .*give the path of (a file|one)"):
-            glance(tmp_path / name)
 
 
 def test_a_script_in_another_encoding_is_read(tmp_path: Path) -> None:

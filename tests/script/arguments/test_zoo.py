@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from nbtools.machine.interpreter import own_interpreter
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.ask import ask, known_arguments
 from nbtools.script.arguments.consent import remember_consent
 from nbtools.script.arguments.glance import glance
 
-from asking import asked
+from asking import NO_PYTHON, PYTHON, asked
 
 ZOO = Path(__file__).parent / "zoo"
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((ZOO / "expected.yaml").read_text(encoding="utf-8"))
@@ -78,16 +78,14 @@ def test_a_program_tells_all_its_arguments_and_nothing_after_the_parser_is_execu
     assert len(rows) == len(expected["arguments"]) or len(rows) > 40
     sources = (a.field.source for a in found.arguments if a.field.source)
     assert all(source.partition(":")[2].isdigit() or source.endswith(".yaml") for source in sources)
-    python = own_interpreter()
-    again = known_arguments(script, python.path, None, module=MODULES.get(name), search=python.search)
-    assert list(map(row, again.arguments)) == list(map(row, found.arguments)) and again.is_complete
+    assert known_arguments(script, PYTHON, script.parent, MODULES.get(name)) == replace(found, notes=())
 
 
 @pytest.mark.parametrize("name", WITHOUT_PARSER)
 def test_programs_without_a_parser_are_never_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_MARK", str(tmp_path / "mark"))
     remember_consent(ZOO / f"{name}.py", True)
-    found = ask(ZOO / f"{name}.py", "/no/such/python")
+    found = ask(ZOO / f"{name}.py", NO_PYTHON, ZOO, None)
     assert "not run" in found.notes[0] and not glance(ZOO / f"{name}.py").can_ask
     assert not (tmp_path / "mark").exists()
 

@@ -105,15 +105,9 @@ def test_a_wrong_word_for_a_precision_is_refused_by_name() -> None:
 
 OLD = """\
 # of an older program
-include: env/darkroom
-mixed_precision: fp16
-gradient_accumulation_steps: 4
-train_batch_size: 512   # per GPU
-lr: 1e-4
-num_workers: 4
+lr: 1e-4   # the greatest
 tf_n_embd: 64
 tf_n_layer: 4
-tf_n_head: 4
 compress_interval: 80
 local_rank: -1
 env:

@@ -97,11 +97,7 @@ class ProgramReader:
             if python is not None and may_ask and (why := module.why_missing(self._root, python)):
                 mistakes["module"] = why
             return ProgramAnswer(None, mistakes=mistakes)
-        try:
-            path, search = (python.path, python.search) if python else (question.cwd, ())
-            found = known_arguments(question.script, path, question.cwd, module=question.module, search=search)
-        except (NbtoolsError, OSError):  # the form names what is wrong with the file
-            found = None
+        found = known_arguments(question.script, python, question.cwd, question.module)
         return ProgramAnswer(found, "" if python is None else str(python), mistakes, consent)
 
     def _ask(self, question: ProgramQuestion) -> ScriptArguments:
@@ -111,7 +107,7 @@ class ProgramReader:
         threading.Thread(target=self._tell_time, args=(question.script.name, is_done), daemon=True).start()
         try:
             python = self._interpreter(question, may_run=True)
-            return ask(question.script, python.path, question.cwd, module=question.module, search=python.search)
+            return ask(question.script, python, question.cwd, question.module)
         except (NbtoolsError, OSError) as error:
             seen = self._look(question).arguments or ScriptArguments(question.script, "")
             return replace(seen, notes=(str(error), *seen.notes))

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from nbtools.errors import ConfigError, shown
 from nbtools.notebook.background import Filling, Guarded
-from nbtools.notebook.rows.field_rows import INPUT_SHAPE, FieldRow, FormRow
+from nbtools.notebook.rows.field_rows import INPUT_SHAPE, FieldRow, FormRow, read_values
 from nbtools.notebook.rows.sections import Section, Sections
 from nbtools.rundir.secret_values import MASK
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same
@@ -113,7 +113,7 @@ class WordRows:
                 values[name] = None if line.is_missing else line.value
                 if not line.is_missing and not is_same(values[name], self.value(argument)):
                     self._line.script.written(argument, values[name])
-            except (ValueError, ConfigError) as error:
+            except ValueError as error:
                 values.pop(name, None)
                 wrong[name] = str(error)
         problem = ""
@@ -142,16 +142,13 @@ class WordRows:
         self.mistakes = {_COMMAND: command} if command else {}
         self.mistakes |= {f"{self._kind} {name}": why for name, why in wrong.items()}
         self.mistakes |= {self._name: problem} if problem else {}
-        script = self._line.script
+        script, (values, _) = self._line.script, read_values(self.rows)
         changed, usual = dict[str, str](), set[str]()
         groups = [argument for argument in script.arguments if argument.field.group == CONFIG_GROUP]
         other_choices = [argument.field for argument in groups if self.value(argument) != argument.field.default]
         for argument in script.arguments:
-            field, line = argument.field, self.rows[argument.field.name]
-            try:
-                differs = line.value != field.default
-            except ValueError:
-                differs = True
+            field = argument.field
+            differs = values.get(field.name, ...) != field.default  # a wrong one differs
             if differs and not field.is_required:
                 known = MASK if field.is_secret and field.default else shown(field.default, 60)
                 changed[field.name] = f"default: {field.default_text or known}"
