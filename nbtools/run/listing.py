@@ -1,7 +1,6 @@
 """The runs of a project: a row of each for lists, kept once it has ended, and the runs themselves, made when needed."""
 
 import contextlib
-import json
 import math
 import os
 import stat
@@ -9,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, overload
+
+from pydantic import BaseModel, ConfigDict
 
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
@@ -19,7 +20,7 @@ from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import retried, write_file
-from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
+from nbtools.rundir.json_files import finite, float_of, read_small, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -27,7 +28,6 @@ from nbtools.rundir.tail import one_line
 NUM_STORED = 50
 """Rows of the table that a notebook stores."""
 _MOST_CACHED = 20_000
-_STATES = frozenset(map(str, RunState))
 Stamp = tuple[int, int, int, int]
 """Inodes and times of change of exit.json and labels.json."""
 
@@ -41,8 +41,8 @@ class RunRow(NamedTuple):
     """Key of the recipe; empty for a script without one."""
     script: str
     """File name of the script, and its own arguments."""
-    state: str
-    """A `RunState`; empty if the run cannot be read."""
+    state: RunState | Literal[""]
+    """Empty if the run cannot be read."""
     order: tuple[float, bool, int]
     """Sort key of `launch_order`."""
     started_at: float | None = None
@@ -65,6 +65,14 @@ class RunRow(NamedTuple):
         return self.state not in (RunState.QUEUED, RunState.RUNNING)
 
 
+class _Cache(BaseModel):
+    """The rows of ended runs by the ids of the runs, each with its stamp, as a file holds them."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+    format: Literal[1] = 1
+    runs: dict[str, tuple[Stamp, RunRow]] = {}
+
+
 class Rows:
     """The rows of a folder's runs; those of ended runs are kept in the user's cache folder.
 
@@ -75,11 +83,8 @@ class Rows:
         self.runs = runs
         self._known: dict[str, tuple[Stamp, RunRow]] = {}
         self._is_changed = False
-        with contextlib.suppress(OSError):
-            for name, entry in mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items():
-                with contextlib.suppress(TypeError, ValueError, KeyError, IndexError):
-                    number = [int(part) for part in entry["stamp"]]
-                    self._known[name] = (number[0], number[1], number[2], number[3]), _row_from(name, entry["row"])
+        with contextlib.suppress(OSError, ValueError):
+            self._known = _Cache.model_validate_json(read_small(user_cache("runs", runs))).runs
 
     def every(self) -> list[RunRow]:
         """Return the rows of all runs, newest first."""
@@ -142,13 +147,9 @@ class Rows:
         if not self._is_changed:
             return
         self._is_changed = False
-        entries = {}
-        for name, (stamp, row) in list(self._known.items())[-_MOST_CACHED:]:
-            loss = None if row.loss is None else strict_number(row.loss)
-            entries[name] = {"stamp": stamp, "row": [*row._replace(loss=loss)[1:]]}  # type: ignore[arg-type]
+        cache = _Cache.model_construct(runs=dict(list(self._known.items())[-_MOST_CACHED:]))
         with contextlib.suppress(OSError, ValueError):
-            path = user_cache("runs", self.runs, make=True)
-            write_file(path, json.dumps({"format": 1, "runs": entries}, allow_nan=False).encode(), mode=0o600)
+            write_file(user_cache("runs", self.runs, make=True), cache.model_dump_json().encode(), mode=0o600)
 
     def _stamp(self, name: str) -> Stamp | None:
         """Return what changes with the row of an ended run; None for one without a record of its supervisor."""
@@ -194,7 +195,7 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         name=labels.name or str(launch.get("name") or name_of(path.name)),
         recipe=str(launch.get("recipe") or ""),
         script=" ".join(words)[:500],
-        state=str(state),
+        state=state,
         started_at=started,
         ended_at=ended,
         duration_s=duration,
@@ -204,26 +205,6 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         tags=labels.tags,
         note=labels.note,
     )
-
-
-def _row_from(name: str, values: Sequence[Any]) -> RunRow:
-    """Return a row of the cache; ValueError, TypeError or IndexError if it is invalid."""
-    row = RunRow(name, *values)
-    started, is_copy, written = row.order
-    row = row._replace(
-        started_at=finite(row.started_at),
-        ended_at=finite(row.ended_at),
-        duration_s=finite(row.duration_s),
-        step=whole(row.step),
-        total_steps=whole(row.total_steps),
-        loss=float_of(row.loss),
-        order=(float(started), bool(is_copy), int(written)),
-        tags=tuple(map(str, row.tags)),
-    )
-    texts = (row.name, row.recipe, row.script, row.note, row.problem)
-    if row.state not in _STATES or not all(type(text) is str for text in texts) or type(row.is_complete) is not bool:
-        raise ValueError(name)
-    return row
 
 
 class RunList(Sequence[Run]):

@@ -280,15 +280,15 @@ def test_a_damaged_or_forged_cache_of_rows_counts_as_none(files: RunDir, how: st
     rows.save()
     path = user_cache("runs", files.path.parent)
     content = json.loads(path.read_text())
-    values = content["runs"][files.id]["row"]
+    _, values = content["runs"][files.id]
     if how == "a pipe":
         path.unlink()
         os.mkfifo(path)
     else:
         if how == "wrong types":
-            values[0] = ["<script>"]
+            values[1] = ["<script>"]
         elif how == "a state":
-            values[3] = "<b>"
+            values[4] = "<b>"
         elif how == "too short":
             del values[3:]
         elif how == "newer":
