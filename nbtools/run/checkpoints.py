@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -221,21 +221,3 @@ def steered_values(checkpoint: Path) -> dict[str, Any]:
     """Return the values that were changed while the training of a checkpoint ran, by the names of their fields."""
     found = content_of(checkpoint / "manifest.json").get("steered")
     return found if isinstance(found, dict) else {}
-
-
-def resuming(args: Sequence[str], checkpoint: Path, *, steered: bool = True) -> list[str]:
-    """Return a script's arguments with `--resume-from CHECKPOINT` at the end; an earlier one is removed.
-
-    With `steered`, flags before it repeat the values that were changed while the training ran.
-    """
-    kept: list[str] = []
-    rest = iter(args)
-    for argument in rest:
-        flag = argument.replace("_", "-")
-        if flag == "--resume-from":
-            next(rest, None)
-        elif not flag.startswith("--resume-from="):
-            kept.append(argument)
-    values = steered_values(checkpoint) if steered else {}
-    kept += [f"--{name.replace('_', '-')}={value!r}" for name, value in values.items()]
-    return [*kept, "--resume-from", str(checkpoint.resolve())]

@@ -104,8 +104,7 @@ Curves = Mapping[str, Sketch]
 
 def curves_of(history: History) -> dict[str, Sketch]:
     """Return all curves of a history."""
-    ends = ends_of(history)
-    return {name: Sketch.of(history[name], ends[name]) for name in ends}
+    return {name: Sketch.of(series, ends_of(name, series)) for name, series in history.items()}
 
 
 def read_curves(run: Run) -> Curves:

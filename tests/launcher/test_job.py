@@ -86,6 +86,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
         run.attempts.write_text("".join(json.dumps(line) + "\n" for line in ended))
         lines = ["#!/bin/bash", f"#SBATCH --job-name={run.id}", f"#SBATCH --output={run.job_log}"]
         lines += ["#SBATCH --open-mode=append", *(f"#SBATCH {option}" for option in options)]
+        lines.append(f"export NBTOOLS_RUN_ID={run.id} NBTOOLS_RUN_DIR={run.path}")
         lines.append(f"exec {sys.executable} -P -m nbtools.launcher.job {run.path}")
         run.job_script.write_text("\n".join(lines) + "\n")
         number = int(cluster.call("sbatch", "--parsable", str(run.job_script)))
