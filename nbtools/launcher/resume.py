@@ -34,7 +34,7 @@ from nbtools.parsing import literal_value
 from nbtools.project import NAME_PATTERN, Project, file_digest, located
 from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, steered_values
-from nbtools.run.compare import not_as
+from nbtools.run.compare import not_as, world_size
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.removal.clean import in_use
 from nbtools.run.run import Run
@@ -403,9 +403,7 @@ def _changes(
         LaunchError: no steps are left.
     """
     after, world = checked.config, checked.launch.world_size
-    on_each, on = (whole(mapping_at(parent.info, "launch").get(name)) for name in ("nproc_per_node", "nnodes"))
-    known = on_each and on_each * (on or 1)
-    world_before = whole(found.manifest.get("world_size")) or known or world
+    world_before = whole(found.manifest.get("world_size")) or world_size(parent) or world
     changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
     if before is None or after is None:
         return changes, []

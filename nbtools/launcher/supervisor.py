@@ -36,7 +36,7 @@ from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.records import Records, mapping_at, shutdown_timeout_s
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
-from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
+from nbtools.rundir.json_files import content_of, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.files_before import FilesBefore
@@ -292,9 +292,7 @@ class Supervisor:
     @property
     def _finished(self) -> dict[str, Any]:
         """Record of rank 0 on its end; empty without one."""
-        with contextlib.suppress(OSError):  # the training has a newer nbtools
-            return read_json(self.run.finished) or {}
-        return {}
+        return content_of(self.run.finished)
 
     @property
     def _is_unsaved(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.machine.devices import Device
-from nbtools.rundir.atomic import discard, hidden_name, open_folder
+from nbtools.rundir.atomic import discard, hidden_name, names_in, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
@@ -128,11 +128,8 @@ def foreign_folder(ticket: Path) -> str:
 
 
 def _paths(folder: Path) -> dict[int, Path]:
-    try:
-        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return {}
-    return {int(entry.name[:-5]): Path(entry.path) for entry in entries if _TICKET.fullmatch(entry.name)}
+    paths = (folder / name for name in names_in(folder) if _TICKET.fullmatch(name))
+    return {int(path.stem): path for path in paths if path.is_file() and not path.is_symlink()}
 
 
 def _read(path: Path) -> Ticket | None:

@@ -103,24 +103,20 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
         ConfigError: fewer than two runs can be read.
     """
     notes: list[str] = []
-    chosen = _chosen(refs, project, notes)
-    runs: list[Run] = []
-    facts: list[Facts] = []
-    for run in chosen:
+    readable: dict[Run, Facts] = {}
+    for run in _chosen(refs, project, notes):
         try:
-            found = facts_of(run)
+            readable[run] = facts_of(run)
         except OSError as error:
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
-            continue
-        runs.append(run)
-        facts.append(found)
-    if len(runs) < 2:
-        given = "; ".join([f"{plural(len(runs), 'run')} to compare, at least 2 are needed", *notes])
+    if len(readable) < 2:
+        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least 2 are needed", *notes])
         raise ConfigError(f"{given}; nbtools runs lists all")
-    if others := runs[MOST_RUNS:]:
+    runs = [*readable][:MOST_RUNS]
+    if others := [*readable][MOST_RUNS:]:
         names = ", ".join(run.id for run in others)
-        notes.append(f"{MOST_RUNS} of {len(runs)} runs are drawn; left out: {names}")
-        runs, facts = runs[:MOST_RUNS], facts[:MOST_RUNS]
+        notes.append(f"{MOST_RUNS} of {len(readable)} runs are drawn; left out: {names}")
+    facts = [readable[run] for run in runs]
     differences = _differences(runs, facts)
     sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
     labels = _labels(runs, differences)

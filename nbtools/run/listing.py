@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
 from nbtools.run import facts
-from nbtools.run.records import Records, local_time, mapping_at
+from nbtools.run.records import Records, local_time, mapping_at, recorded_arguments
 from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
-from nbtools.rundir.atomic import retried, write_file
+from nbtools.rundir.atomic import names_in, write_file
 from nbtools.rundir.json_files import finite, float_of, read_small, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
@@ -62,7 +62,7 @@ class RunRow(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether the run has ended or cannot be read."""
-        return self.state not in (RunState.QUEUED, RunState.RUNNING)
+        return not self.state or self.state.is_final
 
 
 class _Cache(BaseModel):
@@ -88,11 +88,7 @@ class Rows:
 
     def every(self) -> list[RunRow]:
         """Return the rows of all runs, newest first."""
-        rows = []
-        try:
-            names = retried(lambda: os.listdir(self.runs))  # noqa: PTH208 - thousands of names
-        except OSError:
-            names = []
+        rows, names = [], names_in(self.runs)
         for name in names:
             if (row := self._cached(name, stamp := self._stamp(name))) is not None:
                 rows.append(row)
@@ -184,12 +180,11 @@ class Rows:
 
 def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
     launch, finished, state = records.launch, records.finished, state_of(records)
-    metrics, started, end = mapping_at(finished, "metrics"), finite(launch.get("time")), records.exit or {}
-    ended, duration = finite(end.get("time", finished.get("time"))), finite(end.get("duration_s"))
+    metrics, started, ended = mapping_at(finished, "metrics"), records.started_at, records.ended_at
+    duration = records.duration_s
     if duration is None and started is not None and ended is not None:
         duration = ended - started
-    arguments = launch.get("args")
-    words = [Path(str(launch.get("script") or "")).name, *map(str, arguments if isinstance(arguments, list) else ())]
+    words = [Path(str(launch.get("script") or "")).name, *recorded_arguments(launch)]
     return RunRow(
         id=path.name,
         name=labels.name or str(launch.get("name") or name_of(path.name)),

@@ -417,10 +417,6 @@ POLICY = (
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
         ("Batch job submission failed: Invalid qos specification", "qos"),
         ("Batch job submission failed: User's group not permitted to use this partition", "partition"),
-        (
-            "invalid partition specified: gpu; Batch job submission failed: Invalid partition name specified",
-            "partition",
-        ),
         ("Batch job submission failed: Node count specification invalid", "nnodes"),
         ("Batch job submission failed: CPU count specification invalid", "cpus_per_task"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "partition"),
