@@ -1,6 +1,7 @@
 """The runs of a project: a row of each for lists, kept once it has ended, and the runs themselves, made when needed."""
 
 import contextlib
+import json
 import math
 import os
 import stat
@@ -10,8 +11,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
-from pydantic import BaseModel, ConfigDict
-
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
 from nbtools.run import facts
@@ -20,7 +19,7 @@ from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
 from nbtools.rundir.atomic import names_in, write_file
-from nbtools.rundir.json_files import finite, float_of, read_small, whole
+from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
 from nbtools.rundir.tail import one_line
@@ -28,7 +27,7 @@ from nbtools.rundir.tail import one_line
 NUM_STORED = 50
 """Rows of the table that a notebook stores."""
 _MOST_CACHED = 20_000
-Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, ...]
 """Inodes and times of change of exit.json and labels.json."""
 
 
@@ -65,12 +64,20 @@ class RunRow(NamedTuple):
         return not self.state or self.state.is_final
 
 
-class _Cache(BaseModel):
-    """The rows of ended runs by the ids of the runs, each with its stamp, as a file holds them."""
+_NUMBER = float | int | None
+_KINDS: tuple[Any, ...] = (*[str] * 5, tuple, *[_NUMBER] * 6, tuple, str, str, bool)
+"""Types of the fields of a row."""
 
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-    format: Literal[1] = 1
-    runs: dict[str, tuple[Stamp, RunRow]] = {}
+
+def _row_from(name: str, values: Sequence[Any]) -> RunRow:
+    """Return a row of the cache; ValueError, TypeError or IndexError if it is invalid."""
+    row = RunRow(name, *values)
+    started, is_copy, written = row.order
+    row = row._replace(state=RunState(row.state), loss=float_of(row.loss), tags=tuple(map(str, row.tags)))
+    row = row._replace(order=(float(started), bool(is_copy), int(written)))
+    if not all(isinstance(value, kind) for value, kind in zip(row, _KINDS, strict=True)):
+        raise ValueError(name)
+    return row
 
 
 class Rows:
@@ -83,8 +90,9 @@ class Rows:
         self.runs = runs
         self._known: dict[str, tuple[Stamp, RunRow]] = {}
         self._is_changed = False
-        with contextlib.suppress(OSError, ValueError):
-            self._known = _Cache.model_validate_json(read_small(user_cache("runs", runs))).runs
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            entries = mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items()
+            self._known = {name: (tuple(stamp), _row_from(name, row)) for name, (stamp, row) in entries}
 
     def every(self) -> list[RunRow]:
         """Return the rows of all runs, newest first."""
@@ -143,9 +151,13 @@ class Rows:
         if not self._is_changed:
             return
         self._is_changed = False
-        cache = _Cache.model_construct(runs=dict(list(self._known.items())[-_MOST_CACHED:]))
+        entries = {}
+        for name, (stamp, row) in list(self._known.items())[-_MOST_CACHED:]:
+            loss = None if row.loss is None else strict_number(row.loss)
+            entries[name] = stamp, row._replace(loss=loss)[1:]  # type: ignore[arg-type]
         with contextlib.suppress(OSError, ValueError):
-            write_file(user_cache("runs", self.runs, make=True), cache.model_dump_json().encode(), mode=0o600)
+            path = user_cache("runs", self.runs, make=True)
+            write_file(path, json.dumps({"format": 1, "runs": entries}, allow_nan=False).encode(), mode=0o600)
 
     def _stamp(self, name: str) -> Stamp | None:
         """Return what changes with the row of an ended run; None for one without a record of its supervisor."""

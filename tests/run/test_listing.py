@@ -286,9 +286,9 @@ def test_a_damaged_or_forged_cache_of_rows_counts_as_none(files: RunDir, how: st
         os.mkfifo(path)
     else:
         if how == "wrong types":
-            values[1] = ["<script>"]
+            values[0] = ["<script>"]
         elif how == "a state":
-            values[4] = "<b>"
+            values[3] = "<b>"
         elif how == "too short":
             del values[3:]
         elif how == "newer":
