@@ -189,12 +189,11 @@ def test_a_preempted_run_of_two_nodes_has_every_row_once(submit: Submit, slurm_c
     assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     (ended,) = read_restarts(run.files)
     assert (ended.attempt, ended.why, ended.failure) == (1, "preempted", None)
-    assert ended.checkpoint == f"step-{ended.step:06d}"
-    assert ended.step is not None
-    assert ended.step >= 3
+    saved = ended.checkpoint_step
+    assert ended.checkpoint == f"step-{saved:06d}" and ended.step >= saved >= 3, "rank 1 may be ahead of rank 0"
     assert has_every_step_once(run, 150)
     rows = [json.loads(line) for line in run.files.metrics.read_text().splitlines()]
-    assert [row["attempt"] for row in rows] == [1] * ended.step + [2] * (150 - ended.step)
+    assert [row["attempt"] for row in rows] == [1] * saved + [2] * (150 - saved)
     assert (read_json(run.files.exit) or {})["attempt"] == 2
     eventually(lambda: not members(run.files), run)
 
