@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.machine.devices import Device
-from nbtools.rundir.atomic import discard, hidden_name, names_in, open_folder
+from nbtools.rundir.atomic import discard, folder_names, hidden_name, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
@@ -128,7 +128,7 @@ def foreign_folder(ticket: Path) -> str:
 
 
 def _paths(folder: Path) -> dict[int, Path]:
-    paths = (folder / name for name in names_in(folder) if _TICKET.fullmatch(name))
+    paths = (folder / name for name in folder_names(folder) if _TICKET.fullmatch(name))
     return {int(path.stem): path for path in paths if path.is_file() and not path.is_symlink()}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError, html_table
-from nbtools.rundir.atomic import names_in, retried
+from nbtools.rundir.atomic import folder_names, retried
 from nbtools.rundir.json_files import content_of, finite, read_json, strict_number, whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.tail import open_regular
@@ -169,7 +169,7 @@ def _measured(path: Path) -> tuple[int, str]:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """Return the folders `step-<number>`, sorted by number (step-1000000 follows step-999999)."""
-    names = (name for name in names_in(folder) if re.fullmatch(r"step-[0-9]{6,18}", name))
+    names = (name for name in folder_names(folder) if re.fullmatch(r"step-[0-9]{6,18}", name))
     return [folder / name for name in sorted(names, key=lambda name: int(name[5:]))]
 
 

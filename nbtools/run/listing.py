@@ -18,7 +18,7 @@ from nbtools.run.records import Records, local_time, mapping_at, recorded_argume
 from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
-from nbtools.rundir.atomic import names_in, write_file
+from nbtools.rundir.atomic import folder_names, write_file
 from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
@@ -96,7 +96,7 @@ class Rows:
 
     def every(self) -> list[RunRow]:
         """Return the rows of all runs, newest first."""
-        rows, names = [], names_in(self.runs)
+        rows, names = [], folder_names(self.runs)
         for name in names:
             if (row := self._cached(name, stamp := self._stamp(name))) is not None:
                 rows.append(row)

@@ -192,7 +192,7 @@ def append_descriptor(path: str | Path) -> int:
     return open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
 
 
-def names_in(folder: Path) -> list[str]:
+def folder_names(folder: Path) -> list[str]:
     """Return the names in a folder, in any order; none if it cannot be read."""
     with contextlib.suppress(OSError):
         return retried(lambda: os.listdir(folder))  # noqa: PTH208 - thousands of names

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project, lost_target
-from nbtools.rundir.atomic import names_in, retried
+from nbtools.rundir.atomic import folder_names, retried
 from nbtools.rundir.json_files import content_of, file_stamp, finite, kept, read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -252,7 +252,7 @@ def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, in
 
 def found_runs(runs: Path, prefix: str = "") -> list[Path]:
     """Run directories in `runs` whose names start with `prefix`, in any order; no file of them is opened."""
-    return [path for name in names_in(runs) if name.startswith(prefix) and is_run(path := runs / name)]
+    return [path for name in folder_names(runs) if name.startswith(prefix) and is_run(path := runs / name)]
 
 
 def marks_of(run: RunDir, root: object = None) -> dict[str, str]:
