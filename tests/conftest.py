@@ -251,28 +251,29 @@ def supervised(project: Project) -> Iterator[Callable[..., Run]]:
         lock = acquire_lock(run.lock)
         assert lock is not None
         reserve(run.exit)
-        held = {"--lock-fd": lock}
+        held = [lock]
         if gpus:
-            ticket, held["--ticket-fd"] = gpu_queue.take(run, gpus, [f"GPU-{index}" for index in gpus])
+            ticket, descriptor = gpu_queue.take(run, gpus, [f"GPU-{index}" for index in gpus])
+            held.append(descriptor)
             more["ticket"] = str(ticket)
         content = {"name": name, "argv": [str(part) for part in argv], "cwd": str(project.root), "time": time.time()}
         settings = {"shutdown_timeout_s": shutdown_timeout_s, **more.pop("launch", {})}
         write_json(run.launch, {**content, "launch": settings, **more})
-        options = ["--reads-words", *(str(word) for option in held.items() for word in option)]
         with run.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), *options],
+                [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), "--launched"],
                 env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(run.path)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=tuple(held.values()),
+                pass_fds=held,
                 start_new_session=True,
             )
         assert supervisor.stdin is not None
         with supervisor.stdin as words:
-            words.write(f"{json.dumps({'on_end': on_end, 'notify_with': notify_with})}\n".encode())
-        for descriptor in held.values():
+            told = {"on_end": on_end, "notify_with": notify_with, "held": held}
+            words.write(f"{json.dumps(told)}\n".encode())
+        for descriptor in held:
             os.close(descriptor)
         started.append(supervisor)
         threading.Thread(target=supervisor.wait, daemon=True).start()

@@ -21,8 +21,7 @@ from waiting import eventually
 from nbtools import steering
 from nbtools.errors import ConfigError
 from nbtools.rundir.requests.events import held, read_events
-from nbtools.rundir.requests.request_files import write_request
-from nbtools.rundir.requests.steer import Steerable, controls_of
+from nbtools.rundir.requests.steer import Steerable, controls_of, write_request
 from nbtools.rundir.rundir import RunDir
 from nbtools.steering import Inbox, decoded, encoded
 

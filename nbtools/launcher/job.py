@@ -307,11 +307,6 @@ def main() -> None:
         by_hand = [sys.executable, "-P", "-m", "nbtools.launcher.launch", str(arguments.run_or_script)]
         os.execve(sys.executable, by_hand, os.environ)
     run = RunDir(arguments.run_or_script.resolve())
-    marks = marks_of(run)
-    if not arguments.node and any(os.environ.get(name) != value for name, value in marks.items()):
-        # sbatch passed no environment (--export); /proc shows the environment at a process's start
-        again = [sys.executable, "-P", "-m", "nbtools.launcher.job", str(run.path)]
-        os.execve(sys.executable, again, {**os.environ, **marks})
     try:
         if arguments.node:
             sys.exit(_run_node(run))

@@ -5,6 +5,7 @@ The launcher writes the run directory, takes its lock and passes both to the sup
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -18,17 +19,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from nbtools import __version__
-from nbtools.config import COMMANDS, NotifyOn, StopOn
+from nbtools.config import COMMANDS
 from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.known_errors import cause_of
 from nbtools.launcher.placement import CORES_TAKEN, child_environment
 from nbtools.launcher.preflight import check_launch, with_site
 from nbtools.launcher.programs.program_resume import remember
-from nbtools.launcher.request import LaunchRequest, Preflight
-from nbtools.launcher.sbatch import Cluster, job_environment, job_script, refused
+from nbtools.launcher.request import LaunchRequest, LaunchSettings, Preflight, spelled_out
+from nbtools.launcher.sbatch import job_environment, job_script, refused
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import happens_within, members, sweep_processes
 from nbtools.project import file_digest, located
@@ -52,28 +53,14 @@ _ENDS_WITHIN_S = 10.0
 _OTHER_LAUNCH_S = 30.0
 
 
+@spelled_out
 def launch(
     script: str | Path | Program,
     *,
-    nproc_per_node: int | Literal["gpu"] | None = None,
-    gpus: Sequence[int] | None = None,
-    cwd: str | None = None,
-    name: str | None = None,
-    stop_signal: Literal["SIGTERM", "SIGINT"] | None = None,
-    nnodes: int | None = None,
-    cluster: Cluster | None = None,
     args: Sequence[str] = (),
-    torchrun: bool | None = None,
-    python: str | None = None,
-    omp_num_threads: int | None = None,
-    shutdown_timeout_s: int | None = None,
-    max_restarts: int | None = None,
-    stop_on: StopOn | Mapping[str, object] | None = None,
-    on_end: Sequence[str] | None = None,
-    notify_on: NotifyOn | Mapping[str, object] | None = None,
-    notify_with: Sequence[str] | None = None,
     after: Run | str | Path | None = None,
     queue: bool = True,
+    **settings: Unpack[LaunchSettings],
 ) -> Run:
     """Start a script with torchrun in the background; return once its supervisor runs, after a second at most.
 
@@ -121,11 +108,7 @@ def launch(
     Raises:
         LaunchError: the run cannot start as asked; nothing is started or left behind.
     """
-    given: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
-    given |= {"torchrun": torchrun, "python": python, "omp_num_threads": omp_num_threads, "cwd": cwd, "name": name}
-    given |= {"stop_signal": stop_signal, "shutdown_timeout_s": shutdown_timeout_s, "max_restarts": max_restarts}
-    given |= {"stop_on": stop_on, "on_end": on_end, "notify_on": notify_on, "notify_with": notify_with}
-    return launch_request(LaunchRequest.of(script, given, args=args, queue=queue), after)
+    return launch_request(LaunchRequest.of(script, settings, args=args, queue=queue), after)
 
 
 def launch_request(request: LaunchRequest, after: Run | str | Path | None = None) -> Run:
@@ -191,24 +174,25 @@ def start(checked: Preflight, resumed_from: Mapping[str, Any] | None = None) -> 
     for finding in checked.findings:
         if finding.level == "warn" and (after is None or finding.subject != CORES_TAKEN):
             warnings.warn(finding.sentence, stacklevel=4)
-    held: dict[str, int] = {}
+    held: list[int] = []
     with _run_dir(checked) as run:
         if checked.launch.cluster is not None:
             _submit(run, checked, resumed_from, awaited_jobs)
             return Run(run.path)
         try:
             if (lock := _taken_lock(run)) is not None:
-                held["--lock-fd"] = lock
+                held.append(lock)
             ticket = None
             if queue and (taken := _taken_ticket(run, checked)):
-                ticket, held["--ticket-fd"] = taken
+                ticket, descriptor = taken
+                held.append(descriptor)
                 if problem := gpu_queue.foreign_folder(ticket):
                     warnings.warn(problem, stacklevel=4)
             _lay_out(run, checked, resumed_from, flock=lock is not None, ticket=ticket)
             _start_supervisor(run, checked, held)
         finally:
-            while held:
-                os.close(held.popitem()[1])  # the supervisor has inherited them
+            for descriptor in held:
+                os.close(descriptor)  # the supervisor has inherited them
     return Run(run.path)
 
 
@@ -429,26 +413,23 @@ def _meeting(run: RunDir, checked: Preflight) -> dict[str, Any]:
     return {"meeting": [meeting.address, meeting.port], "join": commands}
 
 
-def _start_supervisor(run: RunDir, checked: Preflight, held: Mapping[str, int]) -> None:
+def _start_supervisor(run: RunDir, checked: Preflight, held: Sequence[int]) -> None:
     with run.supervisor_log.open("wb") as log:
         supervisor = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), "--reads-words"),
-                *([] if "--lock-fd" in held else ["--no-lock"]),
-                *(word for option, descriptor in held.items() for word in (option, str(descriptor))),
-            ],
+            [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.path), "--launched"],
             cwd=checked.cwd,
             env=child_environment(os.environ, _environment(run, checked)),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            pass_fds=tuple(held.values()),
+            pass_fds=held,
             start_new_session=True,  # a kernel that ends kills its own process group only
         )
     assert supervisor.stdin is not None
-    with contextlib.suppress(BrokenPipeError), supervisor.stdin as words:  # it ended at once: its log says why
+    told = checked.launch.model_dump(include={*COMMANDS}) | {"held": held}
+    with contextlib.suppress(BrokenPipeError), supervisor.stdin as pipe:  # it ended at once: its log says why
         # Not as arguments, which every user can read in `ps`.
-        words.write(f"{checked.launch.model_dump_json(include={*COMMANDS})}\n".encode())
+        pipe.write(f"{json.dumps(told)}\n".encode())
     _wait_for_record(run, supervisor)
     # Collects the supervisor's exit status, so that it does not stay a zombie for as long as the kernel lives.
     threading.Thread(target=supervisor.wait, name=f"nbtools-reap-{run.id}", daemon=True).start()
@@ -461,13 +442,15 @@ def _environment(run: RunDir, checked: Preflight) -> dict[str, str]:
 
 def _wait_for_record(run: RunDir, supervisor: subprocess.Popen[bytes]) -> None:
     """Wait a moment for process.json; LaunchError if the supervisor ends before it has recorded anything."""
-    deadline = time.monotonic() + _RECORDS_WITHIN_S
-    while not run.process.exists() and time.monotonic() < deadline:
+
+    def has_begun() -> bool:
         code = supervisor.poll()
-        if code is not None and not run.exit.exists() and not run.process.exists():
-            said = " / ".join(last_lines(run.supervisor_log, 3)) or "it printed nothing"
-            raise LaunchError(f"{run.id}: the supervisor ended at once with code {code}: {said}")
-        time.sleep(0.01)
+        if code is None or run.exit.exists() or run.process.exists():
+            return run.process.exists()
+        said = " / ".join(last_lines(run.supervisor_log, 3)) or "it printed nothing"
+        raise LaunchError(f"{run.id}: the supervisor ended at once with code {code}: {said}")
+
+    happens_within(has_begun, _RECORDS_WITHIN_S)
 
 
 def main() -> None:

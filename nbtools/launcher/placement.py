@@ -3,7 +3,6 @@
 torch is read as files on disk and never imported.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.run.records import mapping_at, recorded_arguments
-from nbtools.rundir.json_files import read_json, whole
+from nbtools.rundir.json_files import content_of, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.written_files import named_folders
 from nbtools.rundir.rundir import RunDir, found_runs, goes_on, has_started, launch_of
@@ -196,11 +195,9 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
         return
     active: dict[str, int] = {}
     for run in map(RunDir, found_runs(runs)):
-        with contextlib.suppress(OSError):  # of a newer nbtools
-            process = ProcessIdentity.from_json(read_json(run.process) or {}) if goes_on(run) else None
-            if process is not None and process.is_here and has_started(run):
-                launch = mapping_at(read_json(run.launch) or {}, "launch")
-                active[run.id] = whole(launch.get("nproc_per_node")) or 1
+        process = ProcessIdentity.from_json(content_of(run.process)) if goes_on(run) else None
+        if process is not None and process.is_here and has_started(run):
+            active[run.id] = whole(mapping_at(launch_of(run.path), "launch").get("nproc_per_node")) or 1
     if active and wanted + (taken := sum(active.values())) > cores:
         newest = max(active)
         text = f"{plural(taken, 'process')} of {plural(len(active), 'active run')} on {plural(cores, 'CPU core')}"

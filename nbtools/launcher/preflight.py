@@ -5,14 +5,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nbtools.config import COMMANDS, Launch
 from nbtools.errors import LaunchError, NotPlainError, ProjectError, ScriptError, shown
 from nbtools.launcher.checks.findings import Finding, ok, warn
 from nbtools.launcher.program_checks import check_program, shorter
 from nbtools.launcher.recipe_checks import asks_for_help, check_data, check_recipe, flags_of
-from nbtools.launcher.request import LaunchRequest, Preflight, as_launch_error, noted
+from nbtools.launcher.request import LaunchRequest, LaunchSettings, Preflight, as_launch_error, noted, spelled_out
 from nbtools.launcher.sbatch import check_site, on_cluster
 from nbtools.project import Project, expanded, find_project, project_of_program
 from nbtools.rundir.rundir import foreign_owner, is_run, project_of
@@ -22,7 +22,10 @@ from nbtools.script.program import Program, why_no_word
 from nbtools.script.script import Script, parse_script
 
 
-def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overrides: Any) -> Preflight:
+@spelled_out
+def preflight(
+    script: str | Path | Program, *, args: Sequence[str] = (), **settings: Unpack[LaunchSettings]
+) -> Preflight:
     """Check all that can be checked before a process is started, and show it, also what is behind a problem.
 
     The other arguments are those of `launch` for the script and its processes.
@@ -30,7 +33,7 @@ def preflight(script: str | Path | Program, *, args: Sequence[str] = (), **overr
     Raises:
         LaunchError: the script or an argument cannot be read, so that there is nothing to check.
     """
-    checked = _collected(LaunchRequest.of(script, overrides, args=args))
+    checked = _collected(LaunchRequest.of(script, settings, args=args))
     found: list[Finding] = []
     with noted(found, "slurm"):
         checked = with_site(checked)

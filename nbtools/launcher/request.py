@@ -1,16 +1,18 @@
 """A launch as one value: what is asked of it, and what its check has found; only a checked launch is started."""
 
 import contextlib
+import inspect
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypedDict, TypeVar, get_args, get_type_hints
 
-from nbtools.config import Launch, TrainConfig
+from nbtools.config import Launch, NotifyOn, StopOn, TrainConfig
 from nbtools.errors import ConfigError, DataError, LaunchError, ProjectError, plural, shown
 from nbtools.launcher.checks.findings import Finding, problem, render_html, render_text
 from nbtools.launcher.placement import Placement
+from nbtools.launcher.sbatch import Cluster
 from nbtools.project import Project, plain_name
 from nbtools.recipes import recipe_of
 from nbtools.rundir.rundir import RunDir
@@ -18,6 +20,44 @@ from nbtools.script.program import Program
 
 OF_PROGRAM = ("cwd", "stop_signal", "curves")
 """Fields of `Program` that a launch may replace."""
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class ResumeSettings(TypedDict, total=False):
+    """Settings that a call of `resume` or `launch` gives; None keeps those of the run or the script."""
+
+    nproc_per_node: int | Literal["gpu"] | None
+    gpus: Sequence[int] | None
+    nnodes: int | None
+    cluster: Cluster | None
+    max_restarts: int | None
+    stop_on: StopOn | Mapping[str, object] | None
+    on_end: Sequence[str] | None
+    notify_on: NotifyOn | Mapping[str, object] | None
+    notify_with: Sequence[str] | None
+    name: str | None
+
+
+class LaunchSettings(ResumeSettings, total=False):
+    """Settings that a call of `launch` or `preflight` gives."""
+
+    cwd: str | None
+    stop_signal: Literal["SIGTERM", "SIGINT"] | None
+    torchrun: bool | None
+    python: str | None
+    omp_num_threads: int | None
+    shutdown_timeout_s: int | None
+
+
+def spelled_out(function: F) -> F:
+    """Give a function that takes `**settings` a signature with the name of each, for notebooks and `help`."""
+    found = inspect.signature(function)
+    *others, settings = found.parameters.values()
+    hints = get_type_hints(get_args(settings.annotation)[0])
+    kind = inspect.Parameter.KEYWORD_ONLY
+    named = [inspect.Parameter(name, kind, default=None, annotation=hint) for name, hint in hints.items()]
+    function.__signature__ = found.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,16 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, StopOn, TrainConfig
+from nbtools.config import COMMANDS, Launch, Slurm, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import check_launch
+from nbtools.launcher.programs.next_attempt import resuming
 from nbtools.launcher.programs.program_resume import (
     ProgramResume,
     lineage,
@@ -23,16 +24,17 @@ from nbtools.launcher.programs.program_resume import (
     planned_resume,
     program_again,
     remember,
+    verified,
 )
 from nbtools.launcher.recipe_checks import with_flags
-from nbtools.launcher.request import LaunchRequest, Preflight, run_name
-from nbtools.launcher.sbatch import Cluster, on_cluster
+from nbtools.launcher.request import LaunchRequest, Preflight, ResumeSettings, run_name, spelled_out
+from nbtools.launcher.sbatch import on_cluster
 from nbtools.machine.devices import devices
 from nbtools.parsing import literal_value
 from nbtools.project import NAME_PATTERN, Project, file_digest, located
 from nbtools.recipes import RECIPES, recipe_of
-from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, resuming, steered_values
-from nbtools.run.compare import not_as
+from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, newest_verified, steered_values
+from nbtools.run.compare import not_as, world_size
 from nbtools.run.records import mapping_at, recorded_arguments
 from nbtools.run.removal.clean import in_use
 from nbtools.run.run import Run
@@ -44,24 +46,19 @@ from nbtools.rundir.rundir import foreign_owner, has_recipe, is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
 
+_NOT_OF_FORK = "omp_num_threads", "name"
+"""Settings of a run that the script of its fork does not get."""
 
+
+@spelled_out
 def resume(
     run: Run | str | Path,
     checkpoint: AnyCheckpoint | Path | str | int | None = None,
     *,
     resume_with: Sequence[str] | None = None,
     changes: Mapping[str, object] | None = None,
-    nproc_per_node: int | Literal["gpu"] | None = None,
-    gpus: Sequence[int] | None = None,
-    nnodes: int | None = None,
-    cluster: Cluster | None = None,
-    max_restarts: int | None = None,
-    stop_on: StopOn | Mapping[str, object] | None = None,
-    on_end: Sequence[str] | None = None,
-    notify_on: NotifyOn | Mapping[str, object] | None = None,
-    notify_with: Sequence[str] | None = None,
     args: Sequence[str] = (),
-    name: str | None = None,
+    **settings: Unpack[ResumeSettings],
 ) -> Run:
     """Continue a run in a new one and join their curves.
 
@@ -94,12 +91,8 @@ def resume(
         LaunchError: the run has no steps left, no checkpoint to resume, or cannot start; nothing is left behind.
     """
     parent = run if isinstance(run, Run) else Run(run)
-    own = run_name(parent.name)
     if not (state := parent.state).is_final:
         raise LaunchError(f"{parent.id} is {state}: stop it first, then resume")
-    asked: dict[str, Any] = {"nproc_per_node": nproc_per_node, "gpus": gpus, "nnodes": nnodes, "cluster": cluster}
-    asked |= {"max_restarts": max_restarts, "stop_on": stop_on, "on_end": on_end}
-    asked |= {"notify_on": notify_on, "notify_with": notify_with}
     if not has_recipe(parent.files):
         if isinstance(checkpoint, Checkpoint):
             raise CheckpointError(f"{checkpoint.path}: is a recipe's checkpoint, and {parent.id} runs a program")
@@ -109,23 +102,18 @@ def resume(
         where = "" if resume_with is None else remember(parent, resume=tuple(resume_with))
         if where.startswith("remembered;"):
             warnings.warn(where, stacklevel=2)
-        settings = _settings(parent, asked) | {"name": own if name is None else name}
-        return _started_program(parent, planned, args, settings)
+        return _started_program(parent, planned, args, _settings(parent, settings))
     if resume_with is not None or isinstance(checkpoint, ForeignCheckpoint):
         given = checkpoint if resume_with is None else shlex.join(resume_with)
         raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
-    with contextlib.ExitStack() as kept:
-        for needed, _ in lineage(parent):
-            # `nbtools clean` could otherwise remove a checkpoint that is about to be read.
-            kept.enter_context(in_use(needed.files))
+    with _kept(parent):
         found, notes = _chosen(parent, checkpoint)
-        settings = _settings(parent, asked)
-        forked, more = _forked(parent, found, changes or {}, settings)
-        settings["name"] = own if name is None else name
+        wanted = _settings(parent, settings)
+        forked, more = _forked(parent, found, changes or {}, wanted)
         try:
             words = {*(changes or ()), *(arg.lstrip("-").replace("-", "_") for arg in args)}
             owner = None if "trust_remote_code" in words else foreign_owner(parent.dir)
-            return _started(parent, found, forked, args, settings, notes + more, tuple(changes or ()), owner)
+            return _started(parent, found, forked, args, wanted, notes + more, tuple(changes or ()), owner)
         except BaseException:
             if forked is not None:
                 forked.unlink(missing_ok=True)
@@ -177,15 +165,22 @@ def reproduce(run: Run | str | Path) -> Run:
     if has_recipe(parent.files) and file_digest(path) != parent.info.get("script_sha256"):
         raise LaunchError(f"{path}: is not the copy that {parent.id} ran; launch a script of your own")
     resumed = mapping_at(parent.info, "resumed_from")
-    with contextlib.ExitStack() as kept:
-        for needed, _ in lineage(parent):
-            kept.enter_context(in_use(needed.files))
+    with _kept(parent):
         if has_recipe(parent.files) and resumed:
             named_checkpoint(parent, str(resumed.get("checkpoint")))
         child = _launched_again(parent, path, reproduces=parent.files)
     if unlike := [*not_as(parent, child), *_newer_data(parent)]:
         warnings.warn(f"not as {parent.id}, so values may differ: {'; '.join(unlike)}", stacklevel=2)
     return child
+
+
+@contextlib.contextmanager
+def _kept(run: Run) -> Iterator[None]:
+    """Prevent that `nbtools clean` removes a run, or one that it resumed, while its checkpoint is read."""
+    with contextlib.ExitStack() as kept:
+        for needed, _ in lineage(run):
+            kept.enter_context(in_use(needed.files))
+        yield
 
 
 def _newer_data(run: Run) -> list[str]:
@@ -201,11 +196,10 @@ def _newer_data(run: Run) -> list[str]:
 def _launched_again(run: Run, path: Path, **more: Any) -> Run:
     if owner := foreign_owner(run.dir):
         raise LaunchError(f"{run.id}: belongs to {owner}; launch a script of your own")
-    given = _settings(run, {}) | {"name": run_name(run.name)}
     script, args = (path, _args_of(run)) if has_recipe(run.files) else program_again(run, _args_of(run))
     recorded = str(run.info.get("script"))
     more |= {"project": Project(Path(str(run.info.get("root") or path.parent))), "runs": run.dir.parent}
-    request = LaunchRequest.of(script, given, args=args, recorded_script=recorded, **more)
+    request = LaunchRequest.of(script, _settings(run, {}), args=args, recorded_script=recorded, **more)
     return start(check_launch(request), mapping_at(run.info, "resumed_from") or None)
 
 
@@ -334,11 +328,7 @@ def named_checkpoint(parent: Run, ref: Checkpoint | Path | str | int) -> Checkpo
     owner = found.path.resolve().parent.parent
     if is_run(owner) and owner not in [run.dir.resolve() for run, _ in lineage(parent)]:
         raise CheckpointError(f"{found.path}: belongs to a run that {parent.id} did not resume; resume {owner.name}")
-    try:
-        found.verify()
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or omit it for the latest verified one") from None
-    return found
+    return verified(found)
 
 
 def checkpoint_for(run: Run, ref: str | int | None, purpose: str) -> Checkpoint:
@@ -371,7 +361,7 @@ def _read(parent: Run, ref: Path | str | int) -> Checkpoint:
 
 
 def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's launch settings, with the values that the caller has asked for."""
+    """Return the run's launch settings and its name, with the values that the caller has asked for."""
     recorded, wanted = mapping_at(parent.info, "launch"), {k: value for k, value in asked.items() if value is not None}
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
     settings |= {"nnodes": settings["nnodes"] or 1, **dict.fromkeys(COMMANDS)}  # older runs have no nnodes
@@ -389,7 +379,7 @@ def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
         if settings["gpus"]:
             is_fewer = number != "gpu" and number <= len(settings["gpus"])
             settings["gpus"] = settings["gpus"][:number] if is_fewer else None
-    return settings | wanted
+    return {"name": run_name(parent.name), **settings, **wanted}
 
 
 def _check_fits(run: Run, before: TrainConfig, after: TrainConfig) -> None:
@@ -413,16 +403,14 @@ def _changes(
         LaunchError: no steps are left.
     """
     after, world = checked.config, checked.launch.world_size
-    on_each, on = (whole(mapping_at(parent.info, "launch").get(name)) for name in ("nproc_per_node", "nnodes"))
-    known = on_each and on_each * (on or 1)
-    world_before = whole(found.manifest.get("world_size")) or known or world
+    world_before = whole(found.manifest.get("world_size")) or world_size(parent) or world
     changes = {} if world == world_before else {"nproc_per_node": [world_before, world]}
     if before is None or after is None:
         return changes, []
     _check_fits(parent, before, after)
-    plan = _plan(parent, before, after, world, checked.project)
-    _check_work_left(parent, found, after, plan)
-    moved = _moved_rate(parent, found, after, plan)
+    left = _steps_left(found, after, _plan(parent, before, after, world, checked.project))
+    _check_work_left(parent, found, after, left)
+    moved = _moved_rate(parent, found, after, left)
     changes = {name: [old, new] for name, old, new in differences(before, after)} | changes
     batch = [config.effective_batch(size) for config, size in ((before, world_before), (after, world))]
     if batch[0] == batch[1]:
@@ -456,12 +444,11 @@ def _steps_left(found: Checkpoint, config: TrainConfig, plan: Schedule | None) -
     return progress.steps_left(plan.effective_batch, plan.num_train_samples, config.epochs)
 
 
-def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, plan: Schedule | None) -> list[str]:
+def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, left: int | None) -> list[str]:
     """Return a note if the learning rate after a checkpoint is another one than before it; [] where it is unknown."""
     owner = next((run for run, _ in lineage(parent) if run.dir == found.path.parent.parent), parent)
     total = steered_values(found.path).get("max_steps")
     total = total or whole(mapping_at(owner.config or {}, "derived").get("total_steps"))
-    left = _steps_left(found, after, plan)
     if not total or left is None or "warmup_learning_rate" in type(after).model_fields:  # a schedule per stage
         return []
     end = min(found.step + left, after.max_steps or sys.maxsize)
@@ -469,10 +456,10 @@ def _moved_rate(parent: Run, found: Checkpoint, after: TrainConfig, plan: Schedu
     return [note] if note else []
 
 
-def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, plan: Schedule | None) -> None:
+def _check_work_left(parent: Run, found: Checkpoint, config: TrainConfig, left: int | None) -> None:
     if config.max_steps is not None and found.step >= config.max_steps:
         end, field, more = f"max_steps={config.max_steps}", "max_steps", 2 * found.step
-    elif _steps_left(found, config, plan) == 0:
+    elif left == 0:
         end, field, more = f"epochs={config.epochs}", "epochs", 2 * config.epochs
     else:
         return
@@ -500,7 +487,7 @@ def _forked(
             f"{error}. Its values cannot be changed in a copy of the script: pass them as flags "
             "(args=['--learning-rate', '1e-4'], or after --)"
         ) from None
-    kept = {name: value for name, value in settings.items() if value is not None and name != "omp_num_threads"}
+    kept = {name: value for name, value in settings.items() if value is not None and name not in _NOT_OF_FORK}
     kept |= {name: settings[name] or () for name in COMMANDS}  # the words of the parent's script are not the caller's
     launch = on_cluster(plain.launch, kept.pop("cluster", None), **kept)
     project = project_of(parent.files.script)

@@ -25,7 +25,7 @@ from nbtools.machine.file_systems import local_disk
 from nbtools.machine.interpreter import Interpreter, own_interpreter
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import FORMAT
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, marks_of
 from nbtools.settings import complaints
 
 _MARGIN_S = 30
@@ -265,6 +265,7 @@ def job_script(run: RunDir, launch: Launch, cwd: Path, after: Sequence[int] = ()
 
 # Slurm runs this script on the first node of the job; what it prints is in ranks/slurm.log.
 _nbtools_run={shlex.quote(str(run.path))}
+export {shlex.join(f"{name}={value}" for name, value in marks_of(run).items())}
 _nbtools_line=
 _nbtools_end() {{ # the lines before exec have failed, or exec itself
   local code=$1 LC_ALL=C said

@@ -1,7 +1,7 @@
 """The supervisor: a small process that outlives the kernel and runs torchrun from the queue to `exit.json`.
 
 It waits for its turn, starts torchrun, restarts it if `max_restarts` allows, forwards a stop, ends leftover processes
-and records the end. It runs as `python -m nbtools.launcher.supervisor RUN_DIR --lock-fd N` in its own session, reads
+and records the end. It runs as `python -m nbtools.launcher.supervisor RUN_DIR --launched` in its own session, reads
 launch.json, and imports little, because it lives as long as the training.
 """
 
@@ -36,7 +36,7 @@ from nbtools.machine.signal_pipe import Signals, asks_to_stop
 from nbtools.run.records import Records, mapping_at, shutdown_timeout_s
 from nbtools.run.state import awaited, state_of
 from nbtools.rundir import machines, secret_values
-from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
+from nbtools.rundir.json_files import content_of, read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.files_before import FilesBefore
@@ -292,9 +292,7 @@ class Supervisor:
     @property
     def _finished(self) -> dict[str, Any]:
         """Record of rank 0 on its end; empty without one."""
-        with contextlib.suppress(OSError):  # the training has a newer nbtools
-            return read_json(self.run.finished) or {}
-        return {}
+        return content_of(self.run.finished)
 
     @property
     def _is_unsaved(self) -> bool:
@@ -383,9 +381,8 @@ class OtherMachines:
 
     def wait(self, returncode: int) -> None:
         """Wait a moment until the other machines have ended: one of them may have failed first."""
-        deadline = time.monotonic() + self._grace_s(returncode)
-        while time.monotonic() < deadline and not all("returncode" in record for record in self._records()):
-            time.sleep(_LOOK_EVERY_S)
+        grace_s = self._grace_s(returncode)
+        processes.happens_within(lambda: all("returncode" in record for record in self._records()), grace_s)
 
     def _records(self) -> list[dict[str, Any]]:
         """Return what the machines to watch have recorded: node 0 watches those with started ranks, the others it."""
@@ -511,22 +508,21 @@ def main() -> None:
     """Supervise one run until its end is recorded; exits 2 when there is nothing to supervise."""
     parser = argparse.ArgumentParser(prog="nbtools.launcher.supervisor", description=__doc__.split("\n", 1)[0])
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--lock-fd", type=int, help="descriptor of the held lock; by default the lock is taken")
-    parser.add_argument("--no-lock", action="store_true", help="the file system has no locks")
-    parser.add_argument("--ticket-fd", type=int, help="descriptor of the locked ticket for GPUs")
-    parser.add_argument("--reads-words", action="store_true", help="take the commands of the launch from the input")
+    text = "take the launch's commands, and the descriptors of its lock and ticket, from the input; else take the lock"
+    parser.add_argument("--launched", action="store_true", help=text)
     arguments = parser.parse_args()
-    words = json.loads(sys.stdin.readline() or "{}") if arguments.reads_words else {}
+    words = json.loads(sys.stdin.readline() or "{}") if arguments.launched else {}
+    held = words.pop("held", [])
     run = RunDir(arguments.run_dir.resolve())
     if not run.launch.is_file():
         parser.error(f"{run.path}: no launch.json, so nothing to run")
-    lock = arguments.lock_fd
-    if lock is None and not arguments.no_lock and (lock := acquire_lock(run.lock)) is None:
-        parser.error(f"{run.id}: is already running (its lock is held)")
+    if not arguments.launched:
+        if (lock := acquire_lock(run.lock)) is None:
+            parser.error(f"{run.id}: is already running (its lock is held)")
+        held = [lock]
     if run.process.exists() or run.exit.exists():
         parser.error(f"{run.id}: was already started; a run directory is used once")
     adopt_orphans()
-    held = [descriptor for descriptor in (lock, arguments.ticket_fd) if descriptor is not None]
     Supervisor(run, held, **words).supervise()
 
 

@@ -11,12 +11,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbtools.machine.devices import Device
-from nbtools.rundir.atomic import discard, hidden_name, open_descriptor, open_folder
+from nbtools.rundir.atomic import discard, folder_names, hidden_name, open_folder
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import acquire_lock, is_locked, wait_for_lock
 from nbtools.rundir.rundir import RunDir, name_of
@@ -54,7 +54,9 @@ def take(run: RunDir, gpus: Sequence[int], devices: Sequence[str]) -> tuple[Path
         OSError: the folder cannot be used, or any user could remove the ticket from it.
     """
     folder = _folder()
-    with open_folder(folder) as opened, _in_order(folder):  # whose owner may put a link in its place at any moment
+    with open_folder(folder) as opened:  # whose owner may put a link in its place at any moment
+        if not wait_for_lock(opened, fcntl.LOCK_EX, _PATIENCE_S):  # numbers are given one after the other
+            raise OSError(f"{folder}: another process has held the lock of this folder for {_PATIENCE_S:.0f} s")
         found = _paths(folder)
         for path in found.values():
             if not is_locked(path):
@@ -125,29 +127,9 @@ def foreign_folder(ticket: Path) -> str:
     return "" if owner in (0, os.geteuid()) else f"{told}; an administrator should own it (mode 1777)"
 
 
-@contextlib.contextmanager
-def _in_order(folder: Path) -> Iterator[None]:
-    """Hold the lock under which ticket numbers are given."""
-    path = folder / "order.lock"
-    with contextlib.suppress(FileExistsError):
-        created = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-        os.fchmod(created, 0o644)  # whatever the umask: a lock only needs to be readable
-        os.close(created)
-    descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        if not wait_for_lock(descriptor, fcntl.LOCK_EX, _PATIENCE_S):
-            raise OSError(f"{path}: another process has held this lock for {_PATIENCE_S:.0f} s")
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _paths(folder: Path) -> dict[int, Path]:
-    try:
-        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return {}
-    return {int(entry.name[:-5]): Path(entry.path) for entry in entries if _TICKET.fullmatch(entry.name)}
+    paths = (folder / name for name in folder_names(folder) if _TICKET.fullmatch(name))
+    return {int(path.stem): path for path in paths if path.is_file() and not path.is_symlink()}
 
 
 def _read(path: Path) -> Ticket | None:

@@ -35,7 +35,8 @@ def meeting_point(peers: Sequence[str] = ()) -> tuple[str, int]:
             f"MASTER_PORT={port[:40]!r}: must be a number from 1 to {_LARGEST_PORT}; unset it for a free port"
         )
     given = os.environ.get("MASTER_ADDR")
-    address = given or _address_of(os.environ.get(GLOO_INTERFACE)) or _towards(peers) or _own_address(_ELSEWHERE)
+    named = dict(reversed(_addresses())).get(os.environ.get(GLOO_INTERFACE, ""))
+    address = given or named or _own_address(*peers, _ELSEWHERE)
     if address is None or address == "localhost" or address.startswith(_LOOPBACK):
         what = f"MASTER_ADDR={given[:80]!r}" if given else "no network interface"
         raise LaunchError(
@@ -62,38 +63,22 @@ def unresolved_name() -> str:
 
 def interface_towards(address: str) -> str | None:
     """Return the name of the network interface through which this machine reaches an address; None if unknown."""
-    own = _own_address(address) or ""
-    if own.startswith(_LOOPBACK):  # the own name, which /etc/hosts often gives such an address
-        own = _own_address(_ELSEWHERE) or ""
-    return next((name for name, found in _addresses() if found == own and not own.startswith(_LOOPBACK)), None)
+    own = _own_address(address, _ELSEWHERE)
+    return next((name for name, found in _addresses() if found == own), None)
 
 
-def _own_address(other: str) -> str | None:
-    """Return the address of this machine from which it reaches another one, by the routes of the system."""
-    try:
-        return _routed_to(other)
-    except OSError:  # no route, or an unknown name
-        return next((found for _, found in _addresses() if not found.startswith(_LOOPBACK)), None)
+def _own_address(*others: str) -> str | None:
+    """Return the address of this machine from which it reaches the first of others with a route, else any of it.
 
-
-def _towards(peers: Sequence[str]) -> str | None:
-    """Return the address of this machine from which it reaches one of its peers; None if no name leads elsewhere."""
-    for peer in peers:
-        with contextlib.suppress(OSError):
-            if not (address := _routed_to(peer)).startswith(_LOOPBACK):
+    It is never a loopback one, which /etc/hosts often gives the own name.
+    """
+    for other in others:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((other, 9))  # of a datagram socket: sends nothing
+            address: str = probe.getsockname()[0]
+            if not address.startswith(_LOOPBACK):
                 return address
-    return None
-
-
-def _routed_to(other: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, 9))  # of a datagram socket: sends nothing
-        address: str = probe.getsockname()[0]
-        return address
-
-
-def _address_of(interface: str | None) -> str | None:
-    return next((address for name, address in _addresses() if name == interface), None)
+    return next((found for _, found in _addresses() if not found.startswith(_LOOPBACK)), None)
 
 
 def _addresses() -> list[tuple[str, str]]:

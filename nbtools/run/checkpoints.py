@@ -1,16 +1,17 @@
 """Lists and verifies checkpoints without unpickling: it reads manifests and bytes, so a checkpoint cannot run code."""
 
+import contextlib
 import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from nbtools.errors import CheckpointError, FormatError, html_table
-from nbtools.rundir.atomic import retried
+from nbtools.rundir.atomic import folder_names, retried
 from nbtools.rundir.json_files import content_of, finite, read_json, strict_number, whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
 from nbtools.rundir.tail import open_regular
@@ -168,23 +169,16 @@ def _measured(path: Path) -> tuple[int, str]:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """Return the folders `step-<number>`, sorted by number (step-1000000 follows step-999999)."""
-    try:
-        children = retried(lambda: list(folder.iterdir()))
-    except OSError:
-        return []
-    return sorted(
-        (path for path in children if re.fullmatch(r"step-[0-9]{6,18}", path.name)), key=lambda path: int(path.name[5:])
-    )
+    names = (name for name in folder_names(folder) if re.fullmatch(r"step-[0-9]{6,18}", name))
+    return [folder / name for name in sorted(names, key=lambda name: int(name[5:]))]
 
 
 def checkpoints_in(folder: Path) -> list[Checkpoint]:
     """Return the checkpoints in `folder`, oldest first; those without a readable manifest are left out."""
     found = []
     for path in checkpoint_folders(folder):
-        try:
+        with contextlib.suppress(CheckpointError):
             found.append(Checkpoint.read(path))
-        except CheckpointError:
-            continue
     return found
 
 
@@ -221,21 +215,3 @@ def steered_values(checkpoint: Path) -> dict[str, Any]:
     """Return the values that were changed while the training of a checkpoint ran, by the names of their fields."""
     found = content_of(checkpoint / "manifest.json").get("steered")
     return found if isinstance(found, dict) else {}
-
-
-def resuming(args: Sequence[str], checkpoint: Path, *, steered: bool = True) -> list[str]:
-    """Return a script's arguments with `--resume-from CHECKPOINT` at the end; an earlier one is removed.
-
-    With `steered`, flags before it repeat the values that were changed while the training ran.
-    """
-    kept: list[str] = []
-    rest = iter(args)
-    for argument in rest:
-        flag = argument.replace("_", "-")
-        if flag == "--resume-from":
-            next(rest, None)
-        elif not flag.startswith("--resume-from="):
-            kept.append(argument)
-    values = steered_values(checkpoint) if steered else {}
-    kept += [f"--{name.replace('_', '-')}={value!r}" for name, value in values.items()]
-    return [*kept, "--resume-from", str(checkpoint.resolve())]

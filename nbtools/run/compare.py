@@ -16,7 +16,6 @@ import numpy as np
 from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of, is_cost
-from nbtools.metrics.history import History
 from nbtools.parsing import syntax_tree
 from nbtools.project import Project, find_project
 from nbtools.run.facts import origin as origin_of
@@ -104,36 +103,28 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
         ConfigError: fewer than two runs can be read.
     """
     notes: list[str] = []
-    chosen = _chosen(refs, project, notes)
-    runs: list[Run] = []
-    facts: list[Facts] = []
-    for run in chosen:
+    readable: dict[Run, Facts] = {}
+    for run in _chosen(refs, project, notes):
         try:
-            found = facts_of(run)
+            readable[run] = facts_of(run)
         except OSError as error:
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
-            continue
-        runs.append(run)
-        facts.append(found)
-    if len(runs) < 2:
-        given = "; ".join([f"{plural(len(runs), 'run')} to compare, at least 2 are needed", *notes])
+    if len(readable) < 2:
+        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least 2 are needed", *notes])
         raise ConfigError(f"{given}; nbtools runs lists all")
-    if others := runs[MOST_RUNS:]:
+    runs = [*readable][:MOST_RUNS]
+    if others := [*readable][MOST_RUNS:]:
         names = ", ".join(run.id for run in others)
-        notes.append(f"{MOST_RUNS} of {len(runs)} runs are drawn; left out: {names}")
-        runs, facts = runs[:MOST_RUNS], facts[:MOST_RUNS]
+        notes.append(f"{MOST_RUNS} of {len(readable)} runs are drawn; left out: {names}")
+    facts = [readable[run] for run in runs]
     differences = _differences(runs, facts)
     sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
     labels = _labels(runs, differences)
     return Comparison(runs, labels, facts, differences, sources, notes, [world_size(run) for run in runs])
 
 
-def ends_of(history: History) -> dict[str, Ends]:
-    """Return the best and last value of each metric."""
-    return {name: _ends(name, history[name]) for name in history}
-
-
-def _ends(name: str, series: Series) -> Ends:
+def ends_of(name: str, series: Series) -> Ends:
+    """Return the last value of a metric, and its best."""
     last, last_step, direction = float(series.values[-1]), int(series.steps[-1]), direction_of(name)
     finite = np.isfinite(series.values)
     if direction is None or not finite.any():
@@ -146,10 +137,8 @@ def _ends(name: str, series: Series) -> Ends:
 
 def world_size(run: Run) -> int | None:
     """Return the number of a run's processes on all machines; None if it is not recorded."""
-    launch = mapping_at(run.info, "launch")
     recorded = whole(mapping_at(run.config or {}, "derived").get("world_size"))
-    on_each, nodes = whole(launch.get("nproc_per_node")), whole(launch.get("nnodes", 1))
-    return recorded or (on_each * nodes if on_each and nodes else None)
+    return recorded or (len(run.files.world) if mapping_at(run.info, "launch").get("nproc_per_node") else None)
 
 
 # --- a run that repeats another ---------------------------------------------------------------------

@@ -7,7 +7,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,23 +40,21 @@ _MOST_CACHED_BYTES: Final = 256 << 20
 """Size of the cache of all runs; when a file is added, the ones written longest ago are removed."""
 _FORMAT: Final = 4
 _HEAD_BYTES: Final = 64 << 10
-_FIELDS: Final = ("steps", "times", "samples", "low", "high", "mean", "counts")
+_NUM_FIELDS: Final = 7
+_VALUES: Final = slice(3, 6)
+"""The fields low, high and mean."""
+
+
+def _field(number: int) -> cached_property[Floats]:
+    return cached_property(lambda sketch: sketch.columns[number])
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
     """A metric in at most `NUM_COLUMNS` columns of successive rows; a column of one row is that row."""
 
-    steps: Floats
-    """Step of the row in the middle of a column, and so are times and samples."""
-    times: Floats
-    samples: Floats
-    low: Floats
-    """Extremes and mean of the finite values in a column; NaN where there are none."""
-    high: Floats
-    mean: Floats
-    counts: Floats
-    """Number of rows in each column."""
+    columns: Floats
+    """All fields of each column: an array of (fields, columns)."""
     ends: Ends
     diverged_at: int | None = None
     """The step from which on no value is finite."""
@@ -63,6 +62,17 @@ class Sketch:
     """False if rows in the middle have not been read."""
     unit: Unit = "step"
     """The count in `steps`."""
+
+    steps = _field(0)
+    """Step of the row in the middle of a column, and so are times and samples."""
+    times = _field(1)
+    samples = _field(2)
+    low = _field(3)
+    """Extremes and mean of the finite values in a column; NaN where there are none."""
+    high = _field(4)
+    mean = _field(5)
+    counts = _field(6)
+    """Number of rows in each column."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -84,9 +94,8 @@ class Sketch:
         diverged_at = None if finite[-1] else int(series.steps[after])
         cuts = np.linspace(0, n, min(n, NUM_COLUMNS) + 1).astype(np.int64)
         middle = (cuts[:-1] + cuts[1:] - 1) // 2
-        steps = series.steps[middle].astype(float)
-        columns = steps, series.times[middle], series.samples[middle], *series.reduced(cuts)
-        return cls(*columns, ends, diverged_at, unit=series.unit)
+        rows = series.steps[middle], series.times[middle], series.samples[middle]
+        return cls(np.array([*rows, *series.reduced(cuts)], float), ends, diverged_at, unit=series.unit)
 
 
 Curves = Mapping[str, Sketch]
@@ -95,8 +104,7 @@ Curves = Mapping[str, Sketch]
 
 def curves_of(history: History) -> dict[str, Sketch]:
     """Return all curves of a history."""
-    ends = ends_of(history)
-    return {name: Sketch.of(history[name], ends[name]) for name in ends}
+    return {name: Sketch.of(series, ends_of(name, series)) for name, series in history.items()}
 
 
 def read_curves(run: Run) -> Curves:
@@ -177,16 +185,13 @@ def glimpse(run: Run) -> Curves:
     for name in dict.fromkeys([*head, *tail]):
         parts = [Sketch.of(part[name], Ends(0, 0)) for part in (head, tail) if name in part]
         last = (tail if name in tail else head)[name]
-        joined = [np.concatenate([getattr(part, field) for part in parts]) for field in _FIELDS]
+        columns = [part.columns for part in parts]
         if len(parts) == 2:
-            at = len(parts[0].steps)
-            gap = [
-                np.nan if field in ("low", "high", "mean") else column[at - 1]
-                for field, column in zip(_FIELDS, joined, strict=True)
-            ]
-            joined = [np.insert(column, at, value) for column, value in zip(joined, gap, strict=True)]
+            gap = columns[0][:, -1:].copy()
+            gap[_VALUES] = np.nan
+            columns.insert(1, gap)
         ends = Ends(float(last.values[-1]), int(last.steps[-1]))
-        found[name] = _sketch(joined, ends, parts[-1].diverged_at, is_complete=False)
+        found[name] = Sketch(np.hstack(columns), ends, parts[-1].diverged_at, is_complete=False)
     return found
 
 
@@ -206,11 +211,7 @@ def refined(sketch: Sketch, part: Sketch) -> Sketch:
     """Return a sketch in which the columns of a part replace its own; columns cut by the part's ends may be lost."""
     start = int(np.searchsorted(sketch.steps, part.steps[0], "left"))
     stop = int(np.searchsorted(sketch.steps, part.steps[-1], "right"))
-    columns = []
-    for name in _FIELDS:
-        own, finer = getattr(sketch, name), getattr(part, name)
-        columns.append(np.concatenate((own[:start], finer, own[stop:])))
-    return _sketch(columns, sketch.ends, sketch.diverged_at, is_complete=sketch.is_complete, unit=sketch.unit)
+    return replace(sketch, columns=np.hstack((sketch.columns[:, :start], part.columns, sketch.columns[:, stop:])))
 
 
 def _rows_between(run: Run, first: int, last: int) -> History | None:
@@ -248,11 +249,6 @@ def _place(descriptor: int, step: int, seen: dict[int, int]) -> tuple[int, int]:
     return low, high
 
 
-def _sketch(columns: Sequence[Floats], ends: Ends, diverged_at: int | None, **more: Any) -> Sketch:
-    steps, times, samples, low, high, mean, counts = columns
-    return Sketch(steps, times, samples, low, high, mean, counts, ends, diverged_at, **more)
-
-
 def num_bytes(run: Run) -> int:
     """Return the bytes to read for the curves of a run, with those of the runs it resumed."""
     return sum(size for _, _, size, _ in curve_files(run))
@@ -286,7 +282,7 @@ def _encoded(curves: Curves, stamp: Sequence[Any]) -> bytes:
     ]
     # orjson writes null for a value that is not finite.
     header = orjson.dumps({"format": _FORMAT, "stamp": stamp, "curves": told})
-    columns = [getattr(one, name).tobytes() for one in curves.values() for name in _FIELDS]
+    columns = [one.columns.tobytes() for one in curves.values()]
     return b"".join((header, b" " * (-len(header) - 1 & 7), b"\n", *columns))  # at multiples of eight bytes
 
 
@@ -294,10 +290,10 @@ def _decoded(header: Mapping[str, Any], data: bytes) -> dict[str, Sketch]:
     at, found = data.index(b"\n") + 1, {}
     for told in header["curves"]:
         n = told["n"]
-        columns = np.frombuffer(data, np.float64, n * len(_FIELDS), at).reshape(len(_FIELDS), n)
+        columns = np.frombuffer(data, np.float64, n * _NUM_FIELDS, at).reshape(_NUM_FIELDS, n)
         at += columns.nbytes
         ends = {**told["ends"], "last": np.nan if told["ends"]["last"] is None else told["ends"]["last"]}
-        found[told["name"]] = _sketch(list(columns), Ends(**ends), told["diverged_at"], unit=told["unit"])
+        found[told["name"]] = Sketch(columns, Ends(**ends), told["diverged_at"], unit=told["unit"])
     return found
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
 from nbtools.errors import RunNotFoundError, html_table, plural
 from nbtools.project import Project, file_digest, user_cache
 from nbtools.run import facts
-from nbtools.run.records import Records, local_time, mapping_at
+from nbtools.run.records import Records, local_time, mapping_at, recorded_arguments
 from nbtools.run.run import Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early, job_in_words, time_left_s
 from nbtools.run.state import RunState, state_of, unsaved, waiting_for
-from nbtools.rundir.atomic import retried, write_file
+from nbtools.rundir.atomic import folder_names, write_file
 from nbtools.rundir.json_files import finite, float_of, read_json, strict_number, whole
 from nbtools.rundir.names import Labels, labels_file
 from nbtools.rundir.rundir import RunDir, found_runs, is_run, launch_order, name_of, newest_first
@@ -27,8 +27,7 @@ from nbtools.rundir.tail import one_line
 NUM_STORED = 50
 """Rows of the table that a notebook stores."""
 _MOST_CACHED = 20_000
-_STATES = frozenset(map(str, RunState))
-Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, ...]
 """Inodes and times of change of exit.json and labels.json."""
 
 
@@ -41,8 +40,8 @@ class RunRow(NamedTuple):
     """Key of the recipe; empty for a script without one."""
     script: str
     """File name of the script, and its own arguments."""
-    state: str
-    """A `RunState`; empty if the run cannot be read."""
+    state: RunState | Literal[""]
+    """Empty if the run cannot be read."""
     order: tuple[float, bool, int]
     """Sort key of `launch_order`."""
     started_at: float | None = None
@@ -62,7 +61,23 @@ class RunRow(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether the run has ended or cannot be read."""
-        return self.state not in (RunState.QUEUED, RunState.RUNNING)
+        return not self.state or self.state.is_final
+
+
+_NUMBER = float | int | None
+_KINDS: tuple[Any, ...] = (*[str] * 5, tuple, *[_NUMBER] * 6, tuple, str, str, bool)
+"""Types of the fields of a row."""
+
+
+def _row_from(name: str, values: Sequence[Any]) -> RunRow:
+    """Return a row of the cache; ValueError, TypeError or IndexError if it is invalid."""
+    row = RunRow(name, *values)
+    started, is_copy, written = row.order
+    row = row._replace(state=RunState(row.state), loss=float_of(row.loss), tags=tuple(map(str, row.tags)))
+    row = row._replace(order=(float(started), bool(is_copy), int(written)))
+    if not all(isinstance(value, kind) for value, kind in zip(row, _KINDS, strict=True)):
+        raise ValueError(name)
+    return row
 
 
 class Rows:
@@ -75,19 +90,13 @@ class Rows:
         self.runs = runs
         self._known: dict[str, tuple[Stamp, RunRow]] = {}
         self._is_changed = False
-        with contextlib.suppress(OSError):
-            for name, entry in mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items():
-                with contextlib.suppress(TypeError, ValueError, KeyError, IndexError):
-                    number = [int(part) for part in entry["stamp"]]
-                    self._known[name] = (number[0], number[1], number[2], number[3]), _row_from(name, entry["row"])
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            entries = mapping_at(read_json(user_cache("runs", runs)) or {}, "runs").items()
+            self._known = {name: (tuple(stamp), _row_from(name, row)) for name, (stamp, row) in entries}
 
     def every(self) -> list[RunRow]:
         """Return the rows of all runs, newest first."""
-        rows = []
-        try:
-            names = retried(lambda: os.listdir(self.runs))  # noqa: PTH208 - thousands of names
-        except OSError:
-            names = []
+        rows, names = [], folder_names(self.runs)
         for name in names:
             if (row := self._cached(name, stamp := self._stamp(name))) is not None:
                 rows.append(row)
@@ -145,7 +154,7 @@ class Rows:
         entries = {}
         for name, (stamp, row) in list(self._known.items())[-_MOST_CACHED:]:
             loss = None if row.loss is None else strict_number(row.loss)
-            entries[name] = {"stamp": stamp, "row": [*row._replace(loss=loss)[1:]]}  # type: ignore[arg-type]
+            entries[name] = stamp, row._replace(loss=loss)[1:]  # type: ignore[arg-type]
         with contextlib.suppress(OSError, ValueError):
             path = user_cache("runs", self.runs, make=True)
             write_file(path, json.dumps({"format": 1, "runs": entries}, allow_nan=False).encode(), mode=0o600)
@@ -183,18 +192,17 @@ class Rows:
 
 def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
     launch, finished, state = records.launch, records.finished, state_of(records)
-    metrics, started, end = mapping_at(finished, "metrics"), finite(launch.get("time")), records.exit or {}
-    ended, duration = finite(end.get("time", finished.get("time"))), finite(end.get("duration_s"))
+    metrics, started, ended = mapping_at(finished, "metrics"), records.started_at, records.ended_at
+    duration = records.duration_s
     if duration is None and started is not None and ended is not None:
         duration = ended - started
-    arguments = launch.get("args")
-    words = [Path(str(launch.get("script") or "")).name, *map(str, arguments if isinstance(arguments, list) else ())]
+    words = [Path(str(launch.get("script") or "")).name, *recorded_arguments(launch)]
     return RunRow(
         id=path.name,
         name=labels.name or str(launch.get("name") or name_of(path.name)),
         recipe=str(launch.get("recipe") or ""),
         script=" ".join(words)[:500],
-        state=str(state),
+        state=state,
         started_at=started,
         ended_at=ended,
         duration_s=duration,
@@ -204,26 +212,6 @@ def _row_of(path: Path, records: Records, labels: Labels) -> RunRow:
         tags=labels.tags,
         note=labels.note,
     )
-
-
-def _row_from(name: str, values: Sequence[Any]) -> RunRow:
-    """Return a row of the cache; ValueError, TypeError or IndexError if it is invalid."""
-    row = RunRow(name, *values)
-    started, is_copy, written = row.order
-    row = row._replace(
-        started_at=finite(row.started_at),
-        ended_at=finite(row.ended_at),
-        duration_s=finite(row.duration_s),
-        step=whole(row.step),
-        total_steps=whole(row.total_steps),
-        loss=float_of(row.loss),
-        order=(float(started), bool(is_copy), int(written)),
-        tags=tuple(map(str, row.tags)),
-    )
-    texts = (row.name, row.recipe, row.script, row.note, row.problem)
-    if row.state not in _STATES or not all(type(text) is str for text in texts) or type(row.is_complete) is not bool:
-        raise ValueError(name)
-    return row
 
 
 class RunList(Sequence[Run]):

@@ -12,7 +12,7 @@ from typing import Any
 from nbtools.failures.evidence import text_end
 from nbtools.machine import slurm
 from nbtools.run.records import Records, mapping_at
-from nbtools.rundir.json_files import finite, read_json, whole
+from nbtools.rundir.json_files import file_stamp, finite, read_json, whole
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, foreign_owner, goes_on
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -135,13 +135,9 @@ def in_job(records: Records) -> bool:
 
 def is_silent(run: RunDir) -> bool:
     """Whether heartbeats, system.jsonl and log of a run have not been written for long."""
-    newest = 0.0
-    for path in (run.process, run.system, run.log, *run.ranks.glob("*.heartbeat.json")):
-        try:
-            newest = max(newest, path.stat().st_mtime)
-        except OSError:
-            continue
-    return time.time() - newest > _SILENT_AFTER_S
+    stamps = map(file_stamp, (run.process, run.system, run.log, *run.ranks.glob("*.heartbeat.json")))
+    newest_ns = max((stamp[0] for stamp in stamps if stamp), default=0)
+    return time.time() - newest_ns / 1e9 > _SILENT_AFTER_S
 
 
 def why_ended(records: Records) -> str:

@@ -192,6 +192,13 @@ def append_descriptor(path: str | Path) -> int:
     return open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
 
 
+def folder_names(folder: Path) -> list[str]:
+    """Return the names in a folder, in any order; none if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return retried(lambda: os.listdir(folder))  # noqa: PTH208 - thousands of names
+    return []
+
+
 def sync_to_disk(path: Path) -> None:
     """Force a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -151,18 +151,10 @@ def read_small(path: Path) -> bytes:
     Raises:
         OSError: the file is missing, larger, or not a regular file.
     """
-    descriptor = open_descriptor(path, os.O_RDONLY)
-    try:
-        data = b""
-        # Not more at once than there is: the buffer for a larger number is made first.
-        wanted = os.fstat(descriptor).st_size + 1
-        while len(data) <= LARGEST_JSON_BYTES and (block := os.read(descriptor, min(wanted, LARGEST_JSON_BYTES + 1))):
-            data += block
-        if len(data) <= LARGEST_JSON_BYTES:
-            return data
-    finally:
-        os.close(descriptor)
-    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    with os.fdopen(open_descriptor(path, os.O_RDONLY), "rb") as file:
+        if (size := os.fstat(file.fileno()).st_size) > LARGEST_JSON_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read(size)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -82,22 +82,17 @@ def label(run: RunDir, *, name: str | None = None, tags: Sequence[str] | None = 
 
 
 def _changed(labels: Labels, name: str | None, tags: Sequence[str] | None, note: str | None) -> Labels:
-    if name is not None:
-        if name and not _is_name(name):
-            allowed = "a letter, then at most 63 letters, digits, '_' or '-'; not latest"
-            raise InvalidNameError(f"name={shown(name)}: must be {allowed}")
-        labels = replace(labels, name=name)
-    if tags is not None:
-        wrong = next((tag for tag in tags if not _is_tag(tag)), None)
-        if wrong is not None or len(tags) > _MOST_TAGS:
-            allowed = f"at most {_MOST_TAGS} tags of 1 to {_LONGEST_TAG} characters without commas"
-            raise ConfigError(f"tags={shown(tags if wrong is None else wrong)}: must be {allowed}")
-        labels = replace(labels, tags=tuple(dict.fromkeys(tags)))
-    if note is not None:
-        if len(note) > _LONGEST_NOTE:
-            raise ConfigError(f"note={shown(note)}: must have at most {_LONGEST_NOTE:,} characters")
-        labels = replace(labels, note=note)
-    return labels
+    if name and not _is_name(name):
+        allowed = "a letter, then at most 63 letters, digits, '_' or '-'; not latest"
+        raise InvalidNameError(f"name={shown(name)}: must be {allowed}")
+    wrong = next((tag for tag in tags or () if not _is_tag(tag)), None)
+    if wrong is not None or len(tags or ()) > _MOST_TAGS:
+        allowed = f"at most {_MOST_TAGS} tags of 1 to {_LONGEST_TAG} characters without commas"
+        raise ConfigError(f"tags={shown(tags if wrong is None else wrong)}: must be {allowed}")
+    if note and len(note) > _LONGEST_NOTE:
+        raise ConfigError(f"note={shown(note)}: must have at most {_LONGEST_NOTE:,} characters")
+    asked: dict[str, Any] = {"name": name, "tags": None if tags is None else tuple(dict.fromkeys(tags)), "note": note}
+    return replace(labels, **{key: value for key, value in asked.items() if value is not None})
 
 
 def find_run(runs: Path, ref: str) -> Path:

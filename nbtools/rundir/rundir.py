@@ -22,8 +22,8 @@ from typing import Any, Self
 
 from nbtools.errors import NbtoolsError
 from nbtools.project import Project, find_project, lost_target
-from nbtools.rundir.atomic import retried
-from nbtools.rundir.json_files import content_of, finite, kept, read_json, whole
+from nbtools.rundir.atomic import folder_names, retried
+from nbtools.rundir.json_files import content_of, file_stamp, finite, kept, read_json, whole
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
 
@@ -252,14 +252,7 @@ def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, in
 
 def found_runs(runs: Path, prefix: str = "") -> list[Path]:
     """Run directories in `runs` whose names start with `prefix`, in any order; no file of them is opened."""
-    try:
-        return [
-            path
-            for name in retried(lambda: os.listdir(runs))  # noqa: PTH208 - thousands of names
-            if name.startswith(prefix) and is_run(path := runs / name)
-        ]
-    except OSError:
-        return []
+    return [path for name in folder_names(runs) if name.startswith(prefix) and is_run(path := runs / name)]
 
 
 def marks_of(run: RunDir, root: object = None) -> dict[str, str]:
@@ -325,10 +318,7 @@ def name_of(run_id: str) -> str:
 
 
 def _written_at(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns  # launch.json is written once: this orders runs of the same second
-    except OSError:
-        return 0
+    return (file_stamp(path) or (0,))[0]  # launch.json is written once: this orders runs of the same second
 
 
 def has_recipe(run: RunDir) -> bool:
@@ -347,10 +337,9 @@ def goes_on(run: RunDir) -> bool:
         return False
     if is_locked(run.lock):
         return True
-    with contextlib.suppress(OSError):  # written by a newer nbtools
-        launch = kept(read_json, run.launch) or {}
-        process = ProcessIdentity.from_json(kept(read_json, run.process) or {})
-        if launch.get("flock") is False:  # on a file system without locks
-            started = finite(launch.get("time")) or 0.0
-            return process.is_alive() if process else abs(time.time() - started) < _STARTS_WITHIN_S
-    return False
+    launch = launch_of(run.path)
+    if launch.get("flock") is not False:
+        return False
+    # On a file system without locks.
+    process, started = ProcessIdentity.from_json(content_of(run.process)), finite(launch.get("time")) or 0.0
+    return process.is_alive() if process else abs(time.time() - started) < _STARTS_WITHIN_S

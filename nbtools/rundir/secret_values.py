@@ -72,18 +72,15 @@ def masked(args: Sequence[str], known: Collection[str] = ()) -> list[str]:
         known: names that are not secret, such as the fields of a recipe.
     """
     found: list[str] = []
-    flag = ""
-    for arg in args:
-        name, flag = flag, ""
-        if assigned := _ASSIGNED.fullmatch(arg):
-            is_known = _plain(assigned[1]) in known
-            hides = is_secret("" if is_known else assigned[1].rpartition(":")[2], assigned[2])
-            found.append(f"{assigned[1]}={MASK}" if hides else arg)
-        elif _FLAG.fullmatch(arg) and not _VALUE.search(arg):
+    for name, _, arg in _named(args, args):
+        assigned = _ASSIGNED.fullmatch(arg)
+        told_by = "" if _plain(name) in known else name.rpartition(":")[2]
+        if assigned is None and _FLAG.fullmatch(arg) and not _VALUE.search(arg):
             found.append(arg)
-            flag = "" if _plain(arg) in known else arg
+        elif is_secret(told_by, assigned[2] if assigned else arg):
+            found.append(f"{name}={MASK}" if assigned else MASK)
         else:
-            found.append(MASK if is_secret(name, arg) else arg)
+            found.append(arg)
     return found
 
 

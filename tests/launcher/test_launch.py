@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,7 @@ from nbtools.recipes import RECIPES
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import write_json
-from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RunDir, goes_on, run_folders
+from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.program import Program
 from nbtools.script.script import write_script
 from nbtools.script.torchrun import torchrun_command
@@ -165,15 +162,6 @@ def test_a_wrong_value_in_a_script_of_ours_is_refused_by_file_and_line(project: 
     assert said.startswith(f"{path}:{number}: batch_size=-1")
 
 
-def test_a_script_of_ours_that_computes_warns_of_what_is_not_read(project: Project) -> None:
-    path = project.scripts / "computed.py"
-    path.write_text("from nbtools.recipes import MLMPretrainingConfig\nfor size in (1, 2):\n    pass\n")
-    checked = preflight(path, gpus=())
-    assert checked.recipe is None
-    assert f"{path}:2" in checked.warnings[0]
-    assert "launch settings are not read" in checked.warnings[0]
-
-
 def test_an_unwritable_runs_folder_is_refused(script: Path, project: Project) -> None:
     project.runs.rmdir()
     project.runs.write_text("a file where the folder should be")
@@ -280,6 +268,7 @@ def test_a_plain_script_of_ours_runs_from_its_copy(project: Project, script: Pat
     config, wanted = RECIPES["mlm_pretraining"].preset(next(iter(RECIPES["mlm_pretraining"].presets)))
     ours = preflight(write_script(config, "ours", wanted.replace(gpus=()), project=project))
     assert (ours.recipe, ours.name) == ("mlm_pretraining", "ours")
+    assert preflight(shutil.copy(ours.script, project.scripts / "copy.py")).name == "copy"
     assert str(project.runs / "ID" / "script.py") in ours.command(project.runs / "ID")
     assert str(script) in preflight(script, gpus=()).command(project.runs / "ID")
 
@@ -300,13 +289,13 @@ def test_the_package_gives_the_function_whatever_was_imported_before() -> None:
 
 def test_launching_imports_no_torch_and_leaves_no_secret_on_disk(script: Path, project: Project) -> None:
     program = (
-        "import sys; from nbtools.launcher.launch import launch; "
-        f"run = launch({str(script)!r}, gpus=(), args=['--steps', '1']); "
-        "print(run.id, 'torch' in sys.modules); run.stop()"
+        f"import sys, nbtools as nt; repr(nt.preflight({str(script)!r}, gpus=())._repr_html_()); "
+        f"run = nt.launch({str(script)!r}, gpus=(), args=['--steps', '1']); "
+        "print(run.id, {'torch', 'ipywidgets'} & {*sys.modules}); run.stop()"
     )
     environment = {**os.environ, "HF_TOKEN": "hf_secret"}
     said = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment).split()
-    assert said[1] == "False"
+    assert said[1] == "set()"
     assert "hf_secret" not in (project.runs / said[0] / "launch.json").read_text()
 
 
@@ -410,14 +399,6 @@ def test_a_script_is_found_from_the_project_and_through_links(project: Project, 
     assert preflight(project.scripts / "linked.py").project == project
 
 
-def test_a_copy_of_a_script_gives_runs_of_its_own_name(project: Project) -> None:
-    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
-    script = write_script(config, "first", Launch(gpus=()), project=project)
-    copy = script.with_name("second.py")
-    copy.write_bytes(script.read_bytes())
-    assert preflight(copy).name == "second"
-
-
 # --- launches that are given up ---------------------------------------------------------------------
 
 
@@ -468,17 +449,6 @@ def test_help_is_printed_and_starts_nothing(project: Project, cli: Cli) -> None:
     foreign.write_text("import argparse; argparse.ArgumentParser().parse_args()\n")
     assert f"python {foreign} --help" in cli("launch", foreign, "--", "--help", code=2).stderr
     assert list(project.runs.iterdir()) == []
-
-
-def test_a_run_without_locks_is_queued_until_its_supervisor_is_known(project: Project) -> None:
-    run = RunDir.create(project.runs, "toy")
-    write_json(run.launch, {"name": "toy", "flock": False, "time": time.time()})
-    assert Run(run.path).state is RunState.QUEUED
-    assert goes_on(run)
-    write_json(run.launch, {"name": "toy", "flock": False, "time": time.time() - 60})
-    assert Run(run.path).state is RunState.LOST
-    write_json(run.process, ProcessIdentity.of(os.getpid()).to_json())
-    assert goes_on(run)
 
 
 @pytest.mark.promise("safety-double-launch")

@@ -79,8 +79,9 @@ def test_a_script_says_how_to_start_machines_by_hand(project: Project, tiny_conf
 def test_the_meeting_point_is_of_the_environment_or_this_machine(monkeypatch: MonkeyPatch) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(network, "_addresses", lambda: [("lo", "127.0.0.1"), ("ib0", "10.1.0.7")])
-    monkeypatch.setattr(network, "_own_address", lambda other: "10.1.0.7" if other == "10.1.0.8" else "172.16.0.2")
+    monkeypatch.setattr(network, "_ELSEWHERE", "127.0.0.1")  # a machine without a default route
+    addresses = [("lo", "127.0.0.1"), ("eth0", "172.16.0.2"), ("ib0", "10.1.0.7")]
+    monkeypatch.setattr(network, "_addresses", lambda: addresses)
     address, port = network.meeting_point()
     assert address == "172.16.0.2" and 1024 <= port < 65536
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
@@ -88,10 +89,9 @@ def test_the_meeting_point_is_of_the_environment_or_this_machine(monkeypatch: Mo
     monkeypatch.setenv("MASTER_ADDR", "head")
     monkeypatch.setenv("MASTER_PORT", "12355")
     assert network.meeting_point() == ("head", 12355)
-    assert network.interface_towards("10.1.0.8") == "ib0"
-    assert network.interface_towards("elsewhere") is None
-    monkeypatch.setattr(network, "_own_address", lambda other: "127.0.1.1" if other == "me" else "10.1.0.7")
-    assert network.interface_towards("me") == "ib0", "the loopback address of the own name"
+    assert network.interface_towards("localhost") == "eth0", "the loopback address of the own name"
+    addresses[1:] = []
+    assert network.interface_towards("localhost") is None
     for wrong in ("localhost", "127.0.0.1"):
         monkeypatch.setenv("MASTER_ADDR", wrong)
         with pytest.raises(LaunchError, match=f"MASTER_ADDR='{wrong}': not an address .* that others reach"):

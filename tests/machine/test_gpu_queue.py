@@ -148,12 +148,18 @@ def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(super
     assert all(start >= end for start, end in zip(began[1:], ended[:-1], strict=True)), "two had the GPUs at once"
 
 
-def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervised: Start) -> None:
+def test_a_waiting_run_says_behind_whom_and_moves_up_when_they_have_gone(supervised: Start) -> None:
     first = supervised(*agent(TRAINER, nproc=1), name="mlm_tiny", gpus=(0, 1))
+    cancelled = supervised(*agent(TRAINER, nproc=1), name="cancelled", gpus=(1,))
     second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", gpus=(1,))
     other = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="other", gpus=(2,))
     assert other.wait(timeout_s=60) is RunState.SUCCEEDED, "a run on another GPU does not wait"
     eventually(lambda: training(first))
+    assert waiting_for(second.records) == "behind cancelled on GPU 1 and 1 more"
+    cancelled.stop()
+    assert cancelled.state is RunState.STOPPED and not cancelled.files.log.exists(), "it had never started"
+    ended = read_json(cancelled.files.exit) or {}
+    assert (ended["returncode"], ended["stopped"], ended["failure"]) == (None, True, None)
     time.sleep(1.2)  # two looks of a supervisor: it must not have started
     assert second.state is RunState.QUEUED
     assert waiting_for(second.records) == "behind mlm_tiny on GPU 0,1"
@@ -162,21 +168,6 @@ def test_a_waiting_run_says_behind_whom_and_starts_when_they_have_gone(supervise
     first.stop()
     assert second.wait(timeout_s=60) is RunState.SUCCEEDED
     assert waiting_for(second.records) == ""
-
-
-def test_a_waiting_run_can_be_cancelled_and_the_next_moves_up(supervised: Start) -> None:
-    first = supervised(*agent(TRAINER, nproc=1), name="first", gpus=(0,))
-    second = supervised(*agent(TRAINER, nproc=1), name="second", gpus=(0,))
-    third = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="third", gpus=(0,))
-    eventually(lambda: training(first) and waiting_for(third.records))
-    second.stop()
-    assert second.state is RunState.STOPPED
-    assert not second.files.log.exists(), "it had never started"
-    ended = read_json(second.files.exit) or {}
-    assert (ended["returncode"], ended["stopped"], ended["failure"]) == (None, True, None)
-    assert waiting_for(third.records) == "behind first on GPU 0"
-    first.stop()
-    assert third.wait(timeout_s=60) is RunState.SUCCEEDED
 
 
 def test_gpus_stay_taken_until_an_orphaned_training_has_gone(supervised: Start) -> None:

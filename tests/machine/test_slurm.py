@@ -334,10 +334,7 @@ def test_lines_of_another_form_are_left() -> None:
     jobs = slurm.parse_jobs("\n".join([*forged, "8|PENDING|a{b}|N/A|NONE||2K|x", good, "9|PENDING||N/A|N/A||1|"]))
     assert list(jobs) == [7, 9] and jobs[9].name == "" and jobs[9].starts_at is None
     assert reason_in_words(jobs[9]) == "waits"
-
-
-def test_times_as_slurm_prints_them_without_a_time_format_are_unknown() -> None:
-    job = slurm.parse_jobs("7|PENDING|Priority|2026-11-22T22:33:27|N/A||1|x")[7]
+    job = slurm.parse_jobs("7|PENDING|Priority|2026-11-22T22:33:27|N/A||1|x")[7]  # without SLURM_TIME_FORMAT
     assert job.starts_at is None and reason_in_words(job) == "waits for jobs of higher priority"
 
 
@@ -377,14 +374,9 @@ def test_an_endless_answer_is_cut(fake_squeue: Path, monkeypatch: MonkeyPatch) -
 )
 def test_reasons_in_words(reason: str, said: str) -> None:
     assert reason_in_words(Job(7, "PENDING", reason, None, None, "", 1, "x")) == said
-
-
-@pytest.mark.parametrize(
-    ("state", "said"),
-    [("COMPLETING", "is ending: Slurm waits for its last processes"), ("SOMETHING_NEW", "SOMETHING_NEW")],
-)
-def test_states_in_words(state: str, said: str) -> None:
-    assert reason_in_words(Job(7, state, "None", 1.0, 2.0, "n1", 1, "x")) == said
+    ending = "is ending: Slurm waits for its last processes"
+    for state, words in (("COMPLETING", ending), ("SOMETHING_NEW", "SOMETHING_NEW")):
+        assert reason_in_words(Job(7, state, reason, 1.0, 2.0, "n1", 1, "x")) == words
 
 
 @pytest.mark.parametrize(
@@ -425,10 +417,6 @@ POLICY = (
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
         ("Batch job submission failed: Invalid qos specification", "qos"),
         ("Batch job submission failed: User's group not permitted to use this partition", "partition"),
-        (
-            "invalid partition specified: gpu; Batch job submission failed: Invalid partition name specified",
-            "partition",
-        ),
         ("Batch job submission failed: Node count specification invalid", "nnodes"),
         ("Batch job submission failed: CPU count specification invalid", "cpus_per_task"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "partition"),

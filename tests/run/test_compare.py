@@ -185,7 +185,7 @@ def test_best_is_the_least_loss_and_the_greatest_accuracy() -> None:
         row = {"step": step, "train/loss": loss, "eval/accuracy": accuracy, "train/learning_rate": 0.1 * step}
         history.extend(f"{json.dumps(row)}\n".encode())
     history.extend(b'{"step": 4, "train/loss": "NaN"}\n')
-    found = ends_of(history)
+    found = {name: ends_of(name, history[name]) for name in history}
     assert (found["train/loss"].best, found["train/loss"].best_step) == (1.0, 2)
     assert found["train/loss"].last_step == 4
     assert (found["eval/accuracy"].best, found["eval/accuracy"].best_step) == (0.7, 2)

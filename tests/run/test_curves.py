@@ -144,7 +144,7 @@ def test_curves_of_a_resumed_run_change_with_its_parent(project: Project, run: R
 
 def test_a_glimpse_has_both_ends_a_gap_and_no_best(run: Run) -> None:
     found = glimpse(run)
-    sketch, ends = found["train/loss"], ends_of(run.history)["train/loss"]
+    sketch, ends = found["train/loss"], ends_of("train/loss", run.history["train/loss"])
     assert not sketch.is_complete and (sketch.ends.last, sketch.ends.last_step) == (ends.last, ends.last_step)
     assert sketch.ends.best is None and sketch.steps[0] == 1 and sketch.steps[-1] == 30_000
     assert np.isnan(sketch.mean).sum() == 1 and sketch.high[np.isfinite(sketch.high)].max() < 99

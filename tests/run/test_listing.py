@@ -280,7 +280,7 @@ def test_a_damaged_or_forged_cache_of_rows_counts_as_none(files: RunDir, how: st
     rows.save()
     path = user_cache("runs", files.path.parent)
     content = json.loads(path.read_text())
-    values = content["runs"][files.id]["row"]
+    _, values = content["runs"][files.id]
     if how == "a pipe":
         path.unlink()
         os.mkfifo(path)

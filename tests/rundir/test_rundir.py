@@ -19,7 +19,7 @@ from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.lock import acquire_lock, create_lock, is_locked
 from nbtools.rundir.names import find_run
 from nbtools.rundir.process_identity import ProcessIdentity
-from nbtools.rundir.rundir import RunDir, is_run, run_folders
+from nbtools.rundir.rundir import RunDir, run_folders
 
 
 def test_runs_created_at_once_all_get_directories_of_their_own(tmp_path: Path) -> None:
@@ -155,12 +155,6 @@ def test_runs_are_listed_newest_first_within_a_second_too(tmp_path: Path) -> Non
     listed = [path.name[:17] + path.name[-1] for path in run_folders(tmp_path)]
     assert listed == ["2026-01-02_000000a", "2026-01-01_000000a", "2026-01-01_000000b", "2025-01-01_000000z"]
     assert run_folders(tmp_path / "none") == []
-
-
-def test_a_directory_is_a_run_once_its_lock_was_taken(tmp_path: Path) -> None:
-    assert not is_run(tmp_path)
-    (tmp_path / "lock").touch()
-    assert is_run(tmp_path)
 
 
 def test_a_run_is_found_by_id_by_unique_prefix_and_as_the_latest(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Findings of a check: facts with a level and a next step, rendered as text lines or as an HTML table."""
 
-import html
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from nbtools.config import TrainConfig
-from nbtools.errors import plural
+from nbtools.errors import literal, plural
 from nbtools.rundir.tail import printable
 
 if TYPE_CHECKING:
@@ -64,19 +63,15 @@ def render_html(title: str, findings: Iterable[Finding]) -> str:
     rows = []
     for finding in findings:
         sign, colour = _SIGNS[finding.level]
-        step = f"<br>→ {_literal(finding.next_step)}" if finding.next_step else ""
+        step = f"<br>→ {literal(finding.next_step)}" if finding.next_step else ""
         cells = (
             f"<span style='color:{colour};white-space:nowrap'><b>{sign}</b> {finding.level}</span>",
-            _literal(finding.subject),
-            f"<span style='overflow-wrap:anywhere'>{_literal(finding.text)}{step}</span>",
+            literal(finding.subject),
+            f"<span style='overflow-wrap:anywhere'>{literal(finding.text)}{step}</span>",
         )
         rows.append("".join(f"<td style='text-align:left;vertical-align:top'>{cell}</td>" for cell in cells))
-    table = f"<b>{_literal(title)}</b><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    table = f"<b>{literal(title)}</b><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
     return f"<div class='mathjax_ignore tex2jax_ignore'>{table}</div>"  # a dollar sign does not start a formula
-
-
-def _literal(text: str) -> str:
-    return html.escape(printable(text))
 
 
 def size(num_bytes: float) -> str:

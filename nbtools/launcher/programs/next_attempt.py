@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, resuming
+from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, steered_values
 from nbtools.run.records import checkpoints_and_resume, recorded_arguments
 from nbtools.rundir.json_files import finite
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
 from nbtools.rundir.rundir import RunDir, has_recipe
-from nbtools.script.resume_arguments import with_checkpoint
+from nbtools.script.resume_arguments import CHECKPOINT, with_checkpoint
 
 
 def saved_checkpoints(run: RunDir, plan: Mapping[str, Any]) -> Sequence[AnyCheckpoint]:
@@ -36,6 +36,16 @@ def continued(plan: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
     words = checkpoints_and_resume(plan)[1]
     resumed = with_checkpoint(args, words, checkpoint) if words else resuming(args, checkpoint)
     return {**plan, "argv": [*argv[: len(argv) - len(args)], *resumed], "args": resumed}
+
+
+def resuming(args: Sequence[str], checkpoint: Path, *, steered: bool = True) -> list[str]:
+    """Return the arguments of a recipe's script with `--resume-from CHECKPOINT` at the end; an earlier one is removed.
+
+    With `steered`, flags before it repeat the values that were changed while the training ran.
+    """
+    values = steered_values(checkpoint) if steered else {}
+    flags = [f"--{name.replace('_', '-')}={value!r}" for name, value in values.items()]
+    return with_checkpoint([*args, *flags], ("--resume-from", CHECKPOINT), checkpoint.resolve())
 
 
 def _saved_by_program(run: RunDir, plan: Mapping[str, Any]) -> list[ForeignCheckpoint]:

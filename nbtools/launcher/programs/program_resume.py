@@ -220,8 +220,13 @@ def _named(parent: Run, ref: ForeignCheckpoint | Path | str | int) -> ForeignChe
         names = ", ".join(dict.fromkeys(one.name for one in saved)) or "none"
         raise CheckpointError(f"{parent.id}: has no checkpoint {shown(ref)}, nor is that a path; it has {names}")
     found = ref if isinstance(ref, ForeignCheckpoint) else matches[0] if matches else checkpoint_at(existing[0])
+    return verified(found)
+
+
+def verified(found: _C) -> _C:
+    """Return a checkpoint that was named; CheckpointError if it is incomplete or damaged."""
     try:
         found.verify()
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; name another checkpoint, or omit it for the newest whole one") from None
+        raise CheckpointError(f"{error}; name another checkpoint, or omit it for the latest verified one") from None
     return found

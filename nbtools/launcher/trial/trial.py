@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from nbtools.config import Launch, TrainConfig
-from nbtools.errors import ConfigError, DataError, LaunchError
+from nbtools.errors import LaunchError
 from nbtools.launcher.placement import child_environment, place
+from nbtools.launcher.request import as_launch_error
 from nbtools.launcher.trial.result import TrialResult
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import Device
@@ -49,11 +50,9 @@ def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None 
         raise LaunchError("cluster=Slurm(...): a trial runs on this machine, not on a node; set cluster=None for it")
     project = Path(root).resolve() if root is not None else find_project(missing_ok=True).root
     recipe = recipe_of(config)
-    try:
+    with as_launch_error():
         recipe.refuse(config)
         recipe.source(config, project)
-    except (ConfigError, DataError, OSError) as error:
-        raise LaunchError(str(error)) from None
     placement = place(launch.replace(nnodes=1))
     device = free_device(placement.gpus, gpu_queue.tickets()) if placement.gpus else None
     run = RunDir.create(Path(tempfile.mkdtemp(prefix="nbtools-trial-")).resolve(), "trial")

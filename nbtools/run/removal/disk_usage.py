@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nbtools.run.records import Records
 from nbtools.run.state import RunState, state_of
+from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import RunDir, foreign_owner, run_folders
 
 _STARTING_S = 60.0
@@ -80,10 +81,8 @@ def _stored(path: Path) -> Stored:
 
 def _made_at(files: RunDir) -> float:
     """Return the time at which the launcher wrote the first file of a run."""
-    for path in (files.launch, files.lock):
-        with contextlib.suppress(OSError):
-            return path.lstat().st_mtime
-    return time.time()
+    stamp = file_stamp(files.launch) or file_stamp(files.lock)
+    return stamp[0] / 1e9 if stamp else time.time()
 
 
 def belongs_to_other(owner: str) -> str:

@@ -75,20 +75,17 @@ def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: floa
     others = [*_neighbours(run_dir)] if named or working else []
     left_out: dict[Path, str] = {}
     for other in (path for path, begin, end in others if begin <= last and end >= first):
-        launch = launch_of(other)
-        theirs, words = launch.get("cwd"), launch.get("args")
-        if isinstance(theirs, str):
-            folders = [*_existing_folders(theirs, words if isinstance(words, list) else [], launch)]
-            shared = [root for root in named if any(_are_nested(root, folder) for folder in folders)]
-            shared += [root for root in working if _are_nested(root, Path(theirs))]
-            left_out |= dict.fromkeys(shared, other.name)
+        theirs = folders_of(other)
+        shared = [root for root in named if any(_are_nested(root, folder) for folder in theirs[:-1])]
+        shared += [root for root in working if any(_are_nested(root, folder) for folder in theirs[-1:])]
+        left_out |= dict.fromkeys(shared, other.name)
     since = max([first - 2, *(end for _, _, end in others if end < first)])
     until = min([last + _SLACK_S, *(begin for _, begin, _ in others if begin > last)])
     return Places(named, working, left_out, since, until, run_dir.stat().st_uid)
 
 
 def folders_of(run_dir: Path) -> list[Path]:
-    """Return the folders to which a program may write: those that its arguments name, and its working directory."""
+    """Return the folders to which a program may write: those that its arguments name, then its working directory."""
     launch = launch_of(run_dir)
     cwd, args = launch.get("cwd"), launch.get("args")
     if not isinstance(cwd, str) or cwd[:1] != "/":

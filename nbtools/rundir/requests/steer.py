@@ -1,15 +1,22 @@
-"""Steers a running training: writes a request into its run directory and waits for the events that answer it."""
+"""Steers a running training: writes a request into its run directory and waits for the events that answer it.
 
+`nbtools.steering` has the format of a request, which a viewer of the run's owner writes.
+"""
+
+import getpass
+import json
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nbtools.errors import ConfigError, LaunchError, did_you_mean, shown
-from nbtools.rundir.json_files import content_of
+from nbtools.rundir.json_files import content_of, write_json
 from nbtools.rundir.requests.events import Event, changed_values, held, read_events
-from nbtools.rundir.requests.request_files import write_request
 from nbtools.rundir.rundir import RunDir, foreign_owner
+from nbtools.steering import MOST_BYTES
 
 _LOOK_EVERY_S = 0.05
 
@@ -32,6 +39,27 @@ def controls_of(files: RunDir) -> Steerable | None:
         return None
     events = read_events(files)
     return Steerable(tuple(map(str, actions)), {**values, **changed_values(events)}, held(events) is not None)
+
+
+def write_request(run: RunDir, *, action: str = "", values: Mapping[str, Any] | None = None) -> str:
+    """Write a request into a run directory and return its name.
+
+    Raises:
+        ConfigError: It is larger than 4 kB, or holds what JSON cannot.
+        OSError: It cannot be written.
+    """
+    asked = {"action": action} if action else {"values": dict(values or {})}
+    content = {**asked, "by": f"{getpass.getuser()}@{socket.gethostname()}"}
+    try:
+        size = len(json.dumps(content, allow_nan=False, ensure_ascii=False, indent=1).encode())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{shown(asked)}: {error}; give plain numbers and texts") from None
+    if size > MOST_BYTES - 100:
+        raise ConfigError(f"{shown(asked)}: has {size:,} bytes; a request has at most {MOST_BYTES:,}")
+    run.requests.mkdir(mode=0o700, exist_ok=True)
+    name = f"{time.time_ns():019d}-{os.urandom(6).hex()}"
+    write_json(run.requests / f"{name}.json", content)
+    return name
 
 
 def steer(

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,7 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
     assert overwritten(parent, saved, []) == "", "it continues"
     assert "same names; name another folder with --out_dir" in overwritten(parent, saved, ["--lr", "2"])
     assert overwritten(parent, saved, ["--lr", "2", "--out_dir", "other"]) == ""
-    panel = LivePlot(parent)
-    try:
+    with closing(LivePlot(parent)) as panel:
         table = panel._widgets.tabs.checkpoints
         eventually(lambda: not table.start.disabled)
         for typed, is_said in (("--lr 2", True), ("--lr 2 --out_dir other", False), ("", False)):
@@ -206,8 +206,6 @@ def test_a_fork_says_while_it_is_typed_which_checkpoints_it_overwrites(work: Pat
         ]
         table.look()
         assert f"<b>about {saved.step}</b>" in table.table.value
-    finally:
-        panel.close()
 
 
 def test_what_a_concurrent_run_may_have_written_is_not_resumed(work: Path) -> None:
@@ -226,14 +224,11 @@ def test_what_a_concurrent_run_may_have_written_is_not_resumed(work: Path) -> No
     assert shared_outputs(first)[0].startswith(why) and first.summary()["shared"] == shared_outputs(first)
     with pytest.raises(LaunchError, match=rf"\({why}"):
         resume(first)
-    panel = LivePlot(first)
-    try:
+    with closing(LivePlot(first)) as panel:
         table = panel._widgets.tabs.checkpoints
         eventually(lambda: why in panel._widgets.words.losses.value)
         table.look()
         assert f"No checkpoint has been found: {why}" in table.table.value
-    finally:
-        panel.close()
 
 
 def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: Path) -> None:
@@ -241,8 +236,7 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         "for i in range(1, 4): print(f'step {i} loss {9 - i}.5')\nopen('ckpt_1.pt', 'w').write('x')\n"
     )
     run = finished(launch("own.py", torchrun=False))
-    panel = LivePlot(run)
-    try:
+    with closing(LivePlot(run)) as panel:
         tab = panel._widgets.tabs.checkpoints
         eventually(lambda: tab.program.pattern.value == "ckpt_*.pt")
         tab.look()
@@ -256,8 +250,6 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         tab.program.pattern.value = "none/*.pt"
         tab_says = "No checkpoint has been found: none of its files is named none/*.pt"
         eventually(lambda: tab.look() or tab_says in tab.table.value)
-    finally:
-        panel.close()
 
 
 def test_a_checkpoint_is_named_by_step_name_or_path_else_refused(work: Path) -> None:

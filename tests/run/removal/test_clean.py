@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -553,12 +554,9 @@ def test_what_a_newer_nbtools_wrote_is_refused_and_stays(project: Project, cli: 
 
 def shown(path: Path) -> None:
     """Draw the panel of a run, whatever is in its directory; it must not raise."""
-    panel = nt.LivePlot(path)
-    try:
+    with closing(nt.LivePlot(path)) as panel:
         eventually(lambda: panel._thread is None or panel._drawn_state or panel._widgets.trouble.value)
         assert "Traceback" not in panel._widgets.trouble.value
-    finally:
-        panel.close()
 
 
 @pytest.mark.promise("safety-many-runs")

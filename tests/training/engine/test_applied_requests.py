@@ -26,7 +26,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.requests.events import Event, append_events, held, read_events
-from nbtools.rundir.requests.request_files import write_request
+from nbtools.rundir.requests.steer import write_request
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import write_script
 from nbtools.training.engine.optimizer import Optimizer
