@@ -22,8 +22,8 @@ def transformer_bytes(
 ) -> float:
     """Return the bytes that a pass over `num_tokens` tokens of a batch keeps, `num_logits` scores among them.
 
-    The scores and, but for FSDP, the residual stream are fp32 at every precision. Of more than `LARGEST_CHUNK` scores no
-    more are kept (all are, if the model's head is not known), and the gradient of the head is there twice for a moment.
+    The scores and, but for FSDP, the residual stream are fp32 at every precision. Of more scores than `LARGEST_CHUNK`
+    no more are kept, or all if the model has an unknown head; the gradient of the head is there twice for a moment.
     With activation checkpointing, every layer keeps its input, and one layer at a time the rest, and half as much in
     gradients.
     """
