@@ -13,6 +13,8 @@ from nbtools.config import TrainConfig
 from nbtools.recipes import named_model
 
 _PER_LAYER, _IN_RESIDUAL_STREAM, _OUTSIDE = 16, 2, 3
+LARGEST_CHUNK = 2**25
+"""Number of logits that a loss over a vocabulary computes at once: 128 MiB in fp32."""
 
 
 def transformer_bytes(
@@ -20,8 +22,10 @@ def transformer_bytes(
 ) -> float:
     """Return the bytes that a pass over `num_tokens` tokens of a batch keeps, `num_logits` scores among them.
 
-    The scores and, but for FSDP, the residual stream are fp32 at every precision. With activation checkpointing, every
-    layer keeps its input, and one layer at a time the rest, and half as much in gradients.
+    The scores and, but for FSDP, the residual stream are fp32 at every precision. Of more scores than `LARGEST_CHUNK`
+    no more are kept, or all if the model has an unknown head; the gradient of the head is there twice for a moment.
+    With activation checkpointing, every layer keeps its input, and one layer at a time the rest, and half as much in
+    gradients.
     """
     is_wide = config.strategy == "ddp" or precision not in ("bf16", "fp16")
     num_wide = getattr(size, "num_wide", _IN_RESIDUAL_STREAM) * is_wide
@@ -30,6 +34,8 @@ def transformer_bytes(
     if config.gradient_checkpointing:
         layers = (4 if is_wide else 2) * size.num_layers + 1.5 * layer
     width: int = size.hidden_size
+    if num_logits > LARGEST_CHUNK:
+        num_logits = LARGEST_CHUNK + size.vocab_size * width
     return num_tokens * width * (layers + 4 * _OUTSIDE) + 4 * num_logits
 
 

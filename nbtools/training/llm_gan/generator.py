@@ -6,6 +6,8 @@ as its weight, the gradient is that of REINFORCE (Williams 1992) on the sampled 
 Shape suffixes: B batch, P positions of a prompt, T positions of a text, U uniforms, V vocabulary.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
@@ -13,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from nbtools.recipes.llm_gan import LLMGANConfig, model_settings, num_positions
 from nbtools.training.llm_gan.discriminator import Pairs
 from nbtools.training.text.causal_sampling import write
+from nbtools.training.text.chunked_logits import head_of, in_chunks
 from nbtools.training.text.vocabulary import Alphabet, padded_inputs
 
 
@@ -28,9 +31,25 @@ class Generator(nn.Module):
 
     def logits(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return the logits of each token of the texts, in fp32. Shape (B, T, V)."""
+        return self._scored(self._hidden(prompts_BP, texts_BT))
+
+    def _hidden(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
+        """Return the hidden state before each token of the texts; of an unknown architecture, the logits."""
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT[:, :-1]], dim=1), self.alphabet.pad_id)
-        output = self.model(**inputs, use_cache=False, logits_to_keep=texts_BT.shape[1])
-        return self.alphabet.without_banned(output.logits.float())
+        length = texts_BT.shape[1]
+        if head_of(self.model) is None:
+            hidden_BTH: Tensor = self.model(**inputs, use_cache=False, logits_to_keep=length)[0]
+        else:
+            hidden_BTH = self.model.base_model(**inputs, use_cache=False)[0][:, -length:]
+        return hidden_BTH
+
+    def _scored(self, hidden: Tensor) -> Tensor:
+        head = head_of(self.model)
+        return self.alphabet.without_banned((hidden if head is None else head(hidden)).float())
+
+    def _in_chunks(self, compute: Callable[..., Tensor], hidden_BTH: Tensor, *parts_BT: Tensor) -> list[Tensor]:
+        parts = (part.flatten(0, 1) for part in (hidden_BTH, *parts_BT))
+        return in_chunks(compute, self.alphabet.vocab_size, *parts)
 
     def forward(
         self,
@@ -48,15 +67,20 @@ class Generator(nn.Module):
             weights_BT: 0 after a text's end.
             bonus_BT: weights of the entropy; None for no entropy term.
         """
-        logits_BTV = self.logits(prompts_BP, texts_BT)
-        logs_BTV = (logits_BTV if temperature == 1 else logits_BTV / temperature).log_softmax(-1)
-        losses_BT = -logs_BTV.gather(-1, texts_BT[..., None])[..., 0]
-        # Where the weight is 0, even the infinite loss of a banned padding token must not count.
-        weighted = torch.where(weights_BT != 0, losses_BT * weights_BT, 0.0).sum()
-        if bonus_BT is None:
-            return torch.stack([weighted, torch.zeros_like(weighted)])
-        entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
-        return torch.stack([weighted, (entropies_BT * bonus_BT).sum()])
+
+        def sums(hidden_NH: Tensor, tokens_N: Tensor, weights_N: Tensor, bonus_N: Tensor | None = None) -> Tensor:
+            logits_NV = self._scored(hidden_NH)
+            logs_NV = (logits_NV if temperature == 1 else logits_NV / temperature).log_softmax(-1)
+            losses_N = -logs_NV.gather(-1, tokens_N[:, None])[:, 0]
+            # Where the weight is 0, even the infinite loss of a banned padding token must not count.
+            weighted = torch.where(weights_N != 0, losses_N * weights_N, 0.0).sum()
+            if bonus_N is None:
+                return torch.stack([weighted, torch.zeros_like(weighted)])
+            entropies_N = -(logs_NV.exp() * logs_NV).sum(-1)
+            return torch.stack([weighted, (entropies_N * bonus_N).sum()])
+
+        parts = (texts_BT, weights_BT) if bonus_BT is None else (texts_BT, weights_BT, bonus_BT)
+        return torch.stack(self._in_chunks(sums, self._hidden(prompts_BP, texts_BT), *parts)).sum(0)
 
     def pairs(self, prompts_BP: Tensor, reals_BT: Tensor, uniforms_BU: Tensor, temperature: float) -> Pairs:
         """Generate a text per prompt from the first T uniforms; the others are for the discriminator."""
@@ -66,9 +90,12 @@ class Generator(nn.Module):
 
     def losses(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return the negative log-likelihood of every token, 0 after a text's end. Shape (B, T)."""
-        logits_BTV = self.logits(prompts_BP, texts_BT)
-        losses_BT = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), texts_BT.flatten(), reduction="none")
-        return torch.where(self.alphabet.mask(texts_BT), losses_BT.view_as(texts_BT), 0.0)
+
+        def losses(hidden_NH: Tensor, tokens_N: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(self._scored(hidden_NH), tokens_N, reduction="none")
+
+        losses_N = torch.cat(self._in_chunks(losses, self._hidden(prompts_BP, texts_BT), texts_BT))
+        return torch.where(self.alphabet.mask(texts_BT), losses_N.view_as(texts_BT), 0.0)
 
 
 def build_generator(config: LLMGANConfig, alphabet: Alphabet) -> GPT2LMHeadModel:

@@ -32,6 +32,7 @@ from nbtools.training.masked_diffusion.llada import LLaDAModelLM, load_llada
 from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
+from nbtools.training.text.chunked_logits import head_of, in_chunks
 from nbtools.training.text.tokenizers import MASK, separator_of
 
 _LLADA_MASK_ID = 126336
@@ -72,13 +73,19 @@ class Denoiser(nn.Module):
         elif len(lengths_B):
             positions_T = torch.arange(inputs_BT.shape[1], device=inputs_BT.device)
             options["attention_mask"] = (positions_T < lengths_B[:, None]).long()
-        if isinstance(self.model, ModernBertForMaskedLM):
-            hidden_BTH = self.model.model(**options)[0]
-            logits_KV = self.model.decoder(self.model.head(hidden_BTH.flatten(0, 1)[positions_K]))
-        elif isinstance(self.model, LLaDAModelLM):
-            logits_KV = self.model.head(self.model.hidden(**options).flatten(0, 1)[positions_K])
+        if isinstance(self.model, LLaDAModelLM):
+            all_BTH = self.model.hidden(**options)
         else:
-            logits_KV = self.model(**options).logits.flatten(0, 1)[positions_K]
+            all_BTH = (self.model if self._head is None else self.model.base_model)(**options)[0]
+        parts = all_BTH.flatten(0, 1)[positions_K], labels_K
+        return torch.cat(in_chunks(self._chunk_losses, self.model.config.vocab_size, *parts))
+
+    @property
+    def _head(self) -> Callable[[Tensor], Tensor] | None:
+        return self.model.head if isinstance(self.model, LLaDAModelLM) else head_of(self.model)
+
+    def _chunk_losses(self, chosen_KH: Tensor, labels_K: Tensor) -> Tensor:
+        logits_KV = chosen_KH if self._head is None else self._head(chosen_KH)
         logits_KV = logits_KV[:, : self.num_tokens].float()
         logits_KV[:, self.mask_id] = -torch.inf
         return nn.functional.cross_entropy(logits_KV, labels_K, reduction="none")
@@ -103,8 +110,7 @@ class Denoiser(nn.Module):
 
     def flops(self, num_tokens: float, num_maskable: float) -> float:
         """Return the FLOPs of a training step on one sequence, half of whose maskable tokens are masked on average."""
-        knows_head = isinstance(self.model, ModernBertForMaskedLM | LLaDAModelLM)
-        return training_flops(self.model, num_tokens, num_maskable / 2 if knows_head else num_tokens)
+        return training_flops(self.model, num_tokens, num_tokens if self._head is None else num_maskable / 2)
 
     def logits(self, inputs_BT: Tensor) -> Tensor:
         """Return the scores of all tokens at all positions, those of [MASK] included. Shape (B, T, V)."""

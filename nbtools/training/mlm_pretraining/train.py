@@ -31,6 +31,7 @@ from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
+from nbtools.training.text.chunked_logits import head_of, in_chunks
 
 
 def train(worker: Worker, config: MLMPretrainingConfig) -> None:
@@ -90,7 +91,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
 class MaskedLM(nn.Module):
     """Any masked language model of `transformers`, with its head at chosen positions only."""
 
-    forward_methods = ("logits",)
+    forward_methods = ("scores",)
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -98,11 +99,22 @@ class MaskedLM(nn.Module):
 
     def forward(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
-        logits_BKV = self.logits(inputs_BT, positions_BK)
-        wide = torch.promote_types(logits_BKV.dtype, torch.float32)  # a half would lose the sum over the vocabulary
-        return nn.functional.cross_entropy(
-            logits_BKV.flatten(0, 1).to(wide), labels_BK.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+        return self._sums(_loss, inputs_BT, positions_BK, labels_BK)
+
+    def scores(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
+        """Return what `forward` does, and the number of correct predictions. Shape (2,)."""
+        return self._sums(_loss_and_correct, inputs_BT, positions_BK, labels_BK)
+
+    def _sums(self, of: Callable[..., Tensor], inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
+        chosen_BKH, head = self._chosen(inputs_BT, positions_BK)
+
+        def sums(chosen_NH: Tensor, labels_N: Tensor) -> Tensor:
+            logits_NV = head(chosen_NH)
+            # A half would lose the sum over the vocabulary.
+            return of(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), labels_N)
+
+        parts = chosen_BKH.flatten(0, 1), labels_BK.flatten()
+        return torch.stack(in_chunks(sums, self.model.config.vocab_size, *parts)).sum(0)
 
     def has_unused_weights(self) -> bool:
         """Whether the loss does not depend on some of the weights, such as a pooler's or another head's."""
@@ -112,27 +124,30 @@ class MaskedLM(nn.Module):
 
     def flops(self, num_tokens: int, masking: Masking) -> float:
         """Return the FLOPs of a training step on one sequence."""
-        return training_flops(self.model, num_tokens, num_tokens if self._head() is None else masking.num_predicted)
+        num_logits = num_tokens if head_of(self.model) is None else masking.num_predicted
+        return training_flops(self.model, num_tokens, num_logits)
 
     def logits(self, inputs_BT: Tensor, positions_BK: Tensor) -> Tensor:
         """Return the scores of all words at the chosen positions. Shape (B, K, V)."""
-        head = self._head()
-        if head is None:  # unknown architecture: the head at all positions, then a selection
-            all_BTV = self.model(input_ids=inputs_BT).logits
-            return torch.gather(all_BTV, 1, positions_BK[:, :, None].expand(-1, -1, all_BTV.shape[2]))
-        hidden_BTH = self.model.base_model(input_ids=inputs_BT)[0]
-        chosen_BKH = hidden_BTH.gather(1, positions_BK[:, :, None].expand(-1, -1, hidden_BTH.shape[2]))
+        chosen_BKH, head = self._chosen(inputs_BT, positions_BK)
         return head(chosen_BKH)
 
-    def _head(self) -> Callable[[Tensor], Tensor] | None:
-        """Return the part of the model after its encoder; None if the architecture is unknown."""
-        model = self.model
-        if isinstance(model, ModernBertForMaskedLM):
-            return lambda hidden: model.decoder(model.head(hidden))
-        for name in ("cls", "lm_head"):  # BERT and RoBERTa, and models derived from them
-            if isinstance(getattr(model, name, None), nn.Module):
-                return getattr(model, name)  # type: ignore[no-any-return]
-        return None
+    def _chosen(self, inputs_BT: Tensor, positions_BK: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Return hidden states at the chosen positions, and the head; of an unknown architecture logits, and none."""
+        head = head_of(self.model)
+        model = self.model if head is None else self.model.base_model
+        all_BTH = model(input_ids=inputs_BT)[0]
+        chosen_BKH = all_BTH.gather(1, positions_BK[:, :, None].expand(-1, -1, all_BTH.shape[2]))
+        return chosen_BKH, head or (lambda logits: logits)
+
+
+def _loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits_NV, labels_N, ignore_index=IGNORED, reduction="sum")
+
+
+def _loss_and_correct(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
+    loss = _loss(logits_NV, labels_N)
+    return torch.stack([loss, (logits_NV.argmax(-1) == labels_N).sum().to(loss.dtype)])
 
 
 class Evaluation:
@@ -157,11 +172,8 @@ class Evaluation:
             for batch in evaluation_batches(self.text.evaluation, self.masking, config.batch_size, **share):
                 inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
                 with autocast(worker.device, config.precision):
-                    logits_BKV = masked_lm.logits(inputs_BT, positions_BK).float()
-                chosen = labels_BK != IGNORED
-                labels_P, logits_PV = labels_BK[chosen], logits_BKV[chosen]
-                sums[0] += nn.functional.cross_entropy(logits_PV, labels_P, reduction="sum").cpu()
-                sums[1] += (logits_PV.argmax(-1) == labels_P).sum().cpu()
+                    sums[:2] += masked_lm.scores(inputs_BT, positions_BK, labels_BK).cpu()
+                labels_P = labels_BK[labels_BK != IGNORED]
                 sums[2] -= self.log_p_V[labels_P.cpu()].sum()
                 sums[3] += len(labels_P)
             masked_lm.train()

@@ -47,6 +47,11 @@ modernbert.apply_rotary_pos_emb = turned
 
 ModernBERT turns queries and keys in single precision: there the last bit of a double may become that of a single.
 """
+CHUNKS = """
+from nbtools.training.text import chunked_logits
+chunked_logits.LARGEST_CHUNK = 100
+"""
+"""Before a script starts: the loss is computed for a few positions at a time."""
 
 
 def config(**changes: Any) -> MLMPretrainingConfig:
@@ -77,7 +82,7 @@ def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance
     values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
     values |= {"dropout": 0.1}
     values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
-    sharded = losses(start.forked(config(**values), more=more).files)
+    sharded = losses(start.forked(config(**values), more=more + CHUNKS).files)
     values |= {"strategy": "ddp", "gradient_checkpointing": False}
     whole = losses(start.forked(config(**values), more=more).files)
     assert len(whole) == steps
