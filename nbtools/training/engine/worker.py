@@ -299,6 +299,7 @@ class Worker:
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._clock.peak_samples_per_s = rate / flops
         self._requests.continue_from(self.progress.step, self.flags.steered)
+        self._clock.phases.restart()
         self._clock.start()
 
     # --- the run directory and the log ------------------------------------------------------------

@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from nbtools.run.ranks.phases import PHASES
+from nbtools.run.ranks.phases import PASSES, PHASES
 from nbtools.steering import append_rows
 
-_PASSES = "forward", "backward", "optimizer"
-_NAMES = {**{phase: phase for phase in PHASES}, "collective": "peers"}
 _MOST_BORDERS = 1024
 """Borders that are kept until they are added up; a GPU has reached those of the first half long ago."""
 
@@ -29,15 +27,12 @@ class PhaseWriter:
     """
 
     def __init__(self, path: Path, attempt: int, *, on_gpu: bool, is_sharded: bool) -> None:
-        self.on_gpu = on_gpu
-        self._path, self._attempt, self._is_sharded = path, attempt, is_sharded
+        self.on_gpu, self.current = on_gpu, "other"
+        self._path, self._attempt = path, attempt
+        merged = dict.fromkeys(PASSES, "compute") if is_sharded else {}
+        self._names = {phase: phase for phase in PHASES} | {"collective": "waiting"} | merged
         self._borders: list[tuple[str, Any]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    @property
-    def current(self) -> str:
-        """The phase that the last border began."""
-        return self._borders[-1][0] if self._borders else "other"
 
     def now(self) -> Any:
         """Return a time, or an event of the GPU's stream."""
@@ -53,9 +48,8 @@ class PhaseWriter:
 
     def enter(self, phase: str) -> Any:
         """Begin a phase, and return its border; one of an unknown name is `other`."""
-        name = "compute" if self._is_sharded and phase in _PASSES else _NAMES.get(phase, "other")
-        border = self.now()
-        self._borders.append((name, border))
+        border, self.current = self.now(), self._names.get(phase, "other")
+        self._borders.append((self.current, border))
         if len(self._borders) >= _MOST_BORDERS:
             self._add_up(_MOST_BORDERS // 2)
         return border
@@ -76,7 +70,7 @@ class PhaseWriter:
         self._add_up(len(self._borders))
         waited_s = min(waited_s, self._seconds["backward"])
         self._seconds["backward"] -= waited_s
-        self._seconds["peers"] += waited_s
+        self._seconds["waiting"] += waited_s
         seconds = {phase: round(spent, 6) for phase, spent in self._seconds.items() if spent > 0}
         with contextlib.suppress(OSError):
             row = {"step": step, "time": time.time(), "attempt": self._attempt, "seconds": seconds}

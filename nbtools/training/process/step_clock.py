@@ -20,7 +20,7 @@ _PASSES = 3
 _OF_FROZEN = 2 / 3
 """Share of `_PASSES` for a frozen weight, which has no gradient."""
 _MOST_ARRIVALS = 1000
-"""Arrivals that are timed between two laps; the others count as their mean."""
+"""Arrivals that are timed between two laps, so that their number is bounded."""
 
 
 def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: float) -> float:
@@ -58,8 +58,8 @@ class StepClock:
 
     It also measures the time from each all-reduce of gradients to the arrival at the next: the start of that backward
     pass. The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU
-    these times are those of its stream, which the host runs ahead of. In the seconds of the phases the first step is
-    `other`: it starts the loader and compiles.
+    these times are those of its stream, which the host runs ahead of. The first step starts the loader and compiles: it
+    is `other` among the phases, and its arrival does not count.
     """
 
     def __init__(
@@ -73,17 +73,13 @@ class StepClock:
         self._num_passes, self._num_left = num_passes, num_passes
         self._aside_s = self._waited_s = 0.0
         self._left: Any = None
-        self._arrivals: list[tuple[Any, Any, bool]] = []
+        self._arrivals: list[tuple[Any, Any]] = []
         self._num_arrivals = 0
         self._first: float = math.inf
 
     def start(self) -> None:
         """Begin to measure."""
-        self._first = self._progress.step
-        self.phases.restart()
-        self._restart()
-
-    def _restart(self) -> None:
+        self._first = min(self._first, self._progress.step)
         self._since, self._samples = time.monotonic() - self._aside_s, self._progress.samples
         self._waited_s = 0.0
         self._left = self.phases.now()
@@ -98,9 +94,9 @@ class StepClock:
             return
         self._num_left -= 1
         if not self._num_left:
-            if self._num_arrivals < _MOST_ARRIVALS:
-                self._arrivals.append((self._left, border, is_first))
-            self._num_arrivals += 1
+            self._num_arrivals += not is_first
+            if self._num_arrivals and len(self._arrivals) < _MOST_ARRIVALS:
+                self._arrivals.append((self._left, border))
             self._left, self._num_left = None, self._num_passes
 
     @contextmanager
@@ -147,34 +143,30 @@ class StepClock:
         """
         seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
         rate, data_wait = (self._progress.samples - self._samples) / seconds, self._waited_s / seconds
-        own_s, are_first, scale = self._arrivals_s()
-        self._restart()
+        own_s = self._arrivals_s()
+        self.start()
         device, world_size = self._ranks.device, self._ranks.world_size
         peak_memory = torch.cuda.max_memory_allocated(device) / 1e9 if self.phases.on_gpu else 0.0
         sums_s = [sum(own_s) if rank == self._ranks.rank else 0.0 for rank in range(world_size)]
         with self.collective():
             data_wait, peak_memory, *latest_s = self._ranks.max([data_wait, peak_memory, *sums_s, *own_s])
-        row, waited_s = {"train/data_wait": data_wait}, 0.0
+        row = {"train/data_wait": data_wait}
         if own_s:
             sums_s, latest_s = latest_s[:world_size], latest_s[world_size:]
-            row["train/peer_wait"] = min(1.0, scale * (sum(latest_s) - sum(sums_s) / world_size) / seconds)
-            each_s = zip(latest_s, own_s, are_first, strict=True)
-            waited_s = scale * sum(latest - own for latest, own, is_first in each_s if not is_first)
+            row["train/peer_wait"] = min(1.0, (sum(latest_s) - sum(sums_s) / world_size) / seconds)
         self.phases.enter("other")  # what is written and printed now
-        self.phases.write(self._progress.step, waited_s)
+        self.phases.write(self._progress.step, sum(latest_s) - sum(own_s) if own_s else 0.0)
         if self.peak_samples_per_s:
             row["train/mfu"] = rate / self.peak_samples_per_s
         return rate, {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
 
-    def _arrivals_s(self) -> tuple[list[float], list[bool], float]:
+    def _arrivals_s(self) -> list[float]:
         """Return the seconds before each arrival since the last call, of which all ranks have as many.
 
-        Returns:
-            Beside them, whether each is of the first step, and the number of arrivals per one that was timed.
+        Of very many they are those of the first ones, and stand for all.
         """
         arrivals, number = self._arrivals, self._num_arrivals
         self._arrivals, self._num_arrivals = [], 0
         if arrivals and self.phases.on_gpu:
             arrivals[-1][1].synchronize()  # returns at once: the loss has been read, which the GPU computes later
-        own_s = [self.phases.seconds(left, end) for left, end, _ in arrivals]
-        return own_s, [is_first for _, _, is_first in arrivals], number / max(len(arrivals), 1)
+        return [self.phases.seconds(left, end) * number / len(arrivals) for left, end in arrivals]
