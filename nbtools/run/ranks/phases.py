@@ -20,7 +20,7 @@ from nbtools.rundir.tail import Tail
 PASSES = "forward", "backward", "optimizer"
 PHASES = "data", *PASSES, "compute", "waiting", "evaluation", "checkpoint", "paused", "other"
 """`waiting` is for other ranks; `compute` stands for `PASSES` where they cannot be told apart."""
-_UNEVEN = 0.1
+_UNEVEN = 0.15
 """Least difference between the shares of the slow ranks and of the others."""
 _LEAST_LOST_S = 5.0
 _MOST_NAMED = 4
@@ -30,7 +30,7 @@ _OF_SOME = {
     "compute": f"compute{{s}} {_SHARES}: they wait for {{its}} GPU or CPU, which is slow, or which others use as well.",
     "other": f"report{{s}} {_SHARES}: {{its}} rows or samples are slow to write; raise log_every.",
 }
-"""What some ranks are slower in than the others, with the remedy."""
+"""The phases in which some ranks are slower than the others, and the remedy."""
 _OF_ALL = {
     "data": (
         0.15,
@@ -42,7 +42,7 @@ _OF_ALL = {
         "Checkpoints take {:.0%} of the time{}: the disk is slow; save less often (checkpoint_every).",
     ),
 }
-"""What takes at least this share of the time of all ranks, with the remedy."""
+"""The phases that take at least this share of the time of all ranks, and the remedy."""
 
 
 class PhaseRows:

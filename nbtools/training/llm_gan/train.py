@@ -115,9 +115,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
 
         row: dict[str, float] = {}
         if due.log:
-            row = rollouts.metrics(rollouts.tally.reduce(worker.sum))
             trained = generator_optimizer if stages.trains_generator(stage) else discriminator_optimizer
-            row |= trained.metrics()
+            row = {**rollouts.metrics(rollouts.tally.reduce(worker.sum)), **trained.metrics()}
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation or stages.ends_warmup(step):

@@ -79,7 +79,7 @@ SLOW: dict[str, tuple[list[dict[str, float]], str]] = {
 }
 HEALTHY: dict[str, list[dict[str, float]]] = {
     "one process": [rank(data=3, evaluation=8, checkpoint=2)],
-    "two processes on a loaded machine": [rank(data=4, waiting=14), rank(data=6, waiting=8)],
+    "two processes on a loaded machine": [rank(data=4, waiting=22), rank(data=6, waiting=10)],
     "sixty-four ranks": many(64, data=3, waiting=9, evaluation=5, checkpoint=2),
     "data that all wait for now and then": many(8, data=11, waiting=6),
     "many evaluations": many(2, evaluation=27, waiting=3),
