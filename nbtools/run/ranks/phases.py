@@ -32,15 +32,9 @@ _OF_SOME = {
 }
 """The phases in which some ranks are slower than the others, and the remedy."""
 _OF_ALL = {
-    "data": (
-        0.15,
-        "Waiting for data takes {:.0%} of the time{}: the loader is slower than the model; raise num_workers.",
-    ),
+    "data": (0.15, "Waiting for data takes {:.0%} of the time{}: the loader is slow; raise num_workers."),
     "evaluation": (0.35, "Evaluation takes {:.0%} of the time{}: raise eval_every, or lower eval_samples."),
-    "checkpoint": (
-        0.25,
-        "Checkpoints take {:.0%} of the time{}: the disk is slow; save less often (checkpoint_every).",
-    ),
+    "checkpoint": (0.25, "Checkpoints take {:.0%} of the time{}: the disk is slow; raise checkpoint_every."),
 }
 """The phases that take at least this share of the time of all ranks, and the remedy."""
 

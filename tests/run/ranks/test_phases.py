@@ -49,9 +49,9 @@ SLOW: dict[str, tuple[list[dict[str, float]], str]] = {
     "the data of one, sharded": ([sharded(data=35), sharded(data=1), sharded(data=1)], "Rank 0 waits for data 35% of"),
     "the data of all": (
         many(2, data=40, waiting=6),
-        "Waiting for data takes 37% of the time on all ranks: the loader is slower than the model; raise num_workers.",
+        "Waiting for data takes 37% of the time on all ranks: the loader is slow; raise num_workers.",
     ),
-    "the data of one process": ([rank(data=60)], "Waiting for data takes 60% of the time: the loader is slower than"),
+    "the data of one process": ([rank(data=60)], "Waiting for data takes 60% of the time: the loader is slow; "),
     "the forward pass of one": (
         [rank(waiting=1), {"data": 1, "forward": 20, "backward": 40, "optimizer": 4, "waiting": 35}],
         "Rank 0 computes 99% of the time, the others 64%: they wait for its GPU or CPU, which is slow, or ",
@@ -70,7 +70,7 @@ SLOW: dict[str, tuple[list[dict[str, float]], str]] = {
     ),
     "the disk of the checkpoints": (
         [rank(checkpoint=35, data=2)],
-        "Checkpoints take 35% of the time: the disk is slow; save less often (checkpoint_every).",
+        "Checkpoints take 35% of the time: the disk is slow; raise checkpoint_every.",
     ),
     "checkpoints, less than the data of one": (
         [rank(checkpoint=22, data=2, waiting=45), rank(checkpoint=22, data=48)],
