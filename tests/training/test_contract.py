@@ -143,7 +143,7 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
     for evaluated, tested in (passes_rows[-2:], rows(run.files)[-2:]):
         found = {name: {**evaluated, **tested}[name] for name in names}
         assert found == pytest.approx(expected, rel=case.tolerance)
-    waits = [row["train/peer_wait"] for row in rows(run.files, without=()) if "train/peer_wait" in row]
+    waits = [row["train/peer_wait"] for row in rows(run.files, without=()) if "train/data_wait" in row]
     assert waits and all(0 < wait < 1 for wait in waits)
 
 

@@ -59,7 +59,7 @@ class StepClock:
     It also measures the time from each all-reduce of gradients to the arrival at the next: the start of that backward
     pass. The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU
     these times are those of its stream, which the host runs ahead of. The first step starts the loader and compiles: it
-    is `other` among the phases, and its arrival does not count.
+    is `other` among the phases.
     """
 
     def __init__(
@@ -87,15 +87,14 @@ class StepClock:
     def enter(self, phase: str) -> None:
         """Note that a phase begins; "backward" is a backward pass."""
         self.heartbeat.enter(phase, self._progress.step)
-        is_first = self._progress.step <= self._first
-        border = self.phases.enter("other" if is_first else phase)
+        border = self.phases.enter("other" if self._progress.step <= self._first else phase)
         if phase != "backward":
             self._left = self._left or border
             return
         self._num_left -= 1
         if not self._num_left:
-            self._num_arrivals += not is_first
-            if self._num_arrivals and len(self._arrivals) < _MOST_ARRIVALS:
+            self._num_arrivals += 1
+            if len(self._arrivals) < _MOST_ARRIVALS:
                 self._arrivals.append((self._left, border))
             self._left, self._num_left = None, self._num_passes
 
@@ -150,12 +149,14 @@ class StepClock:
         sums_s = [sum(own_s) if rank == self._ranks.rank else 0.0 for rank in range(world_size)]
         with self.collective():
             data_wait, peak_memory, *latest_s = self._ranks.max([data_wait, peak_memory, *sums_s, *own_s])
-        row = {"train/data_wait": data_wait}
+        row, first = {"train/data_wait": data_wait}, int(self._first >= 0)
         if own_s:
             sums_s, latest_s = latest_s[:world_size], latest_s[world_size:]
             row["train/peer_wait"] = min(1.0, (sum(latest_s) - sum(sums_s) / world_size) / seconds)
         self.phases.enter("other")  # what is written and printed now
-        self.phases.write(self._progress.step, sum(latest_s) - sum(own_s) if own_s else 0.0)
+        # The first step's waiting is `other`, like all of it.
+        self.phases.write(self._progress.step, sum(latest_s[first:]) - sum(own_s[first:]) if own_s else 0.0)
+        self._first = -1
         if self.peak_samples_per_s:
             row["train/mfu"] = rate / self.peak_samples_per_s
         return rate, {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
