@@ -9,7 +9,7 @@ from nbtools.run.ranks.phases import PhaseRows, shares_in_words, shares_of, why_
 
 # White numbers are readable on each of them, in both themes.
 _COLOURS = {"data": "#b35900", "waiting": "#b3261e", "forward": "#2a74b8", "backward": "#1d5488"}
-_COLOURS |= {"optimizer": "#12375a", "compute": "#1d5488", "evaluation": "#267a4b"}
+_COLOURS |= {"optimizer": "#4a6a99", "compute": "#1d5488", "evaluation": "#267a4b"}
 _COLOURS |= {"checkpoint": "#7a5195", "other": "#5f6368"}
 _MOST_BARS = 16
 _LABELLED = 0.05
