@@ -19,6 +19,7 @@ from nbtools.errors import spoken
 from nbtools.failures.failure import Failure
 from nbtools.run import facts
 from nbtools.run.listing import RunRow, cells, job_limit
+from nbtools.run.ranks.phases import shares_in_words
 from nbtools.run.records import local_time
 from nbtools.run.run import SILENT_S, Run, remaining_s
 from nbtools.run.slurm_job import ends_too_early
@@ -178,12 +179,13 @@ def print_run(summary: dict[str, Any]) -> None:
         ("not saved", summary["unsaved"]),
         ("outputs", summary["outputs"]),
         *((f"rank {rank['rank']}", f"step {rank['step']}, {rank['phase']}") for rank in summary["ranks"]),
+        *((f"time of rank {each['rank']}", shares_in_words(each)) for each in summary["phases"]),
     ]
     print_table([(name, str(value)) for name, value in rows if value not in (None, "")])
     for node, command in summary["join"].items():  # a line of its own, to be copied
         print(printable(f"on machine {node}, run there: {command}"))
-    for straggler in summary["stragglers"]:
-        print_lines(straggler["message"], "yellow")
+    for sentence in filter(None, (summary["slow"], *(straggler["message"] for straggler in summary["stragglers"]))):
+        print_lines(sentence, "yellow")
     for found in summary.get("stacks", ()):
         print_lines(f"\n--- rank {found['rank']} (pid {found['pid']})\n{found['text']}")
     failure = Failure.from_json(summary["failure"])

@@ -21,6 +21,7 @@ from nbtools.project import find_project, located
 from nbtools.run import facts
 from nbtools.run.checkpoints import AnyCheckpoint, Checkpoint, best_of, checkpoints_in
 from nbtools.run.lineage import parent_folder
+from nbtools.run.ranks.phases import PhaseRows, why_slow
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, shutdown_timeout_s, stop_signal, written_by
@@ -321,6 +322,7 @@ class Run:
         """
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = self.rows.newest_metrics if brief else self.metrics
+        phases = {} if brief else PhaseRows(self.files).seconds()
         best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
         return {
             "id": self.id,
@@ -341,6 +343,8 @@ class Run:
             "shared": shared_outputs(self),
             "ranks": [beat.to_json() for beat in read_heartbeats(self.files)],
             "stragglers": [{"rank": one.beat.rank, "message": str(one)} for one in self.stragglers],
+            "phases": [{"rank": rank, **seconds} for rank, seconds in phases.items()],
+            "slow": why_slow(phases),
             **({"stacks": [asdict(found) for found in take_stacks(self.files)]} if stacks else {}),
             "waiting_for": waiting_for(self.records),
             "silent_s": silent_s(self),

@@ -10,7 +10,7 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 
 _BEFORE_STEP = "start", "evaluation", "checkpoint", "paused", "profile"
-_PHASES = *_BEFORE_STEP, "data", "forward", "backward", "collective", "outputs", "done"
+_PHASES = *_BEFORE_STEP, "data", "forward", "backward", "optimizer", "collective", "outputs", "done"
 """Phases in the order in which a rank passes through them between two optimizer steps."""
 
 

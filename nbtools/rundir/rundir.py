@@ -171,6 +171,10 @@ class RunDir:
         """File to which a rank appends its Python stacks on the signal that its heartbeat names."""
         return self.ranks / f"{rank}.stacks.txt"
 
+    def phases(self, rank: int) -> Path:
+        """Seconds of a rank in each phase, per log interval: see `nbtools.run.ranks.phases` (the rank, appended)."""
+        return self.ranks / f"phases-{rank}.jsonl"
+
     def checkpoint(self, step: int) -> Path:
         """Folder of the checkpoint after `step` optimizer steps; it exists only when it is complete."""
         return self.checkpoints / f"step-{step:06d}"

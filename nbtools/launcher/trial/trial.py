@@ -137,7 +137,7 @@ class Trial:
 
     @property
     def phase(self) -> str:
-        """Current phase: start, data, forward or backward; empty once the trial has ended."""
+        """Current phase: start, data, forward, backward or optimizer; empty once the trial has ended."""
         if self._has_ended.is_set():
             return ""
         return next((beat.phase for beat in read_heartbeats(self._run)), _STARTING)

@@ -106,7 +106,8 @@ def progress(
         f"style='{SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
         f"<div style='width:{100 * share:.2f}%;height:100%;background:{STATES[state][1]}'></div></div>"
     )
-    return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{' · '.join(parts)}</span></div>"
+    slow = f"<div role='note' style='{WARN}'>{literal(facts.slow)}</div>" if facts.slow else ""
+    return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{' · '.join(parts)}</span>{slow}</div>"
 
 
 def waiting(items: Sequence[tuple[str, bool, str]]) -> str:

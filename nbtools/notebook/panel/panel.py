@@ -219,7 +219,8 @@ class LivePlot(ChartView):
         wanted = (*drawn, choices.is_ready, choices.is_hidden, choices.width, *self._options().items())
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in shown.snapshot.restarts)
-        widgets.tabs.look(shown.run, now, is_stopped=is_stopped, system=shown.system)
+        steps = choices.span if choices.x == "step" else None
+        widgets.tabs.look(shown, now, is_stopped=is_stopped, steps=steps)
         if wanted == self._wanted and not shows_more:
             self._store()
             return

@@ -22,6 +22,7 @@ from nbtools.notebook.plots.view import View, view_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch, first_curves, read_rows
+from nbtools.run.ranks.phases import PhaseRows, why_slow
 from nbtools.run.ranks.stragglers import Straggler, stragglers
 from nbtools.run.records import mapping_at
 from nbtools.run.run import SILENT_S, Run, shared_outputs, silent_s
@@ -100,7 +101,9 @@ class Snapshot:
     total_steps: int | None = None
     seconds_per_step: float | None = None
     use: Sequence[str] = ()
-    """Sentences on waiting, GPU utilization and GPU memory in the newest row."""
+    """Sentences on GPU utilization and GPU memory in the newest row."""
+    slow: str = ""
+    """Sentence on what slows the training down."""
     last_row: float | None = None
     """Unix time of the newest metric row."""
     ranks: list[RankHeartbeat] = field(default_factory=list)
@@ -137,12 +140,13 @@ class ShownRun:
         snapshot: What was read last.
         stragglers: The ranks of a running training that are silent.
         system: What the machine measured.
+        phases: The time of the ranks in each phase.
         reading: A sentence on rows that are not read yet; empty if all are.
     """
 
     def __init__(self, run: Run) -> None:
         self.run, self.snapshot, self.stragglers = run, Snapshot(), list[Straggler]()
-        self.system = SystemReader(run.files.system)
+        self.system, self.phases = SystemReader(run.files.system), PhaseRows(run.files)
         self.reading = ""
         self._first: Curves | None = None
         self._stamp: object = None
@@ -159,6 +163,7 @@ class ShownRun:
         if is_new:
             self._first, self.reading = first_curves(self.run) or (None, "")
             self.snapshot, self._stamp = take_snapshot(self.run, state, self._first), stamp
+            self.snapshot.slow = why_slow(self.phases.seconds())
         is_running, facts = state is RunState.RUNNING, self.snapshot
         self.stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
         return is_new
@@ -231,8 +236,7 @@ def _use_of(own: History) -> list[str]:
     """Put the newest figures of a recipe's steps in words; none for other programs, whose units may differ."""
     if own.last("train/data_wait") is None:
         return []
-    told = {"train/data_wait": "{:.0%} of the time waiting for data", "train/peer_wait": "{:.0%} for other processes"}
-    told |= {"train/mfu": "MFU {:.0%}", "system/peak_memory_gb": "peak {:.3g} GB"}
+    told = {"train/mfu": "MFU {:.0%}", "system/peak_memory_gb": "peak {:.3g} GB"}
     found = [(words, own.last(name)) for name, words in told.items()]
     return [words.format(value) for words, value in found if value is not None and math.isfinite(value)]
 

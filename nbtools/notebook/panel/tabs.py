@@ -8,9 +8,10 @@ from nbtools.notebook.panel import tab_html
 from nbtools.notebook.panel.checkpoint_list import CheckpointList
 from nbtools.notebook.panel.log_view import LogView
 from nbtools.notebook.panel.media_view import MediaView
-from nbtools.notebook.panel.snapshot import SystemReader
+from nbtools.notebook.panel.snapshot import ShownRun
+from nbtools.notebook.plots.phase_bars import phase_bars
+from nbtools.notebook.plots.view import Limits
 from nbtools.notebook.widgets import html_widget
-from nbtools.run.run import Run
 from nbtools.rundir.json_files import file_stamp
 
 SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM, FILES = range(6)
@@ -51,17 +52,23 @@ class Tabs:
         self.checkpoints.choose(step)
         self.widget.selected_index = CHECKPOINTS
 
-    def look(self, run: Run, now: float, *, is_stopped: bool, system: SystemReader) -> None:
-        """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them."""
-        index = self.index
+    def look(self, shown: ShownRun, now: float, *, is_stopped: bool, steps: Limits | None) -> None:
+        """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them.
+
+        Args:
+            steps: the part of the run that the charts show; None for all.
+        """
+        index, run = self.index, shown.run
         if index == LOG:
             self.log.look(run, is_stopped=is_stopped)
         elif index == CHECKPOINTS:
             self.checkpoints.look()
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = tab_html.config(run)
-        elif index == SYSTEM and (system.read() or self._is_new(index, run.id)):
-            self.system.value = tab_html.machine(system.values)
+        elif index == SYSTEM:
+            bars = phase_bars(shown.phases, steps)
+            if shown.system.read() or self._is_new(index, (run.id, bars)):
+                self.system.value = bars + tab_html.machine(shown.system.values)
         elif index == FILES and self._is_new(index, (run.id, now // _FILES_EVERY_S)):
             self.files.value = tab_html.files(run)
 

@@ -61,6 +61,7 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_actions)
             tally.add(loss=loss_sum, actions=len(actions_BT) * config.window_steps)
+        worker.phase("optimizer")
         optimizer.step(step)
         due = worker.advance(plan)
 

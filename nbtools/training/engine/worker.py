@@ -57,6 +57,7 @@ from nbtools.training.outputs.tally import Tally
 from nbtools.training.outputs.training_log import TrainingLog
 from nbtools.training.process.device import failure_of, is_under_torchrun, seed_everything
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
+from nbtools.training.process.phase_writer import PhaseWriter
 from nbtools.training.process.random_state import set_random_state
 from nbtools.training.process.rank_environment import adopt_rank
 from nbtools.training.process.ranks import Ranks
@@ -127,9 +128,11 @@ class Worker:
         self.files = RunDir(self.ranks.from_main(lambda: claim_run(flags)))
         check_shared(self.ranks, self.files)
         # Not of a sharded model: its forward passes are collectives, in which a rank waits, too.
-        num_passes = flags.config.gradient_accumulation_steps * (self.world_size > 1 and flags.config.strategy == "ddp")
+        is_sharded, on_gpu = flags.config.strategy != "ddp", self.device.type == "cuda"
+        num_passes = flags.config.gradient_accumulation_steps * (self.world_size > 1 and not is_sharded)
         heartbeat = HeartbeatWriter(self.files, self.rank, stop)
-        self._clock = StepClock(heartbeat, self.ranks, self.progress, num_passes)
+        phases = PhaseWriter(self.files.phases(self.rank), own_attempt(), on_gpu=on_gpu, is_sharded=is_sharded)
+        self._clock = StepClock(heartbeat, phases, self.ranks, self.progress, num_passes)
         writer = MetricWriter(self.files.metrics, own_attempt()) if self.is_main else None
         self._log = TrainingLog(self.files, self.progress, writer)
         set_tf32(self.device, self.config.precision)
@@ -296,6 +299,7 @@ class Worker:
             rate = self.world_size * matmul_rate(self.device, self.config.precision)
             self._clock.peak_samples_per_s = rate / flops
         self._requests.continue_from(self.progress.step, self.flags.steered)
+        self._clock.phases.restart()
         self._clock.start()
 
     # --- the run directory and the log ------------------------------------------------------------
@@ -483,6 +487,7 @@ class Worker:
             with self._clock.collective():
                 self.ranks.barrier()  # no rank ends while another one still saves
             self.phase("done")
+            self._clock.phases.write(self.progress.step)
         self._clock.heartbeat.close()
         self._log.close()
         if self.is_main:

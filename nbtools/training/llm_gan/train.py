@@ -90,6 +90,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
                     worker.phase("backward")
                     discriminator_optimizer.backward(outputs[0] / num_texts)
                 rollouts.tally.add(judge_loss=outputs[0], right=outputs[1], pairs=config.batch_size)
+            worker.phase("optimizer")
             discriminator_optimizer.step(step, stages.discriminator_learning_rate(stage))
             discriminator.update_baseline(worker.sum)
         if stages.trains_generator(stage):
@@ -106,6 +107,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
                     rollouts.tally.add(bonus=bonus)
                 else:
                     rollouts.tally.add(loss=loss, tokens=(text[2] > 0).sum())
+            worker.phase("optimizer")
             generator_optimizer.step(step, stages.generator_learning_rate(step))
             if stage is Stage.ADVERSARIAL:
                 rollouts.baseline.update(worker.sum)
@@ -113,9 +115,8 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
 
         row: dict[str, float] = {}
         if due.log:
-            row = rollouts.metrics(rollouts.tally.reduce(worker.sum))
             trained = generator_optimizer if stages.trains_generator(stage) else discriminator_optimizer
-            row |= trained.metrics()
+            row = {**rollouts.metrics(rollouts.tally.reduce(worker.sum)), **trained.metrics()}
             row["train/samples_per_s"] = worker.samples_per_s()
             row["train/epoch"] = plan.epochs(worker.progress)
         if due.evaluation or stages.ends_warmup(step):

@@ -71,6 +71,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_sequences)
             tally.add(loss=loss_sum, sequences=config.batch_size)
+        worker.phase("optimizer")
         optimizer.step(step)
         due = worker.advance(plan)
 

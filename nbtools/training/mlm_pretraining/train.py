@@ -63,6 +63,7 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
                 worker.phase("backward")
                 optimizer.backward(loss_sum / num_predicted)
             tally.add(loss=loss_sum, predictions=(labels_BK != IGNORED).sum())
+        worker.phase("optimizer")
         optimizer.step(step)
         due = worker.advance(plan)
 

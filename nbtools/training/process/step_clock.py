@@ -1,8 +1,9 @@
 """Phases, time and FLOPs of the steps of this process: throughput, waiting for data and for other ranks, GPU use."""
 
+import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from transformers import PreTrainedModel
 
 from nbtools.run.checkpoints import Progress
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
+from nbtools.training.process.phase_writer import PhaseWriter
 from nbtools.training.process.ranks import Ranks
 
 _PASSES = 3
 """Matrix products per weight: one forward, two backward (gradients of inputs and of weights)."""
 _OF_FROZEN = 2 / 3
 """Share of `_PASSES` for a frozen weight, which has no gradient."""
+_MOST_ARRIVALS = 1000
+"""Arrivals that are timed between two laps, so that their number is bounded."""
 
 
 def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: float) -> float:
@@ -50,49 +54,70 @@ def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: flo
 class StepClock:
     """Measures the steps of this rank without the phases aside, such as evaluations and checkpoints.
 
-    Every change of phase passes here, and on to the heartbeat.
+    Every change of phase passes here, and on to the heartbeat and the seconds in each phase.
 
     It also measures the time from each all-reduce of gradients to the arrival at the next: the start of that backward
     pass. The ranks leave an all-reduce at the same time, so a rank that arrives early waits for the last one. On a GPU
-    these times are those of its stream, which the host runs ahead of.
+    these times are those of its stream, which the host runs ahead of. The first step starts the loader and compiles: it
+    is `other` among the phases.
     """
 
-    def __init__(self, heartbeat: HeartbeatWriter, ranks: Ranks, progress: Progress, num_passes: int) -> None:
+    def __init__(
+        self, heartbeat: HeartbeatWriter, phases: PhaseWriter, ranks: Ranks, progress: Progress, num_passes: int
+    ) -> None:
         """Expect an all-reduce in each `num_passes`-th backward pass; in none if that is 0."""
         self.peak_samples_per_s = 0.0
         """Samples of all ranks per second if their FLOPs ran at the rate of a large matrix product; 0 if unknown."""
-        self.heartbeat = heartbeat
+        self.heartbeat, self.phases = heartbeat, phases
         self._ranks, self._progress = ranks, progress
-        self._on_gpu, self._num_passes, self._num_left = ranks.device.type == "cuda", num_passes, num_passes
+        self._num_passes, self._num_left = num_passes, num_passes
         self._aside_s = self._waited_s = 0.0
         self._left: Any = None
         self._arrivals: list[tuple[Any, Any]] = []
+        self._num_arrivals = 0
+        self._first: float = math.inf
 
     def start(self) -> None:
         """Begin to measure."""
+        self._first = min(self._first, self._progress.step)
         self._since, self._samples = time.monotonic() - self._aside_s, self._progress.samples
         self._waited_s = 0.0
-        self._leave()
+        self._left = self.phases.now()
 
     def enter(self, phase: str) -> None:
         """Note that a phase begins; "backward" is a backward pass."""
         self.heartbeat.enter(phase, self._progress.step)
+        border = self.phases.enter("other" if self._progress.step <= self._first else phase)
         if phase != "backward":
-            self._left = self._left or self._now()
+            self._left = self._left or border
             return
         self._num_left -= 1
         if not self._num_left:
-            self._arrivals.append((self._left, self._now()))
+            self._num_arrivals += 1
+            if len(self._arrivals) < _MOST_ARRIVALS:
+                self._arrivals.append((self._left, border))
             self._left, self._num_left = None, self._num_passes
+
+    @contextmanager
+    def _inside(self, phase: str) -> Iterator[None]:
+        """Run a phase at whose end the ranks leave together, within the phase before."""
+        before = self.phases.current
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            with suppress(RuntimeError):  # of a GPU that has failed, which the next call raises again
+                self._left = self.phases.enter(before)
 
     @contextmanager
     def aside(self, phase: str) -> Iterator[None]:
         """Run a phase other than training, whose time is excluded from the measurement."""
-        self.enter(phase)
         started = time.monotonic()
-        yield
-        self._aside_s += time.monotonic() - started
-        self._leave()
+        try:
+            with self._inside(phase):
+                yield
+        finally:
+            self._aside_s += time.monotonic() - started
 
     @contextmanager
     def data(self) -> Iterator[None]:
@@ -105,13 +130,11 @@ class StepClock:
     @contextmanager
     def collective(self) -> Iterator[None]:
         """Wait for the other ranks, if there are any."""
-        if self._ranks.world_size > 1:
-            self.enter("collective")
-        yield
-        self._leave()
+        with self._inside("collective") if self._ranks.world_size > 1 else nullcontext():
+            yield
 
     def lap(self) -> tuple[float, dict[str, float]]:
-        """Return what was measured since the start, which is now again; every rank calls it.
+        """Return what was measured since the start, which is now again, and record the phases; every rank calls it.
 
         Returns:
             Samples of all ranks per second, and a row with the waits and the peak memory of the slowest rank, and the
@@ -122,34 +145,29 @@ class StepClock:
         own_s = self._arrivals_s()
         self.start()
         device, world_size = self._ranks.device, self._ranks.world_size
-        peak_memory = torch.cuda.max_memory_allocated(device) / 1e9 if self._on_gpu else 0.0
+        peak_memory = torch.cuda.max_memory_allocated(device) / 1e9 if self.phases.on_gpu else 0.0
         sums_s = [sum(own_s) if rank == self._ranks.rank else 0.0 for rank in range(world_size)]
         with self.collective():
             data_wait, peak_memory, *latest_s = self._ranks.max([data_wait, peak_memory, *sums_s, *own_s])
-        row = {"train/data_wait": data_wait}
+        row, first = {"train/data_wait": data_wait}, int(self._first >= 0)
         if own_s:
             sums_s, latest_s = latest_s[:world_size], latest_s[world_size:]
             row["train/peer_wait"] = min(1.0, (sum(latest_s) - sum(sums_s) / world_size) / seconds)
+        self.phases.enter("other")  # what is written and printed now
+        # The first step's waiting is `other`, like all of it.
+        self.phases.write(self._progress.step, sum(latest_s[first:]) - sum(own_s[first:]) if own_s else 0.0)
+        self._first = -1
         if self.peak_samples_per_s:
             row["train/mfu"] = rate / self.peak_samples_per_s
         return rate, {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
 
     def _arrivals_s(self) -> list[float]:
-        """Return the seconds before each arrival since the last call, of which all ranks have as many."""
-        arrivals, self._arrivals = self._arrivals, []
-        if not self._on_gpu:
-            return [end - left for left, end in arrivals]
-        for _, end in arrivals[-1:]:
-            end.synchronize()  # returns at once: the loss has been read, which the GPU computes later
-        return [left.elapsed_time(end) / 1000 for left, end in arrivals]
+        """Return the seconds before each arrival since the last call, of which all ranks have as many.
 
-    def _leave(self) -> None:
-        """Note that the ranks leave a collective, or a phase aside."""
-        self._left = self._now()
-
-    def _now(self) -> Any:
-        if not self._on_gpu:
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+        Of very many they are those of the first ones, and stand for all.
+        """
+        arrivals, number = self._arrivals, self._num_arrivals
+        self._arrivals, self._num_arrivals = [], 0
+        if arrivals and self.phases.on_gpu:
+            arrivals[-1][1].synchronize()  # returns at once: the loss has been read, which the GPU computes later
+        return [self.phases.seconds(left, end) * number / len(arrivals) for left, end in arrivals]

@@ -83,6 +83,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
                 optimizer.backward(classifier.combine_losses(losses) / num_texts)
             tally.add(seq2seq_loss=losses[0], flat_loss=losses[1], texts=len(inputs_BT))
             tally.add(characters=(inputs_BT != 0).sum(), positions=inputs_BT.numel())
+        worker.phase("optimizer")
         optimizer.step(step)
         due = worker.advance(plan)
 

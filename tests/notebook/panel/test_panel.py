@@ -36,7 +36,7 @@ from nbtools.machine.processes import members, removed_runs
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
-from nbtools.notebook.panel.tabs import TITLES
+from nbtools.notebook.panel.tabs import SYSTEM, TITLES
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
@@ -386,18 +386,37 @@ def test_a_notebook_that_a_program_executes_stores_all_rows(folder: RunFolder) -
     assert "being read" not in words.data["text/html"] and "image/png" in picture.data
 
 
-def test_waiting_for_data_and_the_use_of_the_gpu_are_told_beside_the_bar_and_take_no_chart(folder: RunFolder) -> None:
+def test_the_use_of_the_gpu_is_told_beside_the_bar_and_what_is_in_words_takes_no_chart(folder: RunFolder) -> None:
     folder.rows(1, 3)
-    folder.rows(1, 3, "train/data_wait", 0.031)
-    charts = [name for name, _ in grouped(Run(folder.files.path).history)]
-    assert charts == ["loss"]
-    facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
-    assert "3% of the time waiting for data" in html.progress(facts, None, None, "RUNNING")
-    folder.rows(1, 3, "train/peer_wait", 0.12)
+    for name, value in (("train/data_wait", 0.03), ("train/peer_wait", 0.12), ("system/peak_memory_gb", 12.34)):
+        folder.rows(1, 3, name, value)
+    assert [name for name, _ in grouped(Run(folder.files.path).history)] == ["loss"]
     folder.rows(1, 3, "train/mfu", 0.412)
-    folder.rows(1, 3, "system/peak_memory_gb", 12.34)
     facts = take_snapshot(Run(folder.files.path), RunState.RUNNING)
-    assert "data · 12% for other processes · MFU 41% · peak 12.3 GB" in html.progress(facts, None, None, "RUNNING")
+    assert "MFU 41% · peak 12.3 GB" in html.progress(facts, None, None, "RUNNING")
+
+
+def test_what_slows_a_training_is_told_below_the_bar_and_its_phases_are_bars_also_of_the_zoomed_steps(
+    folder: RunFolder, show: Show
+) -> None:
+    folder.rows(1, 3)
+    for rank, seconds in enumerate(({"data": 1, "forward": 6, "waiting": 13}, {"data": 14, "forward": 6})):
+        rows = [{"step": step, "seconds": seconds} for step in (1, 2)]
+        rows.append({"step": 3, "seconds": {"forward": 8, "evaluation": 8}})
+        folder.files.phases(rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    panel = show(folder)
+    panel.refresh()
+    slow = "Rank 1 waits for data 50% of the time, the others 4%: its disk or its loader is slow; raise num_workers."
+    assert slow in plain(panel._widgets.words.progress.value)
+    panel._widgets.tabs.widget.selected_index = SYSTEM
+    panel.refresh()
+    system = panel._widgets.tabs.system
+    assert f"Time of each rank {slow} rank 0 36% 46% 14% rank 1 50% 36% 14%" in plain(system.value)
+    assert "aria-label='rank 1: data 50%, forward 36%, evaluation 14%'" in system.value
+    panel._choices.take({"zoom": [2.5, 3.5]})
+    panel.refresh()
+    zoomed = plain(system.value).partition("In steps 2 to 4 ")[2]
+    assert zoomed.startswith("Evaluation takes 50% of the time on all ranks") and "rank 1 50% 50%" in zoomed
 
 
 def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: RunFolder) -> None:

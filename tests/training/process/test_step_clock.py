@@ -1,7 +1,9 @@
 """The clocks of steps: what is aside counts for nothing; waiting for data and for ranks is a share of the rest."""
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +22,7 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
+from nbtools.training.process.phase_writer import PhaseWriter
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.step_clock import StepClock, training_flops
 
@@ -37,12 +40,18 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def clock_of(
-    progress: Progress, num_passes: int = 0, device: str = "cpu", world_size: int = 1, largest: Any = list
+    progress: Progress,
+    num_passes: int = 0,
+    device: str = "cpu",
+    world_size: int = 1,
+    largest: Any = list,
+    path: Path = Path("/dev/null"),
 ) -> StepClock:
-    """The clock of rank 0; `largest` returns the largest values of all ranks."""
+    """The clock of rank 0; `largest` returns the largest values of all ranks, `path` takes the phases."""
     ranks = SimpleNamespace(rank=0, world_size=world_size, device=torch.device(device), max=largest)
     heartbeat = SimpleNamespace(enter=lambda phase, step: None)
-    return StepClock(cast(HeartbeatWriter, heartbeat), cast(Ranks, ranks), progress, num_passes)
+    phases = PhaseWriter(path, 1, on_gpu=device == "cuda", is_sharded=False)
+    return StepClock(cast(HeartbeatWriter, heartbeat), phases, cast(Ranks, ranks), progress, num_passes)
 
 
 def test_a_row_has_throughput_and_the_share_of_waiting_without_what_was_aside(now: list[float]) -> None:
@@ -91,8 +100,74 @@ def test_arrivals_are_timed_from_one_all_reduce_to_the_next_without_what_is_asid
     assert asked == [[0, 0, 44, 0, 10, 10, 24], [0, 0, 0, 0]], "each is told once"
 
 
+def seconds_in(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line)["seconds"] for line in path.read_text().splitlines()]
+
+
+def test_each_second_counts_in_one_phase_and_waiting_in_backward_passes_as_such(
+    now: list[float], tmp_path: Path
+) -> None:
+    progress, path = Progress(), tmp_path / "phases-0.jsonl"
+
+    def largest(values: list[float]) -> list[float]:
+        now[0] += 1
+        return [*values[:2], 6.0, 9.0, *(value + 3 for value in values[4:])]  # the other rank arrives 3 s later
+
+    def step(**seconds: float) -> None:
+        for phase, spent in seconds.items():
+            clock.enter(phase)
+            now[0] += spent
+        progress.step += 1
+
+    clock = clock_of(progress, 1, world_size=2, largest=largest, path=path)
+    clock.start()
+    step(data=50, forward=60, backward=2, optimizer=3)
+    step(data=1, forward=2, backward=8, optimizer=4)
+    with suppress(OSError), clock.aside("evaluation"):
+        now[0] += 16
+        with clock.collective():
+            now[0] += 32
+        now[0] += 64
+        raise OSError
+    now[0] += 0.5  # of the optimizer's phase again
+    clock.lap()
+    now[0] += 128
+    with clock.aside("checkpoint"):
+        now[0] += 256
+    clock.phases.write(2)
+    first, last = seconds_in(path)
+    told = {"data": 1, "forward": 2, "backward": 5, "optimizer": 4.5, "evaluation": 80}
+    assert first == {**told, "waiting": 3 + 32 + 1, "other": 115}, "the first step starts the loader and compiles"
+    assert last == {"checkpoint": 256, "other": 128}
+    assert sum(first.values()) + sum(last.values()) == now[0] - 100
+
+
+def test_phases_of_a_long_interval_and_a_full_disk_cost_neither_memory_nor_the_training(now: list[float]) -> None:
+    progress = Progress()
+    clock = clock_of(progress, 1, world_size=2, path=Path("/dev/full"))
+    clock.start()
+    for progress.step in range(1, 5001):
+        for phase in ("data", "forward", "backward", "optimizer"):
+            clock.enter(phase)
+            now[0] += 0.25
+    assert len(clock._arrivals) <= 1000 and len(clock.phases._borders) <= 1024
+    assert clock.phases._seconds["forward"] + len(clock.phases._borders) / 16 == pytest.approx(1250, abs=1)
+    assert 0 <= clock.lap()[1]["train/peer_wait"] < 1
+    assert not clock.phases._seconds
+
+
+def test_a_sharded_model_computes_in_one_phase(now: list[float], tmp_path: Path) -> None:
+    phases = PhaseWriter(path := tmp_path / "phases-0.jsonl", 2, on_gpu=False, is_sharded=True)
+    for phase in ("data", "forward", "backward", "optimizer", "profile"):
+        phases.enter(phase)
+        now[0] += 1
+    phases.write(7)
+    row = json.loads(path.read_text())
+    assert (row["step"], row["attempt"], row["seconds"]) == (7, 2, {"data": 1, "compute": 3, "other": 1})
+
+
 def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
-    now: list[float], monkeypatch: pytest.MonkeyPatch
+    now: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     queued_ms, waited, asked = [0.0], [0], []
 
@@ -111,10 +186,11 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12.5e9)
-    clock = clock_of(progress := Progress(), 1, "cuda", largest=lambda values: asked.append(values) or values)
+    progress, path = Progress(), tmp_path / "phases-0.jsonl"
+    clock = clock_of(progress, 1, "cuda", largest=lambda values: asked.append(values) or values, path=path)
     clock.peak_samples_per_s = 60.0
     clock.start()
-    for forward_ms in (20, 30, 40):
+    for progress.step, forward_ms in enumerate((20, 30, 40)):
         clock.enter("forward")
         queued_ms[0] += forward_ms
         clock.enter("backward")
@@ -124,7 +200,9 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
     progress.samples = 60
     row = {"train/data_wait": 0, "train/peer_wait": 0, "train/mfu": 0.5, "system/peak_memory_gb": 12.5}
     assert clock.lap() == (30, row)
-    assert asked == [[0, 12.5, 0.09, 0.02, 0.03, 0.04]] and waited == [1]
+    assert asked == [[0, 12.5, 0.09, 0.02, 0.03, 0.04]]
+    assert waited == [2], "the lap, for the arrivals and for the phases"
+    assert seconds_in(path) == [{"other": 0.12, "forward": 0.07, "backward": 0.2}]
 
 
 def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable[..., RunDir]) -> None:
