@@ -64,14 +64,8 @@ ADAPTED: dict[str, dict[str, Any]] = {
     "mlm_pretraining": {"model_name": "base", "lora_targets": ("query", "key", "value")},
     "masked_diffusion": {"model_name": "base"},
     "text_classification": {"model_name": "base"},
-    "llm_gan": {
-        "model_name": "base/judge",
-        "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj"),
-        "dataset": "stories.csv",
-        "prompt_length": 32,
-        "min_chars": 20,
-        "sequence_length": 8,
-    },
+    "llm_gan": {"model_name": "base/judge", "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj")}
+    | {"dataset": "stories.csv", "prompt_length": 32, "min_chars": 20, "sequence_length": 8},
 }
 """What makes a TINY training one of an adapter on a pretrained model, by recipe; `write_base` makes the model."""
 
@@ -406,13 +400,7 @@ def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> transforme
     size = len(tokenizer)
     gpt2 = {"n_positions": 96, "n_embd": 8, "n_layer": 1, "n_head": 2, **changes}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=size + 3, **gpt2)).save_pretrained(root / "writer")
-    llama = transformers.LlamaConfig(
-        vocab_size=size + 5,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=160,
-    )
-    transformers.LlamaForCausalLM(llama).save_pretrained(root / "judge")
+    llama = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    settings = transformers.LlamaConfig(vocab_size=size + 5, **llama, max_position_embeddings=160)
+    transformers.LlamaForCausalLM(settings).save_pretrained(root / "judge")
     return tokenizer

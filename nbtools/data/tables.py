@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, AnyStr, cast
+from typing import IO, Any, cast
 
 from nbtools.data.hub import HubDataset, hub_rows, with_options
-from nbtools.errors import DataError, shown
+from nbtools.errors import DataError, needs_package, shown
 
 _JSON = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (".parquet", *_JSON, ".csv", ".tsv")
@@ -96,14 +96,11 @@ def open_bytes(path: Path) -> IO[bytes]:
         raise
 
 
-def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
+def lines_of(path: Path, file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of an open file; DataError if one is too long, before it is read as a whole."""
-    number = 0
-    while line := file.readline(_LONGEST_LINE + 1):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
         if len(line) > _LONGEST_LINE:
-            unit = "bytes" if isinstance(line, bytes) else "characters"
-            raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} {unit}; split it")
+            raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; split it")
         yield line
 
 
@@ -144,10 +141,7 @@ def _parquet_rows(path: Path, only: str | None) -> Iterator[Row]:
         import pyarrow  # comes with `datasets`; 50 megabytes: loaded only when needed
         from pyarrow import parquet
     except ImportError:
-        raise DataError(
-            f"{path}: reading Parquet needs the package pyarrow, which is not installed: bash scripts/lab.sh "
-            "--setup-only installs it with `datasets` (or pip install pyarrow)"
-        ) from None
+        raise DataError(needs_package(f"{path}: reading Parquet", "pyarrow")) from None
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
@@ -399,22 +393,18 @@ def _opened(
         yield header, ((where, Cells(where, row, header)) for where, row in chain(start, found))
         return
     try:
-        with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            num_before = 0
+        with open_bytes(path) as file:
+            lines = _text_lines(path, file)
+            sample = list(islice(lines, _SAMPLED_LINES))
+            num_before, delimiter = _delimiter(path, sample)
+            reader = csv.reader(islice(chain(sample, lines), num_before, None), delimiter=delimiter, strict=True)
             try:
-                sample = list(islice(lines_of(path, file), _SAMPLED_LINES))
-                file.seek(0)
-                lines = _without_nul(path, lines_of(path, file))
-                num_before, delimiter = _delimiter(path, sample)
-                reader = csv.reader(islice(lines, num_before, None), delimiter=delimiter, strict=True)
                 found_rows = _parsed(reader)
                 header = [name.strip() for name in next(found_rows, [])]
                 if not any(header):
                     raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
                 rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in found_rows if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
-            except UnicodeDecodeError:
-                raise _wrong_encoding(path) from None
             except csv.Error as error:
                 if reader.line_num <= 1:
                     _check_is_table(path, sample[:1])
@@ -463,20 +453,33 @@ def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
     return 0, max(found, key=fits) if len(found) > 1 else "".join(found) or ","
 
 
-def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if "\0" in line:
-            raise DataError(
-                f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
-                "again, as UTF-8"
-            )
-        yield line
+def _text_lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a CSV file, which may also end with a carriage return alone, without a byte order mark.
+
+    Raises:
+        DataError: a line is too long, not UTF-8, or holds a NUL.
+    """
+    number, start = 0, 0
+    for content in lines_of(path, file):
+        try:
+            text = content.decode().removeprefix("\ufeff" * (not start))
+        except UnicodeDecodeError as error:
+            raise not_utf8(f"{path}, line {number + 1}", error, start, path.name) from None
+        start += len(content)
+        for line in io.StringIO(text, newline="") if "\r" in text else (text,):
+            number += 1
+            if "\0" in line:
+                raise DataError(
+                    f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
+                    "again, as UTF-8"
+                )
+            yield line
 
 
 def delimiter_of(path: Path) -> str:
     """Return what separates the cells of a CSV file."""
-    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace") as file:
-        return _delimiter(path, list(islice(lines_of(path, file), _SAMPLED_LINES)))[1]
+    with open_bytes(path) as file:
+        return _delimiter(path, list(islice(_text_lines(path, file), _SAMPLED_LINES)))[1]
 
 
 def _full_rows(rows: Iterable[tuple[str, list[str]]], header: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -493,19 +496,6 @@ def ragged(cells: Sequence[str], header: Sequence[str]) -> str:
     else:
         why = f"column {len(header) + 1}: {shown(cells[len(header)])} is beyond the last one, {header[-1]!r}"
     return f"{why}: it has {len(cells)} cells, the header {len(header)}; quote texts that hold the delimiter"
-
-
-def _wrong_encoding(path: Path) -> DataError:
-    """Find the first byte that is not UTF-8; the decoder reports only its position in a buffer."""
-    start = 0
-    with open_bytes(path) as file:
-        for line, content in enumerate(lines_of(path, file), 1):
-            try:
-                content.decode()
-            except UnicodeDecodeError as error:
-                return not_utf8(f"{path}, line {line}", error, start, path.name)
-            start += len(content)
-    return DataError(f"{path}: is not UTF-8; convert the file, for instance with iconv")
 
 
 def not_utf8(where: str, error: UnicodeDecodeError, start: int = 0, name: str = "FILE") -> DataError:

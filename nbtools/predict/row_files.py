@@ -117,7 +117,7 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
             name = name or _column(path, list(row), config, column)
             yield _item(where, row, name, config)
     except tables.UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise tables.unreadable(path, error) from None
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | None]]:

@@ -128,21 +128,6 @@ def test_a_resumed_run_ends_with_the_same_bits_in_every_stage(trained: Callable[
     assert (state["baseline"] != 0).any()
 
 
-def test_accumulated_passes_give_the_gradients_of_one_large_batch_in_every_stage(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(batch_size=16, eval_every=100)
-    straight = trained(config)
-    for middle in (1, 3, 6):
-        step = config.replace(max_steps=middle + 1)
-        parts = step.replace(batch_size=4, gradient_accumulation_steps=4)
-        go_on = functools.partial(trained, resume_from=straight.checkpoint(middle))
-        (whole, whole_rows), (divided, divided_rows) = (gradients_of(go_on, one, monkeypatch) for one in (step, parts))
-        trainings.assert_same_gradients(whole, divided)
-        losses = {name: value for name, value in whole_rows[0].items() if name.startswith("train/")}
-        assert {name: divided_rows[0][name] for name in losses} == pytest.approx(losses, rel=1e-4)
-
-
 def test_a_frozen_generator_learns_nothing_in_the_game_and_the_judge_goes_on(trained: Callable[..., RunDir]) -> None:
     files = trained(tiny(freeze_generator=True))
     made = [Checkpoint.read(files.checkpoint(step)).manifest["files"] for step in (2, 4, 8)]
@@ -186,14 +171,8 @@ def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
 
 def in_double(judging: str, texts_at_once: int | None = None) -> tuple[GANRollouts, tuple[torch.Tensor, ...]]:
     """Rollouts of new models whose sums cannot move a token, and one batch of 16 with two draws."""
-    changes: dict[str, Any] = {
-        "dataset": "topics",
-        "vocab_size": 60,
-        "prompt_length": 6,
-        "max_judge_tokens": 5,
-        "min_chars": 40,
-    }
-    changes |= {"batch_size": 4, "gradient_accumulation_steps": 4, "judge_steps": 1}
+    changes: dict[str, Any] = {"dataset": "topics", "vocab_size": 60, "prompt_length": 6, "max_judge_tokens": 5}
+    changes |= {"min_chars": 40, "batch_size": 4, "gradient_accumulation_steps": 4, "judge_steps": 1}
     config = tiny(**changes, judging=judging, texts_at_once=texts_at_once)
     train, evaluation, _ = load_stories(config)
     data = tokenize_stories(config, train[:200], evaluation[:50])
@@ -241,22 +220,6 @@ def test_too_little_memory_for_all_texts_names_the_field(monkeypatch: pytest.Mon
     said = r"texts_at_once=None: the GPU has too little memory to write and judge 16 texts together; lower it, .* to 8"
     with pytest.raises(ConfigError, match=said):
         rollouts.rollout_inputs([batch])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"precision": "bf16"},
-        {"precision": "fp16"},
-        {"gradient_checkpointing": True, "dropout": 0.1},
-        {"temperature": 0.7, "discount": 1.0, "entropy_weight": 0.0},
-        {"judge_steps": 1, "lr_schedule": "cosine"},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
-    files = trained(tiny(**changes, max_steps=6))
-    assert all(math.isfinite(rows(files)[-1][name]) for name in ("eval/loss", "eval/oracle_loss", "train/reward"))
 
 
 @pytest.mark.promise("safety-policy")
