@@ -1,6 +1,7 @@
 """Algorithm Distillation: the same however the batch is divided, bit-exact resume, and it learns to learn."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from nbtools.training.algorithm_distillation.rollout import Agent
 from trainings import TINY as TINY_VALUES
 from trainings import ByHand, rows, trained_as_shown
 
-TINY = TINY_VALUES["algorithm_distillation"]
+KEY = "algorithm_distillation"
+TINY = TINY_VALUES[KEY]
 
 
 def tiny(**changes: Any) -> AlgorithmDistillationConfig:
@@ -126,16 +128,6 @@ def test_how_it_is_evaluated_does_not_change_what_is_learnt(trained: Callable[..
 # --- learning to learn ----------------------------------------------------------------------------
 
 
-def demo(start: ByHand, *args: str) -> Run:
-    """The preset cpu_demo on two ranks: 8 unseen goals x 16 rollouts of 40 episodes."""
-    config, _ = RECIPES["algorithm_distillation"].preset("cpu_demo")
-    assert isinstance(config, AlgorithmDistillationConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 1000
-    assert (config.num_test_goals, config.eval_rollouts, config.eval_episodes) == (8, 16, 40)
-    return start.completed(start(config, *args), timeout_s=900)
-
-
 def first_and_later(returns_E: Any) -> tuple[float, float]:
     """The mean return of episodes 1-3 and of episodes 28-31."""
     return float(np.mean(returns_E[:3])), float(np.mean(returns_E[27:31]))
@@ -160,14 +152,16 @@ def assert_flat(returns_E: Any) -> None:
 @pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1000)
 def test_the_cpu_demo_learns_to_find_goals_that_it_never_saw(start: ByHand, seed: str) -> None:
-    assert_learns_in_context_only(demo(start, "--seed", seed))
+    sizes = attrgetter("num_test_goals", "eval_rollouts", "eval_episodes")
+    assert sizes(RECIPES[KEY].preset("cpu_demo")[0]) == (8, 16, 40)
+    assert_learns_in_context_only(start.demo(KEY, "--seed", seed))
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(2000)
 def test_a_compressed_context_learns_as_well_as_a_plain_one(start: ByHand) -> None:
     plain, compressed = (
-        first_and_later(Agent.open(demo(start, *flags).dir).returns(num_episodes=31).mean((0, 1)))[1]
+        first_and_later(Agent.open(start.demo(KEY, *flags).dir).returns(num_episodes=31).mean((0, 1)))[1]
         for flags in ((), ("--compress-interval", "80", "--sequence-length", "240"))
     )
     assert compressed >= 0.9 * plain, (compressed, plain)
@@ -177,4 +171,5 @@ def test_a_compressed_context_learns_as_well_as_a_plain_one(start: ByHand) -> No
 @pytest.mark.timeout(1000)
 def test_with_one_episode_in_sight_there_is_nothing_to_learn_it_from(start: ByHand) -> None:
     """With 80 steps in sight the target is reached within 250 training steps."""
-    assert_flat(returns_of(demo(start, "--sequence-length", "20", "--max-steps", "300", "--eval-every", "300").files))
+    flags = ("--sequence-length", "20", "--max-steps", "300", "--eval-every", "300")
+    assert_flat(returns_of(start.demo(KEY, *flags).files))

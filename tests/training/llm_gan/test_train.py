@@ -4,7 +4,6 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,10 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from nbtools.data.llm_gan import markov
 from nbtools.errors import ConfigError
-from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, LLMGANConfig
 from nbtools.recipes.llm_gan import load_stories
 from nbtools.run.checkpoints import Checkpoint, checkpoints_in
-from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir
@@ -288,15 +285,6 @@ def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[...,
 # --- learning -------------------------------------------------------------------------------------
 
 
-def demo(start: ByHand, *args: str | Path, **changes: Any) -> tuple[Run, History]:
-    """The preset cpu_demo on two ranks."""
-    config, _ = RECIPES["llm_gan"].preset("cpu_demo")
-    assert isinstance(config, LLMGANConfig)
-    assert config.max_steps is not None
-    finished = start.completed(start(config.replace(**changes), *args), timeout_s=850)
-    return finished, finished.own_history
-
-
 def assert_target(files: RunDir, game_steps: int) -> int:
     """A judge of 80 % first, then less loss under the chain's own likelihood; return the last step before the game."""
     seen = {row["step"]: row for row in rows(files) if "eval/oracle_loss" in row}
@@ -317,11 +305,12 @@ def assert_target(files: RunDir, game_steps: int) -> int:
 @pytest.mark.timeout(900)
 def test_the_game_makes_the_generator_better_under_a_truth_that_neither_side_knows(start: ByHand, seed: int) -> None:
     max_steps = (200, 270)[seed]
-    finished, _ = demo(start, checkpoint_every=10, keep_last=100, seed=seed, max_steps=max_steps)
+    finished = start.demo("llm_gan", checkpoint_every=10, keep_last=100, seed=seed, max_steps=max_steps)
     since = assert_target(finished.files, 160)
     # The control goes on from the same checkpoint, with a generator that learns nothing.
     middle = finished.files.checkpoint(since)
-    frozen, _ = demo(start, "--resume-from", middle, seed=seed, max_steps=since + 20, freeze_generator=True)
+    only_judge = {"seed": seed, "max_steps": since + 20, "freeze_generator": True}
+    frozen = start.demo("llm_gan", "--resume-from", middle, **only_judge)
     oracle = [row["eval/oracle_loss"] for row in rows(frozen.files) if "eval/oracle_loss" in row]
     before = next(row["eval/oracle_loss"] for row in rows(finished.files) if row["step"] == since)
     assert oracle
