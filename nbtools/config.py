@@ -267,7 +267,7 @@ class Launch(Settings):
                 f"max_restarts={self.max_restarts} with nnodes={self.nnodes}: a restart reaches this machine only; set "
                 "max_restarts=0, and resume the run when it has failed"
             )
-        if self.gpus is not None:
+        if self.gpus is not None and self.cluster is None:
             if len(set(self.gpus)) != len(self.gpus):
                 raise ValueError(f"gpus={self.gpus}: each index may appear once")
             if self.gpus and self.nproc_per_node != "gpu" and self.nproc_per_node > len(self.gpus):

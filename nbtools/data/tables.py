@@ -129,7 +129,6 @@ def rows_of_tables(
             yield from _parquet_rows(source, only)
         elif suffix_of(source) in (".csv", ".tsv"):
             with opened(source) as (header, rows):
-                check_names(source, header)
                 for where, cells in rows:
                     yield where, dict(zip(header, cells, strict=True))
         else:
@@ -145,7 +144,7 @@ def _parquet_rows(path: Path, only: str | None) -> Iterator[Row]:
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            check_names(path, names := file.schema_arrow.names)
+            _check_names(path, names := file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=256, columns=[only] if only in names else None):
                 try:
                     found = batch.to_pylist()
@@ -270,12 +269,8 @@ def _how(row: Mapping[str, Any]) -> str:
 # --- tables of cells ------------------------------------------------------------------------------
 
 
-def check_names(path: Source, header: list[str]) -> None:
-    """Refuse a file with two columns of one name; columns without a name are not read.
-
-    Raises:
-        DataError: it is one.
-    """
+def _check_names(path: Path, header: list[str]) -> None:
+    """Refuse a file with two columns of one name; columns without a name are not read."""
     twice = [name for name in header if name and header.count(name) > 1]
     if twice:
         _check_is_table(path, header)
@@ -320,8 +315,8 @@ def opened(
         is_ragged_kept: yield the rows of a CSV file that have too few or too many cells, too.
 
     Raises:
-        DataError: a file is missing, not UTF-8 or malformed, has other columns than the first, or a row is ragged; also
-            while its rows are read.
+        DataError: a file is missing, not UTF-8 or malformed, has two columns of one name or other columns than the
+            first, or a row is ragged; also while its rows are read.
     """
     with _opened(paths[0], is_ragged_kept) as (header, rows):
         yield header, chain(rows, _rows_of_shards(paths, header))
@@ -331,7 +326,6 @@ def _rows_of_shards(paths: Sequence[Source], header: list[str]) -> Iterator[tupl
     """Yield the rows of all files but the first, with the cells in the order of its columns."""
     for path in paths[1:]:
         with _opened(path) as (names, rows):
-            check_names(path, names)
             if other := set(names) ^ set(header):
                 raise DataError(
                     f"{path}: has the columns {', '.join(map(shown, names[:20]))} and {paths[0]} has "
@@ -403,6 +397,7 @@ def _opened(
                 header = [name.strip() for name in next(found_rows, [])]
                 if not any(header):
                     raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
+                _check_names(path, header)
                 rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in found_rows if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
             except csv.Error as error:

@@ -96,7 +96,6 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
     try:
         if suffix in (".csv", ".tsv"):
             with tables.opened(path, is_ragged_kept=True) as (header, rows):
-                tables.check_names(path, header)
                 name = _column(path, header, config, column)
                 for where, cells in rows:
                     given = dict(zip(header, cells, strict=False))

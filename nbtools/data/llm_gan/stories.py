@@ -66,7 +66,6 @@ def read_stories(
     num_cut = num_cleaned = 0
     path = paths[0]
     with tables.opened(*paths) as (header, rows):
-        tables.check_names(path, header)
         text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
         for where, cells in rows:
             text = cells[text_at].strip() if clean == "light" else cells[text_at]
