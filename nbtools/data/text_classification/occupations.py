@@ -63,6 +63,9 @@ _TITLES: tuple[tuple[str, int, str, str, str], ...] = (
     ("-3", 4, "wife|widow|daughter", "hustru|enke", "ehefrau|witwe"),
 )
 
+CODES: tuple[str, ...] = tuple(sorted(code for code, *_ in _TITLES))
+"""Every code that a description can have."""
+
 _LANGS = ("en", "da", "de")
 _PHRASES = {
     "en": (
