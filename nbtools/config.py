@@ -248,8 +248,33 @@ class Launch(Settings):
         """Processes on all machines, of resolved settings."""
         return self.nnodes * self.num_processes
 
+    @field_validator("python")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        if value is not None and not may_be_path(value):
+            raise ValueError("must be the path of a Python executable or of an environment, such as .venv")
+        return value
+
     @model_validator(mode="after")
-    def _devices_of_a_job(self) -> Self:
+    def _devices_fit_together(self) -> Self:
+        if self.torchrun is False and self.nnodes > 1:
+            raise ValueError(
+                f"torchrun=False with nnodes={self.nnodes}: only torchrun joins the processes of several machines; set "
+                "torchrun=None or nnodes=1"
+            )
+        if self.nnodes > 1 and self.max_restarts:
+            raise ValueError(
+                f"max_restarts={self.max_restarts} with nnodes={self.nnodes}: a restart reaches this machine only; set "
+                "max_restarts=0, and resume the run when it has failed"
+            )
+        if self.gpus is not None and self.cluster is None:
+            if len(set(self.gpus)) != len(self.gpus):
+                raise ValueError(f"gpus={self.gpus}: each index may appear once")
+            if self.gpus and self.nproc_per_node != "gpu" and self.nproc_per_node > len(self.gpus):
+                raise ValueError(
+                    f"nproc_per_node={self.nproc_per_node} with gpus={self.gpus}: at most one process per GPU; "
+                    "lower nproc_per_node or name more GPUs"
+                )
         if self.cluster is None:
             return self
         count = self.cluster.num_gpus(self.nproc_per_node)
@@ -274,35 +299,6 @@ class Launch(Settings):
                 f"nproc_per_node={self.nproc_per_node} with gpus_per_node={self.cluster.gpus_per_node!r}: at most one "
                 "process per GPU"
             )
-        return self
-
-    @field_validator("python")
-    @classmethod
-    def _is_a_path(cls, value: str | None) -> str | None:
-        if value is not None and not may_be_path(value):
-            raise ValueError("must be the path of a Python executable or of an environment, such as .venv")
-        return value
-
-    @model_validator(mode="after")
-    def _on_these_machines(self) -> Self:
-        if self.torchrun is False and self.nnodes > 1:
-            raise ValueError(
-                f"torchrun=False with nnodes={self.nnodes}: only torchrun joins the processes of several machines; set "
-                "torchrun=None or nnodes=1"
-            )
-        if self.nnodes > 1 and self.max_restarts:
-            raise ValueError(
-                f"max_restarts={self.max_restarts} with nnodes={self.nnodes}: a restart reaches this machine only; set "
-                "max_restarts=0, and resume the run when it has failed"
-            )
-        if self.gpus is not None:
-            if len(set(self.gpus)) != len(self.gpus):
-                raise ValueError(f"gpus={self.gpus}: each index may appear once")
-            if self.gpus and self.nproc_per_node != "gpu" and self.nproc_per_node > len(self.gpus):
-                raise ValueError(
-                    f"nproc_per_node={self.nproc_per_node} with gpus={self.gpus}: at most one process per GPU; "
-                    "lower nproc_per_node or name more GPUs"
-                )
         return self
 
 
@@ -430,13 +426,9 @@ class TrainConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _not_compiled_and_sharded(self) -> Self:
+    def _common_values_fit_together(self) -> Self:
         if self.compile and self.strategy == "fsdp":
             raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
-        return self
-
-    @model_validator(mode="after")
-    def _floor_below_peak(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate={self.min_learning_rate}: is above learning_rate={self.learning_rate}")
         return self

@@ -29,6 +29,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def needs_package(what: str, name: str) -> str:
+    """Return what to do about a package that is not installed."""
+    how = f"bash scripts/lab.sh --setup-only installs it (or pip install {name})"
+    return f"{what} needs the package {name}, which is not installed: {how}"
+
+
 def spoken(seconds: float) -> str:
     """Return a duration in at most two units, as `2 h 10 min`."""
     minutes, rest = divmod(max(round(seconds), 0), 60)

@@ -26,7 +26,7 @@ from nbtools.config import TrainConfig
 from nbtools.data.text_classification import occupations
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
-from nbtools.recipes import recipe_of
+from nbtools.recipes import RECIPES, recipe_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -64,14 +64,8 @@ ADAPTED: dict[str, dict[str, Any]] = {
     "mlm_pretraining": {"model_name": "base", "lora_targets": ("query", "key", "value")},
     "masked_diffusion": {"model_name": "base"},
     "text_classification": {"model_name": "base"},
-    "llm_gan": {
-        "model_name": "base/judge",
-        "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj"),
-        "dataset": "stories.csv",
-        "prompt_length": 32,
-        "min_chars": 20,
-        "sequence_length": 8,
-    },
+    "llm_gan": {"model_name": "base/judge", "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj")}
+    | {"dataset": "stories.csv", "prompt_length": 32, "min_chars": 20, "sequence_length": 8},
 }
 """What makes a TINY training one of an adapter on a pretrained model, by recipe; `write_base` makes the model."""
 
@@ -335,6 +329,12 @@ class ByHand:
         assert finished.state is RunState.SUCCEEDED
         return finished
 
+    def demo(self, key: str, *args: str | Path, **changes: Any) -> Run:
+        """Run the preset cpu_demo of a recipe, of at most a thousand steps, on two ranks to its end."""
+        config, _ = RECIPES[key].preset("cpu_demo")
+        assert config.max_steps is not None and config.max_steps <= 1000
+        return self.completed(self(config.replace(**changes), *args), timeout_s=900)
+
     def gradients(self, config: TrainConfig, nproc: int) -> tuple[Run, list[torch.Tensor]]:
         """Run a script to its end on forked ranks; return its run and the gradients that all ranks share.
 
@@ -406,13 +406,7 @@ def save_pair(root: Path, chat: str | None = CHAT, **changes: Any) -> transforme
     size = len(tokenizer)
     gpt2 = {"n_positions": 96, "n_embd": 8, "n_layer": 1, "n_head": 2, **changes}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=size + 3, **gpt2)).save_pretrained(root / "writer")
-    llama = transformers.LlamaConfig(
-        vocab_size=size + 5,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=160,
-    )
-    transformers.LlamaForCausalLM(llama).save_pretrained(root / "judge")
+    llama: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
+    llama |= {"vocab_size": size + 5, "num_attention_heads": 2, "max_position_embeddings": 160}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama)).save_pretrained(root / "judge")
     return tokenizer

@@ -2,7 +2,14 @@
 
 import inspect
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
 
 TYGER = """The Tyger
 
@@ -58,3 +65,20 @@ def write_texts(folder: Path) -> Path:
     for name, text in TEXTS.items():
         (folder / name).write_bytes(text.encode("utf-8-sig" if name == "crlf.txt" else "utf-8"))
     return folder
+
+
+NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+"""Special tokens of RoBERTa, in the order of their ids."""
+
+
+def byte_level(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A tokenizer as RoBERTa's, whose file asks for truncation and padding."""
+    backend = Tokenizer(BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    options = {"special_tokens": [*NAMES.values()], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    backend.train_from_iterator(texts, BpeTrainer(vocab_size=vocab_size, show_progress=False, **options))
+    backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    backend.enable_truncation(16)
+    backend.enable_padding(pad_id=1, pad_token="<pad>")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **NAMES)

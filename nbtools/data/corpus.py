@@ -74,18 +74,15 @@ class LeftOut:
 
     def notes(self, min_words: int) -> list[str]:
         """Return a sentence for each kind of omission."""
-        notes = list(self.remarks)
-        if self.num_missing:
-            rows = plural(self.num_documents + self.num_missing, "row")
-            notes.append(f"{self.num_missing:,} of {rows} left out: no text in the column")
-        if self.num_short:
-            few = f"fewer than {plural(min_words, 'word')} (min_words)"
-            notes.append(f"{self.num_short:,} of {plural(self.num_documents, 'document')} left out: {few}")
-        if self.num_marks:
-            notes.append(f"the byte order mark of {plural(self.num_marks, 'file')} is left out")
-        if self.num_characters:
-            notes.append(f"clean='light' left out {plural(self.num_characters, 'character')} of the text")
-        return notes
+        rows, documents = plural(self.num_documents + self.num_missing, "row"), plural(self.num_documents, "document")
+        few = f"fewer than {plural(min_words, 'word')} (min_words)"
+        sentences = (
+            (self.num_missing, f"{self.num_missing:,} of {rows} left out: no text in the column"),
+            (self.num_short, f"{self.num_short:,} of {documents} left out: {few}"),
+            (self.num_marks, f"the byte order mark of {plural(self.num_marks, 'file')} is left out"),
+            (self.num_characters, f"clean='light' left out {plural(self.num_characters, 'character')} of the text"),
+        )
+        return [*self.remarks, *(sentence for count, sentence in sentences if count)]
 
 
 def documents(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import DataError
+from nbtools.errors import DataError, needs_package
 
 PACKAGE = "datasets"
 _PART = r"(?![^/:]*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?"
@@ -138,11 +138,8 @@ def check_package(dataset: HubDataset) -> None:
 
 def missing_package(dataset: HubDataset) -> DataError:
     """Return the error that states how to install the package for downloads."""
-    return DataError(
-        f"dataset={dataset.dataset!r}: downloading needs the package {PACKAGE}, which is not installed: "
-        f"bash scripts/lab.sh --setup-only installs it (or pip install {PACKAGE}); "
-        "dataset=None trains on the text that ships with Python"
-    )
+    lacks = needs_package(f"dataset={dataset.dataset!r}: downloading", PACKAGE)
+    return DataError(f"{lacks}; dataset=None trains on the text that ships with Python")
 
 
 def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping[str, Any]]:

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, AnyStr, cast
+from typing import IO, Any, cast
 
 from nbtools.data.hub import HubDataset, hub_rows, with_options
-from nbtools.errors import DataError, shown
+from nbtools.errors import DataError, needs_package, shown
 
 _JSON = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (".parquet", *_JSON, ".csv", ".tsv")
@@ -96,14 +96,11 @@ def open_bytes(path: Path) -> IO[bytes]:
         raise
 
 
-def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
+def lines_of(path: Path, file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of an open file; DataError if one is too long, before it is read as a whole."""
-    number = 0
-    while line := file.readline(_LONGEST_LINE + 1):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
         if len(line) > _LONGEST_LINE:
-            unit = "bytes" if isinstance(line, bytes) else "characters"
-            raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} {unit}; split it")
+            raise DataError(f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; split it")
         yield line
 
 
@@ -132,7 +129,6 @@ def rows_of_tables(
             yield from _parquet_rows(source, only)
         elif suffix_of(source) in (".csv", ".tsv"):
             with opened(source) as (header, rows):
-                check_names(source, header)
                 for where, cells in rows:
                     yield where, dict(zip(header, cells, strict=True))
         else:
@@ -144,14 +140,11 @@ def _parquet_rows(path: Path, only: str | None) -> Iterator[Row]:
         import pyarrow  # comes with `datasets`; 50 megabytes: loaded only when needed
         from pyarrow import parquet
     except ImportError:
-        raise DataError(
-            f"{path}: reading Parquet needs the package pyarrow, which is not installed: bash scripts/lab.sh "
-            "--setup-only installs it with `datasets` (or pip install pyarrow)"
-        ) from None
+        raise DataError(needs_package(f"{path}: reading Parquet", "pyarrow")) from None
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            check_names(path, names := file.schema_arrow.names)
+            _check_names(path, names := file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=256, columns=[only] if only in names else None):
                 try:
                     found = batch.to_pylist()
@@ -276,12 +269,8 @@ def _how(row: Mapping[str, Any]) -> str:
 # --- tables of cells ------------------------------------------------------------------------------
 
 
-def check_names(path: Source, header: list[str]) -> None:
-    """Refuse a file with two columns of one name; columns without a name are not read.
-
-    Raises:
-        DataError: it is one.
-    """
+def _check_names(path: Path, header: list[str]) -> None:
+    """Refuse a file with two columns of one name; columns without a name are not read."""
     twice = [name for name in header if name and header.count(name) > 1]
     if twice:
         _check_is_table(path, header)
@@ -326,8 +315,8 @@ def opened(
         is_ragged_kept: yield the rows of a CSV file that have too few or too many cells, too.
 
     Raises:
-        DataError: a file is missing, not UTF-8 or malformed, has other columns than the first, or a row is ragged; also
-            while its rows are read.
+        DataError: a file is missing, not UTF-8 or malformed, has two columns of one name or other columns than the
+            first, or a row is ragged; also while its rows are read.
     """
     with _opened(paths[0], is_ragged_kept) as (header, rows):
         yield header, chain(rows, _rows_of_shards(paths, header))
@@ -337,7 +326,6 @@ def _rows_of_shards(paths: Sequence[Source], header: list[str]) -> Iterator[tupl
     """Yield the rows of all files but the first, with the cells in the order of its columns."""
     for path in paths[1:]:
         with _opened(path) as (names, rows):
-            check_names(path, names)
             if other := set(names) ^ set(header):
                 raise DataError(
                     f"{path}: has the columns {', '.join(map(shown, names[:20]))} and {paths[0]} has "
@@ -399,22 +387,19 @@ def _opened(
         yield header, ((where, Cells(where, row, header)) for where, row in chain(start, found))
         return
     try:
-        with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-            num_before = 0
+        with open_bytes(path) as file:
+            lines = _text_lines(path, file)
+            sample = list(islice(lines, _SAMPLED_LINES))
+            num_before, delimiter = _delimiter(path, sample)
+            reader = csv.reader(islice(chain(sample, lines), num_before, None), delimiter=delimiter, strict=True)
             try:
-                sample = list(islice(lines_of(path, file), _SAMPLED_LINES))
-                file.seek(0)
-                lines = _without_nul(path, lines_of(path, file))
-                num_before, delimiter = _delimiter(path, sample)
-                reader = csv.reader(islice(lines, num_before, None), delimiter=delimiter, strict=True)
                 found_rows = _parsed(reader)
                 header = [name.strip() for name in next(found_rows, [])]
                 if not any(header):
                     raise DataError(f"{path}, line {num_before + 1}: is empty; the first line names the columns")
+                _check_names(path, header)
                 rows = ((f"{path}, line {num_before + reader.line_num}", cells) for cells in found_rows if cells)
                 yield header, rows if is_ragged_kept else _full_rows(rows, header)
-            except UnicodeDecodeError:
-                raise _wrong_encoding(path) from None
             except csv.Error as error:
                 if reader.line_num <= 1:
                     _check_is_table(path, sample[:1])
@@ -463,20 +448,33 @@ def _delimiter(path: Path, lines: Sequence[str]) -> tuple[int, str]:
     return 0, max(found, key=fits) if len(found) > 1 else "".join(found) or ","
 
 
-def _without_nul(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if "\0" in line:
-            raise DataError(
-                f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
-                "again, as UTF-8"
-            )
-        yield line
+def _text_lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a CSV file, which may also end with a carriage return alone, without a byte order mark.
+
+    Raises:
+        DataError: a line is too long, not UTF-8, or holds a NUL.
+    """
+    number, start = 0, 0
+    for content in lines_of(path, file):
+        try:
+            text = content.decode().removeprefix("\ufeff" * (not start))
+        except UnicodeDecodeError as error:
+            raise not_utf8(f"{path}, line {number + 1}", error, start, path.name) from None
+        start += len(content)
+        for line in io.StringIO(text, newline="") if "\r" in text else (text,):
+            number += 1
+            if "\0" in line:
+                raise DataError(
+                    f"{path}, line {number}: holds a NUL byte, as damaged files and those in UTF-16 do; write the file "
+                    "again, as UTF-8"
+                )
+            yield line
 
 
 def delimiter_of(path: Path) -> str:
     """Return what separates the cells of a CSV file."""
-    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace") as file:
-        return _delimiter(path, list(islice(lines_of(path, file), _SAMPLED_LINES)))[1]
+    with open_bytes(path) as file:
+        return _delimiter(path, list(islice(_text_lines(path, file), _SAMPLED_LINES)))[1]
 
 
 def _full_rows(rows: Iterable[tuple[str, list[str]]], header: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -493,19 +491,6 @@ def ragged(cells: Sequence[str], header: Sequence[str]) -> str:
     else:
         why = f"column {len(header) + 1}: {shown(cells[len(header)])} is beyond the last one, {header[-1]!r}"
     return f"{why}: it has {len(cells)} cells, the header {len(header)}; quote texts that hold the delimiter"
-
-
-def _wrong_encoding(path: Path) -> DataError:
-    """Find the first byte that is not UTF-8; the decoder reports only its position in a buffer."""
-    start = 0
-    with open_bytes(path) as file:
-        for line, content in enumerate(lines_of(path, file), 1):
-            try:
-                content.decode()
-            except UnicodeDecodeError as error:
-                return not_utf8(f"{path}, line {line}", error, start, path.name)
-            start += len(content)
-    return DataError(f"{path}: is not UTF-8; convert the file, for instance with iconv")
 
 
 def not_utf8(where: str, error: UnicodeDecodeError, start: int = 0, name: str = "FILE") -> DataError:

@@ -96,7 +96,6 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
     try:
         if suffix in (".csv", ".tsv"):
             with tables.opened(path, is_ragged_kept=True) as (header, rows):
-                tables.check_names(path, header)
                 name = _column(path, header, config, column)
                 for where, cells in rows:
                     given = dict(zip(header, cells, strict=False))
@@ -117,7 +116,7 @@ def read_file(path: Path, config: TrainConfig, column: str | None) -> Iterator[I
             name = name or _column(path, list(row), config, column)
             yield _item(where, row, name, config)
     except tables.UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise tables.unreadable(path, error) from None
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | None]]:

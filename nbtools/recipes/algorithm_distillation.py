@@ -73,11 +73,9 @@ class AlgorithmDistillationConfig(TrainConfig):
     )
     num_layers: int = built_models.NUM_LAYERS
     num_heads: int = built_models.NUM_HEADS
-    hidden_size: int = setting(
-        64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
-    )
+    hidden_size: int = built_models.width(64, 4, "num_heads")
     adam_beta2: float = beta(0.99, "squared gradient")
-    dropout: float = setting(0.0, "Dropout in the transformer.", ge=0, lt=1)
+    dropout: float = built_models.DROPOUT
     sequence_length: int = setting(
         80,
         "Context length; it must span several episodes for the model to learn across them.",

@@ -9,8 +9,20 @@ SPECIAL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The first tokens of every vocabulary built here; their positions are their ids."""
 
 # Fields of the recipes whose models are built here.
+DROPOUT: Any = setting(0.0, "Dropout in all layers.", ge=0, lt=1)
 NUM_LAYERS: Any = setting(2, "Transformer layers.", "layers", ge=1, le=128, basic=True, shapes=True)
 NUM_HEADS: Any = setting(4, "Attention heads per layer.", "heads", ge=1, le=128, basic=True, shapes=True)
+
+
+def width(default: int, least: int, multiple_of: str) -> Any:
+    """Declare the width of a model."""
+    text = f"Width of the model; a multiple of {multiple_of}."
+    return setting(default, text, "dimensions", ge=least, le=16_384, basic=True, shapes=True)
+
+
+def vocabulary(default: int, text: str, unit: str) -> Any:
+    """Declare the size of a vocabulary that is built on the data."""
+    return setting(default, text, unit, ge=16, le=1_000_000, shapes=True)
 
 
 def check_modernbert_width(hidden_size: int, num_heads: int) -> None:

@@ -54,7 +54,7 @@ class LLMGANConfig(TrainConfig):
     num_sequences: int = setting(10_000, "Training sequences of the Markov chain.", "sequences", ge=16, le=100_000_000)
     num_symbols: int = setting(30, "Symbols of the Markov chain.", "symbols", ge=2, le=1000, shapes=True)
     tokenizer: Literal["words", "chars"] = setting("words", "Tokens of texts, without a pretrained model.", shapes=True)
-    vocab_size: int = setting(2000, "Largest vocabulary.", "words", ge=16, le=1_000_000, shapes=True)
+    vocab_size: int = built_models.vocabulary(2000, "Largest vocabulary.", "words")
     model_name: str | None = setting(
         None,
         "Generator to start from: a local folder or a hub id such as meta-llama/Llama-3.2-1B-Instruct; None builds a "
@@ -71,11 +71,9 @@ class LLMGANConfig(TrainConfig):
     lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = setting(2, "Layers of each model.", "layers", ge=1, le=128, basic=True, shapes=True)
     num_heads: int = built_models.NUM_HEADS
-    hidden_size: int = setting(
-        64, "Width; a multiple of num_heads.", "dimensions", ge=4, le=16_384, basic=True, shapes=True
-    )
+    hidden_size: int = built_models.width(64, 4, "num_heads")
     adam_beta1: float = beta(0.5, "gradient")  # the loss of each model changes with every step of the other
-    dropout: float = setting(0.0, "Dropout in both models.", ge=0, lt=1)
+    dropout: float = built_models.DROPOUT
     keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(12, "Longest text with end token.", "tokens", ge=2, le=8192, basic=True, shapes=True)
     prompt_length: int = setting(
@@ -231,11 +229,7 @@ def _source(config: LLMGANConfig, root: Path | None) -> Source:
         return Source("sequences of a random Markov chain")
     if config.dataset == stories.TOPICS:
         return text_data.PYTHON_TEXT
-    sources = data_files.sources_of(config.dataset, root)
-    if isinstance(found := sources[0], hub.HubDataset):
-        hub.check_package(found)
-        return Source(found.title(streaming=found.is_part))
-    return Source(config.dataset, tuple(source for source in sources if isinstance(source, Path)))
+    return text_data.table_source([config.dataset], root)
 
 
 def _guess_columns(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:

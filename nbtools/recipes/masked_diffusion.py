@@ -45,11 +45,9 @@ class MaskedDiffusionConfig(TrainConfig):
     )
     num_layers: int = built_models.NUM_LAYERS
     num_heads: int = built_models.NUM_HEADS
-    hidden_size: int = setting(
-        128, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
-    )
+    hidden_size: int = built_models.width(128, 2, "2 x num_heads")
     adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at token frequencies is shorter
-    dropout: float = text_data.DROPOUT
+    dropout: float = built_models.DROPOUT
     keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     sequence_length: int = setting(
         64,
@@ -59,13 +57,8 @@ class MaskedDiffusionConfig(TrainConfig):
         le=32_768,
         basic=True,
     )
-    vocab_size: int = setting(
-        1000,
-        "Largest size of a vocabulary built on the text; rarer tokens become [UNK].",
-        "tokens",
-        ge=16,
-        le=1_000_000,
-        shapes=True,
+    vocab_size: int = built_models.vocabulary(
+        1000, "Largest size of a vocabulary built on the text; rarer tokens become [UNK].", "tokens"
     )
     min_words: int = text_data.MIN_WORDS
     clean: corpus.Clean = text_data.CLEAN

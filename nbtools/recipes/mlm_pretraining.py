@@ -40,11 +40,9 @@ class MLMPretrainingConfig(TrainConfig):
     lora_targets: tuple[str, ...] | None = lora.TARGETS
     num_layers: int = built_models.NUM_LAYERS
     num_heads: int = built_models.NUM_HEADS
-    hidden_size: int = setting(
-        64, "Width of the model; a multiple of 2 x num_heads.", "dimensions", ge=2, le=16_384, basic=True, shapes=True
-    )
+    hidden_size: int = built_models.width(64, 2, "2 x num_heads")
     adam_beta2: float = beta(0.98, "squared gradient")  # RoBERTa's: the plateau at word frequencies is shorter
-    dropout: float = text_data.DROPOUT
+    dropout: float = built_models.DROPOUT
     keep_model_dropout: bool = text_data.KEEP_MODEL_DROPOUT
     add_special_tokens: bool = setting(
         True,
@@ -55,14 +53,11 @@ class MLMPretrainingConfig(TrainConfig):
     sequence_length: int = setting(
         64, "Tokens per sequence; documents fill sequences without padding.", "tokens", ge=8, le=8192, basic=True
     )
-    vocab_size: int = setting(
+    vocab_size: int = built_models.vocabulary(
         2000,
         "Size of the vocabulary of lower-cased words, built on the corpus; rarer words become [UNK], and whitespace is "
         "no token.",
         "words",
-        ge=16,
-        le=1_000_000,
-        shapes=True,
     )
     min_words: int = text_data.MIN_WORDS
     clean: corpus.Clean = text_data.CLEAN

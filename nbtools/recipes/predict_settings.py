@@ -1,12 +1,13 @@
 """Settings of predictions with a trained model, per recipe. No torch."""
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
-from nbtools.recipes import recipe_of
+from nbtools.recipes import LLMGANConfig, MaskedDiffusionConfig, recipe_of
 from nbtools.settings import Settings, setting
 
 Input = str | dict[str, str]
@@ -22,6 +23,13 @@ class PredictSettings(Settings):
     """Whether an empty input means nothing to the model."""
     columns: ClassVar[tuple[str, ...]] = ("text",)
     """Results that are columns of a table; JSON contains all."""
+
+
+def _trained(config: type[TrainConfig], name: str, *, basic: bool = False) -> Any:
+    """Declare a setting as that of the same name in the config of a training."""
+    field = copy.copy(config.model_fields[name])
+    field.json_schema_extra = {"unit": config.unit(name), "basic": basic}
+    return field
 
 
 SEED = setting(0, "Seed of the random numbers.", ge=0, lt=2**63, basic=True)
@@ -57,22 +65,16 @@ class MaskedDiffusionPredict(PredictSettings):
     input_help = "The beginning of a text, or a prompt; leave it empty for a text without a prompt."
     example = "The house "
     needs_input = False
-    temperature: float = setting(0.7, "Sampling temperature; 0 takes the most likely token.", ge=0, le=100, basic=True)
-    sample_steps: int | None = setting(
-        None, "Evaluations of the model per text; None for one per token.", "steps", ge=1, le=32_768, basic=True
-    )
+    temperature: float = _trained(MaskedDiffusionConfig, "temperature", basic=True)
+    sample_steps: int | None = _trained(MaskedDiffusionConfig, "sample_steps", basic=True)
     sample_length: int | None = setting(
         None, "Tokens to write; None for as many as fit behind the prompt, at most 64.", "tokens", ge=1, le=32_768
     )
-    sample_block_length: int | None = setting(
-        None, "Tokens per block; blocks are written from left to right; None for one block.", "tokens", ge=1, le=32_768
-    )
-    remasking: Literal["low_confidence", "random"] = setting(
-        "low_confidence", "Predictions that a step keeps: the most confident ones, or random ones.", basic=True
-    )
-    guidance: float = setting(0.0, "Scale of classifier-free guidance towards the prompt; 0 for none.", ge=0, le=100)
-    suppress_eos: bool = setting(False, "Never write the end-of-text token.")
-    eos_last: bool = setting(False, "Unmask the tokens that end a text or a turn after all others.")
+    sample_block_length: int | None = _trained(MaskedDiffusionConfig, "sample_block_length")
+    remasking: Literal["low_confidence", "random"] = _trained(MaskedDiffusionConfig, "remasking", basic=True)
+    guidance: float = _trained(MaskedDiffusionConfig, "guidance")
+    suppress_eos: bool = _trained(MaskedDiffusionConfig, "suppress_eos")
+    eos_last: bool = _trained(MaskedDiffusionConfig, "eos_last")
     chat_template: bool = setting(True, "Put the prompt into the tokenizer's chat template, if it has one.")
     seed: int = SEED
     predict_batch_size: int = setting(16, "Texts per forward pass; affects speed and memory only.", "texts", ge=1)
@@ -99,7 +101,7 @@ class LLMGANPredict(PredictSettings):
     input_help = "A prompt, written as in the training data; the Markov chain has none."
     example = "title: The house"
     needs_input = False
-    temperature: float = setting(1.0, "Sampling temperature; below 1 the texts vary less.", gt=0, le=10, basic=True)
+    temperature: float = _trained(LLMGANConfig, "temperature", basic=True)
     num_texts: int = setting(1, "Texts for each prompt.", "texts", ge=1, le=1000, basic=True)
     seed: int = SEED
     predict_batch_size: int = PREDICT_BATCH_SIZE

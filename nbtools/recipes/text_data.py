@@ -1,6 +1,6 @@
 """The text of the recipes that train an encoder: their common fields, its source, and how much of it there is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ SPECIAL_TOKENS: Any = setting(
     before="tokens",
 )
 MIN_WORDS: Any = setting(5, "Files or rows with fewer words are left out.", "words", ge=1, le=1_000_000)
-DROPOUT: Any = setting(0.0, "Dropout in attention and feed-forward layers.", ge=0, lt=1)
 
 
 def check_encoder(config: Any) -> None:
@@ -54,6 +53,18 @@ def text_source(config: Any, root: Path | None) -> Source:
         streaming = getattr(config, "streaming", True)
         return Source(downloaded.title(getattr(config, "max_samples", None), streaming=streaming))
     return Source(config.dataset, tuple(data_files.files_in(data_files.dataset_path(config.dataset, root))))
+
+
+def table_source(names: Sequence[str], root: Path | None) -> Source:
+    """Return the tables of a config, without reading them; DataError if one is missing."""
+    sources = [source for name in names for source in data_files.sources_of(name, root)]
+    downloads = [source for source in sources if isinstance(source, hub.HubDataset)]
+    for each in downloads:
+        hub.check_package(each)
+    titles = {each.dataset: each.title(streaming=each.is_part) for each in downloads}
+    shown = [titles.get(name, name) for name in names[:3]]
+    files = tuple(source for source in sources if isinstance(source, Path))
+    return Source(", ".join(shown) + (", …" if len(names) > 3 else ""), files)
 
 
 def guess_column(first: FirstRows) -> dict[str, str | tuple[str, ...] | None]:

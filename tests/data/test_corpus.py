@@ -68,11 +68,6 @@ def test_one_file_without_blank_lines_is_cut_at_lines_or_spaces(tmp_path: Path, 
     assert [word for document in documents for word in corpus.words(document)] == [f"word{n}" for n in range(5000)]
 
 
-def test_one_file_of_one_long_word_is_still_cut(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("x" * 10_000)
-    assert len(read_documents(str(tmp_path / "text.txt"))) > 10
-
-
 def test_a_folder_of_many_files_gives_one_document_each_in_order_of_their_paths(tmp_path: Path) -> None:
     for number in range(30):
         folder = tmp_path / ("b" if number % 2 else "a")
@@ -242,11 +237,6 @@ def tokenizer_words(text: str) -> list[str]:
     lower = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace("ς", "σ")])
     cut = pre_tokenizers.Split(Regex(corpus.WORD_PATTERN), behavior="removed", invert=True)
     return [word for word, _ in cut.pre_tokenize_str(lower.normalize_str(text))]
-
-
-def test_the_tokenizer_finds_the_same_words_in_the_built_in_text() -> None:
-    for document in read_documents(None):
-        assert tokenizer_words(document) == corpus.words(document)
 
 
 @given(st.text(st.characters(codec="utf-8", max_codepoint=0x323AF), max_size=40))

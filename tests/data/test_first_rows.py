@@ -63,14 +63,8 @@ def test_columns_that_are_read_where_none_is_named_are_those_of_the_recipe() -> 
 
 
 def test_first_line_that_is_a_row_is_told_from_names(tmp_path: Path) -> None:
-    heads = {
-        "spam": SPAM,
-        "reviews": REVIEWS,
-        "news": NEWS,
-        "pairs": PAIRS,
-        "numbered": "0,1\nWow... Loved it.,1\nNo.,0\n",
-    }
-    for name, content in heads.items():
+    heads = {"spam": SPAM, "reviews": REVIEWS, "news": NEWS, "pairs": PAIRS}
+    for name, content in {**heads, "numbered": "0,1\nWow... Loved it.,1\nNo.,0\n"}.items():
         (tmp_path / f"{name}.csv").write_text(content)
         assert not first_rows(f"{name}.csv", tmp_path).lacks_names, name
     for name, content in (("ham", SPAM), ("3", NEWS), ("95410", OCCUPATIONS)):

@@ -28,29 +28,15 @@ TESTS = Path(__file__).resolve().parents[1]
 # --- the old command lines, as their guides have them -----------------------------------------------
 
 
+SIZE: dict[str, Any] = {"num_layers": 1, "num_heads": 2, "hidden_size": 16}
+TEXT = {**SIZE, "sequence_length": 16, "min_words": 1}
+WARM_UPS = {"generator_warmup_steps": 0, "judge_warmup_steps": 1, "judge_accuracy": 0.0}
 TINY: dict[str, dict[str, Any]] = {
-    "mlm_pretraining": {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "sequence_length": 16, "min_words": 1},
-    "masked_diffusion": {
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
-        "sequence_length": 16,
-        "min_words": 1,
-        "eval_draws": 8,
-        "sample_texts": 1,
-        "sample_length": 4,
-    },
+    "mlm_pretraining": TEXT,
+    "masked_diffusion": {**TEXT, "eval_draws": 8, "sample_texts": 1, "sample_length": 4},
     "text_classification": {"num_layers": 1, "hidden_size": 16, "num_hash_buckets": 128, "num_decoder_layers": 1},
     "algorithm_distillation": {"num_heads": 2, "num_histories": 2, "eval_rollouts": 1, "eval_episodes": 8},
-    "llm_gan": {
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
-        "generator_warmup_steps": 0,
-        "judge_warmup_steps": 1,
-        "judge_accuracy": 0.0,
-        "eval_samples": 8,
-    },
+    "llm_gan": {**SIZE, **WARM_UPS, "eval_samples": 8},
 }
 
 
@@ -217,18 +203,12 @@ def test_the_guides_command_sets_two_llamas_against_each_other(start: ByHand, tm
     tokenizer = save_tokenizer(
         tmp_path / "llama", (*WORDS, "A tale noir Once upon time there were of them and they"), CHAT
     )
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 256}
+    size: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    size |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    llama = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            **size,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-            rope_parameters={**scaling, "rope_theta": 5e5, "original_max_position_embeddings": 64},
-        )
-    )
+    scaling |= {"rope_theta": 5e5, "original_max_position_embeddings": 64}
+    settings = LlamaConfig(vocab_size=len(tokenizer), **size, tie_word_embeddings=True, rope_parameters=scaling)
+    llama = LlamaForCausalLM(settings)
     llama.to(torch.bfloat16).save_pretrained(tmp_path / "llama")
     shutil.copytree(tmp_path / "llama", tmp_path / "judge")
     config, _ = RECIPES["llm_gan"].preset("small")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -70,16 +71,9 @@ def test_the_first_preset_runs_on_two_cpu_processes_and_takes_no_gpu() -> None:
 def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> None:
     config, launch = MLM.preset(name)
     assert isinstance(config, recipes.MLMPretrainingConfig)
-    assert GPU_PRESETS[name] == (
-        launch.nproc_per_node,
-        config.batch_size * launch.nproc_per_node,
-        config.num_layers,
-        config.num_heads,
-        config.hidden_size,
-        config.epochs,
-        config.learning_rate,
-        config.max_samples,
-    )
+    names = ("num_layers", "num_heads", "hidden_size", "epochs", "learning_rate", "max_samples")
+    num_gpus = launch.num_processes
+    assert GPU_PRESETS[name] == (num_gpus, config.batch_size * num_gpus, *attrgetter(*names)(config))
     assert (config.precision, config.warmup_ratio, config.sequence_length) == ("bf16", 0.1, 128)
     assert (config.weight_decay, config.gradient_clip) == (0.01, 1.0)
     assert (config.dataset, config.streaming, config.min_words) == ("hf", True, 5)

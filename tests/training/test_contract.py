@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,30 @@ def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
         assert found == pytest.approx(expected, rel=case.tolerance)
     waits = [row["train/peer_wait"] for row in rows(run.files, without=()) if "train/data_wait" in row]
     assert waits and all(0 < wait < 1 for wait in waits)
+
+
+HALF = [{"precision": "bf16"}, {"precision": "fp16"}]
+TEXTS = {"dataset": "topics", "vocab_size": 100, "prompt_length": 12}
+VERDICTS = {**TEXTS, "judging": "verdicts", "max_judge_tokens": 6}
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "algorithm_distillation": [*HALF, {"gradient_checkpointing": True}, {"source_algorithm": "q_learning"}],
+    "llm_gan": [
+        *(*HALF, {"gradient_checkpointing": True, "dropout": 0.1}, {"judge_steps": 1, "lr_schedule": "cosine"}),
+        {"temperature": 0.7, "discount": 1.0, "entropy_weight": 0.0},
+        *({**VERDICTS, **more} for more in (HALF[0], {"gradient_checkpointing": True}, {"dropout": 0.1})),
+        {**VERDICTS, "temperature": 0.8},
+    ],
+}
+
+
+@pytest.mark.parametrize(("key", "changes"), [(key, each) for key in SETTINGS for each in SETTINGS[key]])
+def test_every_setting_trains(
+    key: str, changes: dict[str, Any], trained: Callable[..., RunDir], cpu_project: Project
+) -> None:
+    trainings.write_inputs(key, cpu_project)
+    seen = rows(trained(CASES[key].config(**changes, max_steps=6)))
+    losses = [value for row in seen for name, value in row.items() if "loss" in name or "reward" in name]
+    assert "eval/loss" in seen[-1] and all(isinstance(loss, float) and math.isfinite(loss) for loss in losses)
 
 
 @pytest.mark.promise("safety-adapter")

@@ -142,11 +142,7 @@ def verify(folder: Path, metadata: HistoryMetadata) -> None:
     for name in (TRAIN, TEST):
         open_steps(folder, metadata, name)
         known = metadata.sha256.get(name)
-        try:
-            is_damaged = known is not None and known != file_digest(folder / name)
-        except OSError as error:
-            raise DataError(f"{folder / name}: cannot be read: {error.strerror}; {_AGAIN}") from None
-        if is_damaged:
+        if known is not None and known != file_digest(folder / name):
             raise DataError(f"{folder / name}: has changed or is damaged; {_AGAIN}")
 
 

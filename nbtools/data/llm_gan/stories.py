@@ -66,7 +66,6 @@ def read_stories(
     num_cut = num_cleaned = 0
     path = paths[0]
     with tables.opened(*paths) as (header, rows):
-        tables.check_names(path, header)
         text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
         for where, cells in rows:
             text = cells[text_at].strip() if clean == "light" else cells[text_at]
@@ -85,20 +84,20 @@ def read_stories(
             stories.append(Story(prompt, truncated(text, max_chars)))
     if not stories and not num_short:
         raise DataError(f"{path}: no row below the column names; give a file with data")
+    short = f"{num_short:,} of {num_short + len(stories):,} texts"
     if num_short and not leave_out_short:
         raise DataError(
-            f"{first_short}; {num_short:,} of {num_short + len(stories):,} texts are that short: lower min_chars, or "
-            "train without them (short_texts='leave_out', --short-texts leave_out)"
+            f"{first_short}; {short} are that short: lower min_chars, or train without them (short_texts='leave_out', "
+            "--short-texts leave_out)"
         )
-    if num_short:
-        say(
-            f"note: {num_short:,} of {num_short + len(stories):,} texts of {path.name} are shorter than {min_chars} "
-            "characters and left out"
-        )
-    if num_cut:
-        say(f"note: {num_cut:,} of {len(stories):,} texts are longer than max_chars={max_chars}; their end is cut")
-    if num_cleaned:
-        say(f"note: clean='light' changed the spaces of {num_cleaned:,} of {len(stories):,} texts or their prompts")
+    texts = f"of {len(stories):,} texts"
+    for count, sentence in (
+        (num_short, f"{short} of {path.name} are shorter than {min_chars} characters and left out"),
+        (num_cut, f"{num_cut:,} {texts} are longer than max_chars={max_chars}; their end is cut"),
+        (num_cleaned, f"clean='light' changed the spaces of {num_cleaned:,} {texts} or their prompts"),
+    ):
+        if count:
+            say(f"note: {sentence}")
     return split_stories(stories, str(path), test_fraction, say)
 
 

@@ -252,7 +252,6 @@ def _read_file(
 
 def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
     """Return where the text, the language and the codes are."""
-    tables.check_names(path, header)
     targets = columns.targets
     if targets is None:
         targets = usual_targets(header) or ("code1",)
@@ -276,11 +275,8 @@ def read_key(path: Path) -> dict[str, str]:
     """
     key: dict[str, str] = {}
     with tables.opened(path) as (header, rows):
-        tables.check_names(path, header)
-        for name in ("code", "hisco"):
-            if name not in header:
-                raise DataError(f"{path}, line 1, column {name!r}: is missing; a key has the columns code and hisco")
-        number_at, code_at = header.index("code"), header.index("hisco")
+        option = "key, a file with the columns code and hisco"
+        number_at, code_at = (tables.column_index(path, name, header, option) for name in ("code", "hisco"))
         for _, cells in rows:
             if cells[code_at].strip():
                 key[cells[number_at].strip()] = cells[code_at].strip()

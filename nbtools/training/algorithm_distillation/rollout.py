@@ -199,12 +199,7 @@ class Agent:
         return cls(transformer)
 
     def returns(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Integers:
-        """Return the return of every episode of `run_rollouts`. Shape (G, R, E)."""
-        returns_SE = self.run_rollouts(goals, num_rollouts=num_rollouts, **how).returns_SE
-        return returns_SE.reshape(-1, num_rollouts, returns_SE.shape[1])
-
-    def run_rollouts(self, goals: npt.ArrayLike | None = None, *, num_rollouts: int = 16, **how: Any) -> Rollouts:
-        """Run several rollouts for each goal.
+        """Return the return of every episode of several rollouts for each goal. Shape (G, R, E).
 
         Args:
             goals: pairs of column and row; None for the unseen goals.
@@ -220,7 +215,8 @@ class Agent:
             )
         transformer = self.transformer
         goals_G2 = transformer.unseen_goals_G2 if goals is None else checked_goals(transformer.darkroom, goals)
-        return run_rollouts(transformer, *repeat_goals(goals_G2, num_rollouts), settings)
+        done = run_rollouts(transformer, *repeat_goals(goals_G2, num_rollouts), settings)
+        return done.returns_SE.reshape(-1, num_rollouts, settings.num_episodes)
 
 
 def checked_goals(darkroom: Darkroom, goals: npt.ArrayLike) -> Integers:

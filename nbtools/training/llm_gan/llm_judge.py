@@ -13,6 +13,7 @@ a verdict, U uniforms.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -114,14 +115,10 @@ class LLMJudge(Discriminator):
         first_BT = torch.where(is_human_first_B[:, None], reals_BT, fakes_BT)
         second_BT = torch.where(is_human_first_B[:, None], fakes_BT, reals_BT)
         parts = [(prompts_BP, is_prompt_BP), *((text, self._is_read(text)) for text in (first_BT, second_BT))]
-        tokens, is_read = [], []
-        for place, piece in enumerate(question.pieces):
-            tokens.append(torch.tensor(piece, dtype=torch.long, device=prompts_BP.device).expand(num_pairs, -1))
-            is_read.append(torch.ones_like(tokens[-1], dtype=torch.bool))
-            if place < len(parts):
-                tokens.append(parts[place][0])
-                is_read.append(parts[place][1])
-        tokens_BS, is_read_BS = torch.cat(tokens, dim=1), torch.cat(is_read, dim=1)
+        pieces = [prompts_BP.new_tensor(piece).expand(num_pairs, -1) for piece in question.pieces]
+        first, *behind = [(piece, torch.ones_like(piece, dtype=torch.bool)) for piece in pieces]
+        asked = (first, *chain.from_iterable(zip(parts, behind, strict=True)))
+        tokens_BS, is_read_BS = (torch.cat(each, dim=1) for each in zip(*asked, strict=True))
         order_BS = is_read_BS.long().argsort(dim=1, stable=True)  # padding first, the rest in its order
         return torch.where(is_read_BS, tokens_BS, pad_id).gather(1, order_BS)[:, len(template.before) :]
 

@@ -14,27 +14,20 @@ from nbtools.training.text.vocabulary import Alphabet, Floats, Tokens
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no token is lost from a hash."""
+_ORDER = 3
+"""Length of the longest n-gram: a vocabulary of a million words to the power of four exceeds 64 bits."""
 
 
 class NGrams:
     """Interpolated n-grams with the smoothing of Witten and Bell; the recursion ends with 1 / vocabulary.
 
-    Texts are padded on the left with a begin token up to the length of a context.
+    Texts are padded on the left with a begin token up to the length of a context. Each ends with its end of text or its
+    last position; later positions are ignored.
     """
 
-    LONGEST = 3
-
-    def __init__(self, texts_NT: Tokens, alphabet: Alphabet, order: int = 3) -> None:
-        """Count texts.
-
-        Args:
-            texts_NT: each ends with its end of text or last position; later positions are ignored.
-            order: longest n-gram, at most 3: a vocabulary of a million words to the power of four exceeds 64 bits.
-        """
-        assert 1 <= order <= self.LONGEST
+    def __init__(self, texts_NT: Tokens, alphabet: Alphabet) -> None:
         self._alphabet = alphabet
         self.vocab_size = alphabet.vocab_size
-        self.order = order
         is_token_NT = alphabet.mask(texts_NT)
         self._counts = [NGramCounts.of(keys_NT[is_token_NT], self.vocab_size) for keys_NT in self._keys(texts_NT)]
 
@@ -51,13 +44,13 @@ class NGrams:
     def _keys(self, texts_NT: Tokens) -> list[Keys]:
         """Return the numbers of the n-grams that end at each position, for n = 1, 2, … Shape (N, T) each."""
         num_texts, length = texts_NT.shape
-        before, base = self.order - 1, self.vocab_size + 1
+        before, base = _ORDER - 1, self.vocab_size + 1
         padded = np.full((num_texts, before + length), self.vocab_size, dtype=np.int64)
         padded[:, before:] = texts_NT
         keys, context = [], np.zeros((num_texts, length), dtype=np.int64)
-        for n in range(1, self.order + 1):
+        for n in range(1, _ORDER + 1):
             keys.append(context * self.vocab_size + padded[:, before:])
-            if n < self.order:
+            if n < _ORDER:
                 context = context + base ** (n - 1) * padded[:, before - n : before - n + length]
         return keys
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ConfigError
+from nbtools.errors import ConfigError, needs_package
 
 _FLUSH_S = 5
 
@@ -20,10 +20,7 @@ class Events:
     def __init__(self, folder: Path) -> None:
         """Mirror into `folder`; ConfigError if the package is missing."""
         if importlib.util.find_spec("tensorboard") is None:
-            raise ConfigError(
-                "report_to='tensorboard': the package tensorboard is not installed here; "
-                "`bash scripts/lab.sh --setup-only` installs it, or set report_to='none'"
-            )
+            raise ConfigError(needs_package("report_to='tensorboard':", "tensorboard") + "; or set report_to='none'")
         self._folder = folder
         self._writer: Any = None
 

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtools.cli.commands import main
 from nbtools.data.algorithm_distillation.darkroom import DOWN, LEFT, RIGHT, STAY, UP, Darkroom
 from nbtools.errors import ConfigError
-from nbtools.project import Project
 from nbtools.recipes import AlgorithmDistillationConfig
 
 
@@ -77,39 +75,23 @@ def test_the_best_return_is_what_the_best_of_all_ways_brings(size: int, horizon:
         assert room.best_returns(np.array([goal])).tolist() == [most[room.start]], goal
 
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "a goal outside the room": ({"test_goals": ("9:0",)}, r"9:0 is outside the grid; .* 0 to 8"),
-    "no goal": ({"test_goals": ("here",)}, "'here' is not a goal; write column:row"),
-    "a goal twice": ({"test_goals": ("1:1", "1:1")}, "name each goal once"),
-    "a horizon too short to reach a goal": ({"horizon": 7}, r"horizon=7: the goal 0:0 is 8 steps .* must be >= 8"),
-    "a context shorter than an episode": ({"sequence_length": 19}, r"sequence_length=19: must be >= horizon=20"),
-    "a context longer than a history": ({"sequence_length": 401}, r"sequence_length=401: .* <= 400"),
-    "a region of parts of episodes": (
-        {"compress_interval": 50},
-        r"compress_interval=50: must be a multiple of horizon",
-    ),
-    "two regions longer than a history": (
-        {"compress_interval": 220, "sequence_length": 500},
-        r"compress_interval=220: .* <= 200, as a history of num_episodes=20 must hold two",
-    ),
-    "a context without room for two regions": (
-        {"compress_interval": 40, "sequence_length": 82},
-        r"sequence_length=82: must be >= 83, two regions of compress_interval=40 and their markers",
-    ),
-    "more episodes kept than played": ({"source_episodes": 19}, r"source_episodes=19: must be >= num_episodes=20"),
-}
+REGIONS = r"compress_interval=220: .* <= 200, as a history of num_episodes=20 must hold two"
+MARKERS = "sequence_length=82: must be >= 83, two regions of compress_interval=40 and their markers"
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"test_goals": ("9:0",)}, r"9:0 is outside the grid; .* 0 to 8"),
+    ({"test_goals": ("here",)}, "'here' is not a goal; write column:row"),
+    ({"test_goals": ("1:1", "1:1")}, "name each goal once"),
+    ({"horizon": 7}, r"horizon=7: the goal 0:0 is 8 steps .* must be >= 8"),
+    ({"sequence_length": 19}, r"sequence_length=19: must be >= horizon=20"),
+    ({"sequence_length": 401}, r"sequence_length=401: .* <= 400"),
+    ({"compress_interval": 50}, r"compress_interval=50: must be a multiple of horizon"),
+    ({"compress_interval": 220, "sequence_length": 500}, REGIONS),
+    ({"compress_interval": 40, "sequence_length": 82}, MARKERS),
+    ({"source_episodes": 19}, r"source_episodes=19: must be >= num_episodes=20"),
+]
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_room_in_which_nothing_can_be_learnt_is_refused(what: str) -> None:
-    values, said = BAD[what]
+@pytest.mark.parametrize(("values", "said"), BAD)
+def test_a_room_in_which_nothing_can_be_learnt_is_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AlgorithmDistillationConfig(**values)
-
-
-def test_the_command_line_refuses_it_before_anything_is_written(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["new", "algorithm_distillation", "dark", "--set", "grid_size=30"]) == 2
-    assert "horizon=20: the goal 0:0 is 30 steps from the start 15:15" in capsys.readouterr().err
-    assert not (project.scripts / "dark.py").exists()

@@ -44,6 +44,13 @@ def written(folder: Path, config: AlgorithmDistillationConfig) -> Path:
     return folder
 
 
+def edit(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Change values of the metadata; returns all of before."""
+    content: dict[str, Any] = json.loads((folder / METADATA).read_text())
+    (folder / METADATA).write_text(json.dumps(content | changes))
+    return content
+
+
 def checked(folder: Path, config: AlgorithmDistillationConfig) -> histories.HistoryMetadata:
     """All checks of a folder that a user names."""
     metadata = config.histories_in(folder)
@@ -140,8 +147,7 @@ def test_a_file_that_is_missing_or_unreadable_is_named(
 )
 def test_metadata_that_cannot_be_true_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     folder = written(tmp_path / "histories", small())
-    content = json.loads((folder / METADATA).read_text())
-    (folder / METADATA).write_text(json.dumps(content | changes))
+    edit(folder, **changes)
     with pytest.raises(DataError, match=said):
         checked(folder, small())
 
@@ -161,19 +167,17 @@ def test_whatever_metadata_say_they_are_read_or_refused(
     folder = tmp_path_factory.getbasetemp() / "any_histories"
     if not folder.exists():
         written(folder, small())
-    content = json.loads((folder / METADATA).read_text())
-    (folder / METADATA).write_text(json.dumps(content | changes))
+    before = edit(folder, **changes)
     with contextlib.suppress(DataError):
         checked(folder, small())
-    (folder / METADATA).write_text(json.dumps(content))
+    (folder / METADATA).write_text(json.dumps(before))
 
 
 def test_a_goal_on_both_sides_is_a_leak(tmp_path: Path) -> None:
     folder = written(tmp_path / "histories", small())
-    content = json.loads((folder / METADATA).read_text())
-    content["test_goals"][0] = content["train_goals"][3]
-    (folder / METADATA).write_text(json.dumps(content))
+    content = edit(folder)
     column, row = content["train_goals"][3]
+    edit(folder, test_goals=[[column, row], *content["test_goals"][1:]])
     with pytest.raises(DataError, match=f"the goal {column}:{row} is in train_goals and in test_goals"):
         checked(folder, small())
 

@@ -50,18 +50,6 @@ def test_a_file_as_occcanine_wrote_it_is_read(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-@pytest.mark.parametrize(("delimiter", "end"), [(",", "\n"), (";", "\r\n"), ("\t", "\n")])
-def test_delimiters_line_ends_and_byte_order_marks_of_spreadsheets_are_understood(
-    tmp_path: Path, encoding: str, delimiter: str, end: str
-) -> None:
-    lines = [["beruf", "code"], ["müller", "a&b"], ["bäcker", "b"]]
-    text = end.join(delimiter.join(line) for line in lines)
-    path = written(tmp_path, text.encode(encoding))
-    table = read_texts([path], Columns("beruf", None, None, separator="&"), generic_code, 2)
-    assert rows_of(table) == [("müller", "unk", ["a", "b"]), ("bäcker", "unk", ["b"])]
-
-
 def test_several_files_make_one_table_and_chosen_columns_are_read(tmp_path: Path) -> None:
     paths = [
         written(tmp_path, "y,text,x,l\n7,one,8,en\n", "a.csv"),
@@ -104,13 +92,6 @@ def test_a_mistake_is_told_with_file_line_and_column(tmp_path: Path, name: str) 
     with pytest.raises(DataError, match=said) as caught:
         read_texts([path], HISCO, hisco_code, 2)
     assert str(path) in str(caught.value)
-
-
-def test_the_byte_that_is_not_utf_8_is_found_far_behind_the_decoder_s_buffer(tmp_path: Path) -> None:
-    lines = b"occ1,lang,code1\n" + b"smed,da,83110\n" * 5000
-    path = written(tmp_path, lines + b"smed,da\xe6,83110\n" + b"smed,da,83110\n" * 5000)
-    with pytest.raises(DataError, match=rf"line 5002: byte {len(lines) + 7} \(0xe6\)"):
-        read_texts([path], HISCO, hisco_code, 2)
 
 
 @pytest.mark.parametrize(("path", "said"), [("no.csv", "No such file"), (".", "Is a directory")])

@@ -1,6 +1,5 @@
 """Code systems: sets of codes as sequences of symbols, and back; nothing but codes gets in."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,8 +111,3 @@ def test_two_systems_tell_what_sets_them_apart() -> None:
     assert "max_codes is 3, not 2" in one.difference(CodeSystem.of("hisco", ["61110", "83110"], 3))
     assert "they differ in 83110" in one.difference(CodeSystem.of("hisco", ["61110"], 2))
     assert "formatter is generic" in one.difference(CodeSystem.of("generic", ["61110", "83110"], 2))
-
-
-def test_every_code_has_its_block_and_no_code_is_all_pad() -> None:
-    system = CodeSystem.of("generic", ["1", "12"], 2)
-    assert np.array_equal(system.blocks_CS, [[5, PAD], [5, 6], [PAD, PAD]])

@@ -81,21 +81,12 @@ def test_a_second_training_plays_nothing_and_another_config_something_else(
     for changes in ({"learning_rate": 1e-5, "sequence_length": 24, "batch_size": 4}, {"source_episodes": 6}):
         again, said = opened(tmp_path, small(**changes))
         assert said == [] and np.array_equal(again.train_HL4, first.train_HL4)
-    different: list[dict[str, Any]] = [
-        {"seed": 1},
-        {"num_histories": 4},
-        {"num_episodes": 7},
-        {"source_episodes": 12},
-        {"source_algorithm": "q_learning"},
-        {"reward_once": True},
-        {"horizon": 9},
-        {"grid_size": 4},
-        {"test_goals": ("0:0",)},
-        {"test_share": 0.5},
-    ]
-    for number, changes in enumerate(different, start=2):
-        opened(tmp_path, small(**changes))
-        assert len(cached(tmp_path)) == number, changes
+    different: dict[str, Any] = {"seed": 1, "num_histories": 4, "num_episodes": 7, "source_episodes": 12}
+    different |= {"source_algorithm": "q_learning", "reward_once": True, "horizon": 9, "grid_size": 4}
+    different |= {"test_goals": ("0:0",), "test_share": 0.5}
+    for number, (name, value) in enumerate(different.items(), start=2):
+        opened(tmp_path, small(**{name: value}))
+        assert len(cached(tmp_path)) == number, name
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {

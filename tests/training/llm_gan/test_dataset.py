@@ -197,27 +197,10 @@ CSV = [("title", "genre", "human_story")] + [
     (f"The Dog {number}", ("noir", "comedy")[number % 2], f"The dog runs {number} and a cat sleeps, very far. {number}")
     for number in range(48)
 ]
-TRAINING: dict[str, Any] = {
-    "dataset": "stories.csv",
-    "min_chars": 20,
-    "vocab_size": 100,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_size": 16,
-    "prompt_length": 12,
-    "max_judge_tokens": 6,
-    "batch_size": 4,
-    "generator_warmup_steps": 1,
-    "judge_warmup_steps": 1,
-    "judge_accuracy": 0.0,
-    "judge_steps": 2,
-    "max_steps": 4,
-    "eval_samples": 8,
-    "test_fraction": 0.0,
-    "log_every": 1,
-    "eval_every": 2,
-    "checkpoint_every": 2,
-}
+TRAINING: dict[str, Any] = {**trainings.TINY["llm_gan"], "dataset": "stories.csv", "min_chars": 20, "vocab_size": 100}
+TRAINING |= {"prompt_length": 12, "sequence_length": 8, "max_judge_tokens": 6, "batch_size": 4, "max_steps": 4}
+TRAINING |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "eval_samples": 8}
+TRAINING |= {"epochs": 1, "learning_rate": 1e-3, "eval_every": 2, "checkpoint_every": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "topics": {"dataset": "topics"},
     "title, genre, human_story": {},
@@ -319,17 +302,6 @@ def test_accumulated_verdicts_give_the_gradients_of_one_large_batch(
         for parts in ({}, {"batch_size": 4, "gradient_accumulation_steps": 4})
     )
     trainings.assert_same_gradients(whole, divided)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"precision": "bf16"}, {"gradient_checkpointing": True}, {"dropout": 0.1}, {"temperature": 0.8}]
-)
-def test_verdicts_train_with_every_setting(
-    library: Project, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = rows(train_here(library, training("verdicts", **changes), monkeypatch=monkeypatch))
-    assert seen[-1]["step"] == 4
-    assert all(np.isfinite(float(value)) for row in seen for value in row.values())
 
 
 @pytest.mark.promise("guide-G4", "guide-G6")

@@ -18,6 +18,7 @@ PROMPTS = torch.tensor([[PAD, 5, 1], [6, 7, 1], [PAD, PAD, 1]])
 REALS = torch.tensor([[3, 4, 5, 6, EOS], [7, EOS, PAD, PAD, PAD], [8, 9, EOS, PAD, PAD]])
 FAKES = torch.tensor([[9, 9, EOS, PAD, PAD], [3, 3, 3, 3, 3], [EOS, PAD, PAD, PAD, PAD]])
 NONE = torch.zeros(3, 0)
+PAIRS = Pairs(PROMPTS, REALS, FAKES, NONE)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_loss_is_the_cross_entropy_of_human_so_far_token_by_token(discrimina
         expected += sum(math.log1p(math.exp(-score)) for score in of_real) / 10
         expected += sum(math.log1p(math.exp(score)) for score in of_fake) / 10
         right += sum(of_real) / len(of_real) > sum(of_fake) / len(of_fake)
-    told = discriminator(*discriminator.prepare(Pairs(PROMPTS, REALS, FAKES, NONE), supervised=False))
+    told = discriminator(*discriminator.prepare(PAIRS, supervised=False))
     assert told.tolist() == [pytest.approx(expected, rel=1e-5), right]
     told[0].backward()
     assert all(weight.grad is not None for weight in discriminator.parameters()), "or DDP would wait for them"
@@ -54,7 +55,7 @@ def test_the_loss_is_the_cross_entropy_of_human_so_far_token_by_token(discrimina
 def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_end(
     discriminator: TokenDiscriminator,
 ) -> None:
-    rewards_BT, decided_B = discriminator.rewards(Pairs(PROMPTS, REALS, FAKES, NONE))
+    rewards_BT, decided_B = discriminator.rewards(PAIRS)
     assert decided_B.all()
     for prompt, fake, rewards_T in zip(PROMPTS, FAKES, rewards_BT.tolist(), strict=True):
         scores = lone_scores(discriminator, prompt, fake)
@@ -63,7 +64,7 @@ def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_
 
 
 def test_it_prefers_the_higher_mean_rating(discriminator: TokenDiscriminator) -> None:
-    outcomes_B = discriminator.prefers(Pairs(PROMPTS, REALS, FAKES, NONE))
+    outcomes_B = discriminator.prefers(PAIRS)
     for told, prompt, real, fake in zip(outcomes_B.tolist(), PROMPTS, REALS, FAKES, strict=True):
         means = [
             sum(scores) / len(scores) for text in (real, fake) for scores in [lone_scores(discriminator, prompt, text)]
@@ -75,10 +76,10 @@ def test_it_prefers_the_higher_mean_rating(discriminator: TokenDiscriminator) ->
 def test_a_judge_without_an_opinion_decides_and_pays_nothing(discriminator: TokenDiscriminator) -> None:
     torch.nn.init.zeros_(discriminator.model.classifier.weight)
     torch.nn.init.constant_(discriminator.model.classifier.bias, 0.7)
-    rewards_BT, decided_B = discriminator.rewards(Pairs(PROMPTS, REALS, FAKES, NONE))
+    rewards_BT, decided_B = discriminator.rewards(PAIRS)
     assert not decided_B.any()
     assert rewards_BT.abs().sum() == 0, "though it takes everything for human"
-    assert discriminator.prefers(Pairs(PROMPTS, REALS, FAKES, NONE)).tolist() == [0, 0, 0]
+    assert discriminator.prefers(PAIRS).tolist() == [0, 0, 0]
     assert discriminator(PROMPTS, REALS, FAKES)[1] == 0, "a tie is not right"
 
 
@@ -93,7 +94,7 @@ def test_a_text_equal_to_the_human_one_is_a_tie(discriminator: TokenDiscriminato
 def test_a_judgement_that_is_no_number_pays_nothing(discriminator: TokenDiscriminator, broken: float) -> None:
     with torch.no_grad():
         discriminator.model.classifier.bias.fill_(broken)
-    rewards_BT, decided_B = discriminator.rewards(Pairs(PROMPTS, REALS, FAKES, NONE))
+    rewards_BT, decided_B = discriminator.rewards(PAIRS)
     assert not decided_B.any()
     assert rewards_BT.abs().sum() == 0
-    assert discriminator.prefers(Pairs(PROMPTS, REALS, FAKES, NONE)).tolist() == [0, 0, 0]
+    assert discriminator.prefers(PAIRS).tolist() == [0, 0, 0]

@@ -30,16 +30,8 @@ STORIES = [
 
 
 def tiny(**changes: Any) -> LLMGANConfig:
-    values = {
-        "dataset": "data.csv",
-        "judging": "verdicts",
-        "sequence_length": 6,
-        "prompt_length": 5,
-        "max_judge_tokens": 5,
-        "num_layers": 1,
-        "num_heads": 2,
-        "hidden_size": 16,
-    }
+    values = {"dataset": "data.csv", "judging": "verdicts", "sequence_length": 6, "prompt_length": 5}
+    values |= {"max_judge_tokens": 5, "num_layers": 1, "num_heads": 2, "hidden_size": 16}
     return LLMGANConfig(**{**values, **changes})
 
 
@@ -65,8 +57,10 @@ FIRST, SECOND = 0.2, 0.7
 """Numbers that put the human text first, or second."""
 
 
-def order(*firsts: float, num_tokens: int = 5) -> torch.Tensor:
-    return torch.tensor([[first, *[0.5] * num_tokens] for first in firsts], dtype=torch.float64)
+def drawn(pairs: dict[str, torch.Tensor], *firsts: float) -> Pairs:
+    """Return pairs with the numbers that order their texts, by default another order for the second pair."""
+    numbers = [[first, *[0.5] * 5] for first in firsts or (FIRST, SECOND, FIRST)]
+    return Pairs(**pairs, uniforms_BU=torch.tensor(numbers, dtype=torch.float64))
 
 
 def says(monkeypatch: pytest.MonkeyPatch, data: GANData, *texts: str, num_tokens: int = 5) -> list[torch.Tensor]:
@@ -139,9 +133,7 @@ def test_what_the_generator_really_wrote_is_read_not_what_its_text_would_become(
 def test_the_true_verdict_names_the_place_of_the_human_text(
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor]
 ) -> None:
-    tokens, weights, right = discriminator.prepare(
-        Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=True
-    )
+    tokens, weights, right = discriminator.prepare(drawn(pairs), supervised=True)
     told = [words(data, row).split(" [?] ") for row in tokens]
     assert [verdict for _, verdict in told] == [r"\boxed{1} [EOS]", r"\boxed{2} [EOS]", r"\boxed{1} [EOS]"]
     assert [question.index(" [1] the dog") < question.index(" [2] ") for question, _ in told[:2]] == [True, True]
@@ -154,10 +146,10 @@ def test_the_generator_is_paid_for_being_taken_for_human_and_on_the_last_token_o
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, data, r"\boxed{2} [EOS]", r"\boxed{2} [EOS]", r"the \boxed{1} [EOS]")
-    rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)))
+    rewards, decided = discriminator.rewards(drawn(pairs))
     assert rewards.tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, -1, 0], [0, 0, 0, -1, 0, 0]]
     assert decided.tolist() == [True] * 3
-    assert discriminator.prefers(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST))).tolist() == [-1, 1, 1]
+    assert discriminator.prefers(drawn(pairs)).tolist() == [-1, 1, 1]
 
 
 @pytest.mark.parametrize("verdict", ["the dog [EOS]", r"\boxed{1} \boxed{2} [EOS]", "the the the the the", "[EOS]"])
@@ -169,11 +161,11 @@ def test_a_verdict_that_cannot_be_read_or_names_both_pays_nobody(
     verdict: str,
 ) -> None:
     says(monkeypatch, data, verdict, verdict, verdict)
-    for drawn in (order(FIRST, FIRST, FIRST), order(SECOND, SECOND, SECOND)):
-        rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=drawn))
+    for asked in (drawn(pairs, FIRST, FIRST, FIRST), drawn(pairs, SECOND, SECOND, SECOND)):
+        rewards, decided = discriminator.rewards(asked)
         assert not rewards.any() and not decided.any()
-        assert not discriminator.prefers(Pairs(**pairs, uniforms_BU=drawn)).any()
-    _, weights, right = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, FIRST, FIRST)), supervised=False)
+        assert not discriminator.prefers(asked).any()
+    _, weights, right = discriminator.prepare(drawn(pairs, FIRST, FIRST, FIRST), supervised=False)
     assert (weights[:, 0] == -1).all(), "the judge itself learns that it has to say something"
     assert not right.any()
 
@@ -183,10 +175,10 @@ def test_a_fake_that_is_the_human_text_is_a_tie_and_teaches_nothing(
 ) -> None:
     pairs["fakes_BT"] = pairs["reals_BT"]
     says(monkeypatch, data, *[r"\boxed{1} [EOS]"] * 3)
-    rewards, decided = discriminator.rewards(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)))
+    rewards, decided = discriminator.rewards(drawn(pairs))
     assert not rewards.any() and not decided.any()
     for supervised in (True, False):
-        inputs = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=supervised)
+        inputs = discriminator.prepare(drawn(pairs), supervised=supervised)
         assert not inputs[1].any()
         assert discriminator(*inputs).tolist() == [0, 0]
 
@@ -195,9 +187,7 @@ def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, data, r"the dog \boxed{1} [EOS]", r"\boxed{1} [EOS]", "the dog runs far far")
-    tokens, weights, right = discriminator.prepare(
-        Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=False
-    )
+    tokens, weights, right = discriminator.prepare(drawn(pairs), supervised=False)
     assert right.tolist() == [1, 0, 0]
     assert weights.tolist() == [[1, 1, 1, 1, 0], [-1, -1, 0, 0, 0], [-1] * 5]
     assert words(data, tokens[0]).endswith(r"[?] the dog \boxed{1} [EOS]")
@@ -213,7 +203,7 @@ def test_the_judge_learns_from_the_tokens_it_wrote_against_a_running_mean(
     # Two ranks with the same rewards: one mean of -1/3, a tenth of which is remembered.
     discriminator.update_baseline(lambda values: [2 * value for value in values])
     assert discriminator.running_state() == {"baseline": pytest.approx(-1 / 30)}
-    _, weights, _ = discriminator.prepare(Pairs(**pairs, uniforms_BU=order(FIRST, SECOND, FIRST)), supervised=False)
+    _, weights, _ = discriminator.prepare(drawn(pairs), supervised=False)
     assert weights[:, 0].tolist() == pytest.approx([1 + 1 / 30, -1 + 1 / 30, -1 + 1 / 30])
     other = build_llm_judge(tiny(), data)
     other.load_running_state(discriminator.running_state())
@@ -226,13 +216,11 @@ def test_what_it_writes_depends_on_the_pair_and_its_numbers_not_on_the_batch(
     discriminator: LLMJudge, pairs: dict[str, torch.Tensor]
 ) -> None:
     torch.nn.init.normal_(discriminator.model.transformer.wte.weight, std=0.5)  # so that it says different things
-    drawn = torch.from_numpy(np.random.default_rng(0).random((3, discriminator.num_uniforms)))
-    together = discriminator.prepare(Pairs(**pairs, uniforms_BU=drawn), supervised=False)
+    numbers = torch.from_numpy(np.random.default_rng(0).random((3, discriminator.num_uniforms)))
+    whole = Pairs(**pairs, uniforms_BU=numbers)
+    together = discriminator.prepare(whole, supervised=False)
     for row in range(3):
-        alone = discriminator.prepare(
-            Pairs(**{name: part[row : row + 1] for name, part in pairs.items()}, uniforms_BU=drawn[row : row + 1]),
-            supervised=False,
-        )
+        alone = discriminator.prepare(Pairs(*(part[row : row + 1] for part in whole)), supervised=False)
         assert torch.equal(alone[0][0], together[0][row])
     assert discriminator.training, "as it was before"
 
@@ -256,9 +244,8 @@ def test_a_pretrained_judge_is_asked_in_words_which_text_is_human(
     assert text.endswith(" <|writer|>")
     assert "[UNK] : title : the dog text 1 : the dog runs far text 2 : " in text, "its frame and ends are taken off"
     assert " was [UNK] by the human" in text
-    tokens, weights, _ = discriminator.prepare(
-        Pairs(prompts, reals, reals.roll(1, 0), order(FIRST, SECOND, FIRST)), supervised=True
-    )
+    parts = {"prompts_BP": prompts, "reals_BT": reals, "fakes_BT": reals.roll(1, 0)}
+    tokens, weights, _ = discriminator.prepare(drawn(parts), supervised=True)
     assert words(data, tokens[1]).endswith(r"<|writer|> \ boxed { 2 } [EOS]")
     loss, _ = discriminator(tokens, weights, torch.full((3,), -1))
     loss.backward()

@@ -1,6 +1,7 @@
 """Who learns when: the game begins only with a judge that is good enough, and is never given up."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -8,17 +9,9 @@ from nbtools.recipes import LLMGANConfig
 from nbtools.training.engine.plan import Plan
 from nbtools.training.llm_gan.stages import Stage, Stages
 
-CONFIG = LLMGANConfig(
-    generator_warmup_steps=2,
-    judge_warmup_steps=3,
-    judge_accuracy=0.8,
-    judge_steps=2,
-    warmup_ratio=0.2,
-    learning_rate=0.1,
-    warmup_learning_rate=0.2,
-    judge_learning_rate=0.3,
-    lr_schedule="constant",
-)
+STAGES: dict[str, Any] = {"generator_warmup_steps": 2, "judge_warmup_steps": 3, "judge_accuracy": 0.8, "judge_steps": 2}
+RATES: dict[str, Any] = {"learning_rate": 0.1, "warmup_learning_rate": 0.2, "judge_learning_rate": 0.3}
+CONFIG = LLMGANConfig(**STAGES, **RATES, warmup_ratio=0.2, lr_schedule="constant")
 
 
 def plan_of(config: LLMGANConfig, total_steps: int) -> Plan:

@@ -76,12 +76,11 @@ def test_the_history_of_a_resumed_training_begins_where_its_parent_began(tiny_tr
     assert json.loads((second.outputs / "training_history.json").read_text())["steps"] == [1, 2, 3, 4]
 
 
-class Stopped(StopRequest):
-    """Somebody asked for a stop before the first step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested = True
+def stopped() -> StopRequest:
+    """A stop that is asked for before the first step."""
+    request = StopRequest()
+    request.requested = True
+    return request
 
 
 def test_a_stopped_training_hands_over_too_and_draws_nothing(
@@ -91,7 +90,7 @@ def test_a_stopped_training_hands_over_too_and_draws_nothing(
         raise AssertionError("a stop waits for no picture")
 
     monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
-    monkeypatch.setattr("nbtools.training.engine.worker.StopRequest", Stopped)
+    monkeypatch.setattr("nbtools.training.engine.worker.StopRequest", stopped)
     monkeypatch.setattr(outputs, "_draw", refuse)
     files = tiny_training()
     assert ((read_json(files.finished) or {})["why"], (read_json(files.finished) or {})["step"]) == ("stopped", 1)

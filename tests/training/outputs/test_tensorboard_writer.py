@@ -49,7 +49,7 @@ def test_a_missing_package_is_a_clear_error_before_the_first_step(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     files = RunDir.create(project.runs, "mlm")
-    with pytest.raises(SystemExit, match=r"report_to='tensorboard': the package tensorboard is not installed"):
+    with pytest.raises(SystemExit, match=r"report_to='tensorboard': needs the package tensorboard, which"):
         tiny_training(files=files, report_to="tensorboard")
     assert (read_json(files.finished) or {})["step"] == 0
 

@@ -16,26 +16,21 @@ PAD, EOS, SIZE = 0, 1, 12
 ALPHABET = Alphabet(SIZE, PAD, EOS, (PAD,))
 
 
+SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"vocab_size": SIZE, "initializer_range": 0.5, "max_position_embeddings": 32}
+
+
 def gpt2() -> transformers.PreTrainedModel:
-    shape = {"n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=SIZE, **shape, bos_token_id=None, eos_token_id=None)
-    )
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, bos_token_id=None, eos_token_id=None))
 
 
 def llama() -> transformers.PreTrainedModel:
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.LlamaConfig(vocab_size=SIZE, **shape, max_position_embeddings=32, initializer_range=0.5)
-    return transformers.LlamaForCausalLM(config)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
 
 
 def mistral() -> transformers.PreTrainedModel:
     """Each layer sees the last four tokens only."""
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.MistralConfig(
-        vocab_size=SIZE, **shape, num_key_value_heads=1, sliding_window=4, initializer_range=0.5
-    )
-    return transformers.MistralForCausalLM(config)
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=4))
 
 
 def slowly(

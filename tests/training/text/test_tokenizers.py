@@ -9,19 +9,18 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import unchanged_texts
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
-from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
+from tokenizers.trainers import UnigramTrainer, WordPieceTrainer
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
-from unchanged_texts import TEXTS
+from unchanged_texts import NAMES, TEXTS
 
 from nbtools.data.corpus import SpecialTokens
 from nbtools.training.text import tokenizers
 from nbtools.training.text.tokenizers import encode_all, train_tokenizer
 
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-NAMES = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SPECIAL, strict=True))
+SPECIAL = [*NAMES.values()]
 DOCUMENTS = [
     *TEXTS.values(),
     "",
@@ -37,18 +36,7 @@ DOCUMENTS = [
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """A tokenizer as RoBERTa's, whose file asks for truncation and padding."""
-    backend = Tokenizer(BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(
-        TEXTS.values(),
-        BpeTrainer(vocab_size=500, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False),
-    )
-    backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    backend.enable_truncation(16)
-    backend.enable_padding(pad_id=1, pad_token="<pad>")
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **NAMES)
+    return unchanged_texts.byte_level(TEXTS.values(), 500)
 
 
 def word_pieces() -> PreTrainedTokenizerFast:

@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from unchanged_texts import SPECIAL, TEXTS, write_texts
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from unchanged_texts import NAMES, SPECIAL, TEXTS, byte_level, write_texts
 
 from nbtools.cli.commands import main
 from nbtools.data import corpus, prepared
@@ -39,16 +33,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """A folder with a byte-level tokenizer, as RoBERTa's, built on other text."""
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    backend = Tokenizer(BPE())
-    backend.pre_tokenizer, backend.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
-    trainer = BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=ByteLevel.alphabet())
-    backend.train_from_iterator(["the tiger burns bright, == and not"], trainer)
-    ends = [("<s>", 0), ("</s>", 2)]
-    backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-    names = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, special, strict=True)))
-    tokenizer.save_pretrained(tmp_path / "model")
+    byte_level(["the tiger burns bright, == and not"], 400).save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
 
 
@@ -170,7 +155,7 @@ def test_a_text_that_a_template_wrote_gets_its_ids_if_asked_and_they_are_counted
     folder: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    written = sum(SPECIAL.count(name) for name in ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    written = sum(map(SPECIAL.count, NAMES.values()))
     said: list[str] = []
     diffusion = MaskedDiffusionConfig(dataset=str(folder), model_name=model, special_tokens="tokens")
     masked = MLMPretrainingConfig(dataset=str(folder), model_name=model, special_tokens="tokens")

@@ -138,6 +138,10 @@ def test_weights_under_any_prefix_load_and_other_names_are_refused(tmp_path: Pat
         )
 
 
+def building_for(strategy: str) -> contextlib.AbstractContextManager[None]:
+    return building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext()
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -169,7 +173,7 @@ def test_a_report_says_what_is_missing_and_a_hole_is_refused(
     rename(folder, changed)
     read = functools.partial(load_model, transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
     try:
-        with building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext():
+        with building_for(strategy):
             told = str(read().weights_report)
     except ConfigError as error:
         told = f"refused: {str(error).partition(': ')[2]}"
@@ -184,10 +188,7 @@ def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path: Path, s
     weights["bert.embeddings.word_embeddings.weight"] = torch.zeros(7, 16)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     said = r"bert\.embeddings\.word_embeddings\.weight has the shape \(7, 16\), not \(40, 16\)"
-    with (
-        building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext(),
-        pytest.raises(ConfigError, match=said),
-    ):
+    with building_for(strategy), pytest.raises(ConfigError, match=said):
         load_model(transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
 
 

@@ -19,7 +19,6 @@ from nbtools.training.text_classification.dataset import (
     LengthOrder,
     by_length,
     encode,
-    encoded_batches,
     equal_widths,
     input_widths,
 )
@@ -171,12 +170,3 @@ def test_evaluation_gives_a_row_one_width_whoever_is_in_its_batch() -> None:
     alone = {(row, widest) for members, widest in equal_widths(widths_N, 1) for row in members.tolist()}
     together = {(row, widest) for members, widest in equal_widths(widths_N, 10) for row in members.tolist()}
     assert alone == together == {(0, 8), (1, 8), (2, 12), (3, 4), (4, 12), (5, 8)}
-
-
-def test_batches_for_prediction_hold_every_text_in_its_place() -> None:
-    texts, langs = ["Smed", "en  meget  lang titel", "x"], ["da", "da", "unk"]
-    found = {}
-    for places, inputs_BT in encoded_batches(texts, langs, 64, 2):
-        for place, characters in zip(places.tolist(), inputs_BT, strict=True):
-            found[place] = "".join(map(chr, characters[characters != 0][1:-1].tolist()))
-    assert found == {0: "da[SEP]Smed", 1: "da[SEP]en  meget  lang titel", 2: "unk[SEP]x"}

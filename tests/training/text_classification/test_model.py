@@ -76,12 +76,9 @@ def test_a_set_has_no_order() -> None:
 
 def test_the_losses_are_mixed_as_the_config_says() -> None:
     losses = (2.0, 3.0)
-    assert a_mixer(seq2seq_weight=0.1).combine_losses(losses) == pytest.approx(
-        0.1 * 2 + 0.9 * 5 * 3
-    )  # times the number of codes
-    assert a_mixer(seq2seq_weight=0.5, flat_loss_scale=7.0).combine_losses(losses) == pytest.approx(
-        0.5 * 2 + 0.5 * 7 * 3
-    )
+    default, scaled = a_mixer(seq2seq_weight=0.1), a_mixer(seq2seq_weight=0.5, flat_loss_scale=7.0)
+    assert default.combine_losses(losses) == pytest.approx(0.1 * 2 + 0.9 * 5 * 3), "times the number of codes"
+    assert scaled.combine_losses(losses) == pytest.approx(0.5 * 2 + 0.5 * 7 * 3)
 
 
 def test_only_codes_that_exist_are_spelt_each_once_and_at_least_one() -> None:

@@ -11,7 +11,6 @@ import pytest
 from nbtools import recipes
 from nbtools.data.text_classification import occupations
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import TextClassificationConfig
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -338,18 +337,9 @@ def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(star
 # --- learning -------------------------------------------------------------------------------------
 
 
-def demo(start: ByHand, seed: int = 0, **changes: Any) -> tuple[Run, History]:
-    """The preset cpu_demo on two ranks."""
-    config, _ = recipes.RECIPES["text_classification"].preset("cpu_demo")
-    assert isinstance(config, TextClassificationConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 400
-    finished = start.completed(start(config.replace(seed=seed, **changes)), timeout_s=850)
-    return finished, finished.own_history
-
-
-def assert_target(finished: Run, history: History) -> None:
+def assert_target(finished: Run) -> None:
     """Strings that no training row has: the targets, and far more than the most frequent code would give."""
+    history = finished.own_history
     scores = {name: history.last(f"eval/{name}") or 0.0 for name in ("accuracy", "exact", "flat_accuracy")}
     majority = history.last("eval/majority_accuracy") or 1.0
     assert majority < 0.1
@@ -369,7 +359,7 @@ def assert_target(finished: Run, history: History) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.timeout(900)
 def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(start: ByHand, tables: Project, seed: int) -> None:
-    assert_target(*demo(start, seed=seed))
+    assert_target(start.demo("text_classification", seed=seed))
 
 
 @pytest.mark.seeds
@@ -380,6 +370,7 @@ def test_with_shuffled_labels_there_is_nothing_to_learn(start: ByHand, tables: P
     random.Random(0).shuffle(labels)
     rows_ = [(row.text, row.lang, codes) for row, codes in zip(made, labels, strict=True)]
     write_csv(tables.root / "shuffled.csv", rows_)
-    _, history = demo(start, dataset="shuffled.csv", validation_share=0.1, max_steps=200)
+    changes = {"dataset": "shuffled.csv", "validation_share": 0.1, "max_steps": 200}
+    history = start.demo("text_classification", **changes).own_history
     assert (history.last("eval/accuracy") or 0) <= 0.10
     assert (history.last("eval/flat_accuracy") or 0) <= 0.10
