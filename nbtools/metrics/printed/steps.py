@@ -106,7 +106,7 @@ class StepCounters:
             return self._at_epoch(line, int(epoch))
         if line.unit == "epoch":
             return self._at_epoch(line, n)
-        name = line.counter or ""
+        name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
         loop, main = self.loops.get(name), self.main
         is_other = loop is not main and not (line.is_plain or line.is_evaluation or line.is_given) and total is None
         if is_other and main is not None and main.has_rows and main.interval:
@@ -117,10 +117,10 @@ class StepCounters:
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(main and total and main.total and total != main.total)
-        is_inner = line.is_evaluation or (is_other and loop is main)
+        is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
-            if total is not None and n < total - 1:
-                return None
+            if (total is not None and n < total - 1) or (line.last >= 0 and not line.is_evaluation):
+                return None  # the middle of a loop, or a loop of something else by the statement of the training
             return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
 
