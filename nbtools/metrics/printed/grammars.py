@@ -303,7 +303,7 @@ def _value(scan: LineScan, number: Number) -> bool:
         return False
     is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
     unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
-    if not _is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
+    if not is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
         return False
     name = _with(number.name, scan.values, scan.context)
     scan.values.append(replace(number.slot, name=name, split=scan.split))
@@ -363,7 +363,7 @@ def rank_of(name: str) -> int | None:
     return rank
 
 
-def _is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:
+def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False

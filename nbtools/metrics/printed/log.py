@@ -224,6 +224,8 @@ class PrintedRows:
             statement.is_plain = False
             self._steps.place(statement, **{role: numbers[group] for role, group in plan.places.items()})
         for plan, numbers, end in box:
+            for _, curve in plan.curves:
+                curve.is_counted |= bool(counted)
             if plan.curves:
                 self._place(plan, numbers, end)
 

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from nbtools.metrics.curve_names import split_of
-from nbtools.metrics.printed.grammars import Reading, Slot, rank_of
+from nbtools.metrics.printed.grammars import Reading, Slot, is_metric, rank_of
 from nbtools.metrics.printed.shapes import NUMBER
 
 _EDGES: Final = re.compile(r"[|│┃║]")
@@ -79,7 +79,7 @@ def row_of(line: str, header: Header) -> Reading | None:
 def box_line_of(line: str) -> Reading | None:
     """Return what a line `| name | 3 |` says."""
     found = _BOX.fullmatch(line)
-    if found is None:
+    if found is None or not is_metric(found[1].split(), None, is_whole=True, is_explicit=True):
         return None
     rank = rank_of(found[1])
     if rank is not None:
