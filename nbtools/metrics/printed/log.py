@@ -193,7 +193,7 @@ class PrintedRows:
         statement = plan.statement
         if statement is None:
             return
-        if plan.rank is not None and self._is_of_another_rank(numbers[plan.rank], has_values=bool(plan.curves)):
+        if plan.rank is not None and self._is_of_another_rank(plan, numbers[plan.rank]):
             return
         has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):
@@ -229,8 +229,10 @@ class PrintedRows:
             if plan.curves:
                 self._place(plan, numbers, end)
 
-    def _is_of_another_rank(self, rank: float, *, has_values: bool) -> bool:
+    def _is_of_another_rank(self, plan: LinePlan, rank: float) -> bool:
         """Several ranks print into one log: the lowest that prints metrics is shown."""
-        if has_values and (self._rank is None or rank < self._rank):
+        if plan.curves and (self._rank is None or rank < self._rank):
             self._rank = rank
+            for _, curve in plan.curves:
+                curve.restart()
         return self._rank is not None and rank > self._rank

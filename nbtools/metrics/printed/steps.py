@@ -43,6 +43,8 @@ class Statement:
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
+    is_frequent: bool = False
+    """Whether its lines also stand in the middle of an epoch."""
     attempt: int = 0
     total: int | None = None
     epoch: float | None = None
@@ -58,6 +60,8 @@ class StepCounters:
         self.loops: dict[str, Loop] = {}
         self.position: Position | None = None
         """Where a line without a counter stands."""
+        self._last_row: Position | None = None
+        """The same, unless the last line with a counter was also the last of its epoch."""
         self.main: Loop | None = None
         """The loop of the training."""
         self.total: int | None = None
@@ -77,7 +81,7 @@ class StepCounters:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), None
         self._attempt += 1
-        self.position = (self.position[0], 0) if self.position else None
+        self.position = self._last_row = (self.position[0], 0) if self.position else None
 
     def place(
         self,
@@ -102,7 +106,8 @@ class StepCounters:
         line.epoch = self._epoch
         if n is None:
             if epoch is None or line.has_fractions:
-                return self.position or ("row", line.num_rows)
+                line.is_frequent |= self._last_row == self.position
+                return (self._last_row if line.is_frequent else self.position) or ("row", line.num_rows)
             return self._at_epoch(line, int(epoch))
         if line.unit == "epoch":
             return self._at_epoch(line, n)
@@ -143,7 +148,7 @@ class StepCounters:
         line.last, line.num_falls = epoch, loop.num_falls
         loop.last = max(loop.last, epoch)
         if self.main is None or not (line.is_plain or line.is_evaluation):
-            self.position = ("epoch", min(loop.base + epoch, MAX_STEP))
+            self.position = self._last_row = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
@@ -183,4 +188,5 @@ class StepCounters:
             self.total = total if self._epoch is None else self.total
         is_last_line = bool(total) and n + loop.interval + (loop.first == 0 and loop.interval > 1) > (total or 0)
         self.position = (line.unit, min(loop.base + max(total or 0, n), MAX_STEP) if is_last_line else step)
-        return line.unit, step
+        self._last_row = line.unit, step
+        return self._last_row
