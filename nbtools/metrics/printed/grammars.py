@@ -177,13 +177,14 @@ class LineScan:
         if not values and is_uncertain and not is_bar:
             return None
         context = [word for word in self.context if word]
-        if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
+        after = split_of([word.strip("():") for word in context[len(head) :]], None)
+        if not is_bar and after not in (None, first_split(line)):
             head = context  # validation loss at iteration 100 on test set
         if line.startswith("* ") and split is None:
             split = "eval"
         if _SAMPLES.search(line):
             counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
-        kinds = "".join(sorted({counter.name[:2] for counter in counters}))
+        kinds = "".join(sorted({counter.name[:2] or "n" for counter in counters}))
         said = " ".join([*head, kinds]).lower()
         return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, rank=self.rank)
 
