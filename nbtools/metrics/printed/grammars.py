@@ -184,7 +184,8 @@ class LineScan:
             split = "eval"
         if _SAMPLES.search(line):
             counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
-        kinds = "".join(sorted({counter.name[:2] or "n" for counter in counters}))
+        inner = [counter for counter in counters if counter.rank != EPOCH] or counters
+        kinds = "".join(sorted({counter.name[:2] or "n" for counter in inner}))
         said = " ".join([*head, kinds]).lower()
         return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, rank=self.rank)
 
