@@ -1,5 +1,6 @@
 """The step of each printed row: a counter that falls starts over, and a line without one stands at the last line."""
 
+import math
 from dataclasses import dataclass
 
 from nbtools.metrics.columns import Unit
@@ -43,11 +44,13 @@ class Statement:
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
+    num_epochs: int | None = None
+    """The number of epochs in the log when it was last printed."""
     is_frequent: bool = False
     """Whether its lines also stand in the middle of an epoch."""
     attempt: int = 0
     total: int | None = None
-    epoch: float | None = None
+    epoch: float = math.inf
     """The epoch of the log when it was last printed."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
@@ -100,10 +103,11 @@ class StepCounters:
             line.is_unsure = True
         if line.is_unsure:
             return None
+        before = self._epoch
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
             self._epoch = epoch
             self._num_epochs = int(num_epochs) if num_epochs else self._num_epochs
-        line.epoch = self._epoch
+        line.epoch = max(before or 0, self._epoch or 0)
         if n is None:
             if epoch is None or line.has_fractions:
                 line.is_frequent |= self._last_row == self.position
@@ -136,16 +140,17 @@ class StepCounters:
             if n > total or (before not in (None, total) and n >= line.last >= 0):
                 return True
         is_repeated = n is None and epoch == line.last and not line.has_fractions and not line.is_plain
-        return is_repeated and line.epoch is not None and self._epoch is not None and self._epoch > line.epoch
+        return is_repeated and self._epoch is not None and self._epoch > line.epoch
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
         if self.main is not None and self.main.has_rows and self.main.interval and self.position is not None:
             return self.position  # steps are counted, too
         loop = self._epochs
-        if epoch < line.last and line.num_falls == loop.num_falls:  # a further fold or stage
+        is_stage = epoch == line.last and line.num_epochs not in (None, self._num_epochs)
+        if (epoch < line.last or is_stage) and line.num_falls == loop.num_falls:  # a further fold or stage
             loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1
             loop.last = -1
-        line.last, line.num_falls = epoch, loop.num_falls
+        line.last, line.num_falls, line.num_epochs = epoch, loop.num_falls, self._num_epochs
         loop.last = max(loop.last, epoch)
         if self.main is None or not (line.is_plain or line.is_evaluation):
             self.position = self._last_row = ("epoch", min(loop.base + epoch, MAX_STEP))
