@@ -32,7 +32,7 @@ _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
-_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
+_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -279,10 +279,16 @@ def _epoch_of_split(scan: LineScan, number: Number) -> bool:
 
 def _first_of_two(scan: LineScan, number: Number) -> bool:
     """The 3 of `3/10`, which counts unless another word says what it is."""
-    if not number.is_whole or not re.match(r"\s?/\s?\d| (?:out )?of \d", scan.line[number.slot.end :]):
+    is_date = number.gap.endswith("/")
+    if (
+        not number.is_whole
+        or is_date
+        or not re.match(r"\s?/\s?\d++(?!/)| (?:out )?of \d", scan.line[number.slot.end :])
+    ):
         return False
     scan.split = split_of(number.words, scan.split)
-    counts = not number.is_explicit or "[" in number.gap or split_of(number.words[-1:], None) is not None
+    is_other = number.is_explicit or (number.words and scan.values)  # patience 1/5
+    counts = not is_other or "[" in number.gap or split_of(number.words[-1:], None) is not None
     scan.before = replace(number.slot, rank=UNNAMED) if counts else number.slot
     scan.context += number.words
     return True

@@ -20,7 +20,7 @@ _CALLS: Final = re.compile(
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
 _LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2})['\"]?\s*[:=(\[#]*\s*$")
-_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "j", "k", "t"})
+_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
 )
@@ -227,7 +227,7 @@ def _name(node: ast.expr, text: str, before: str, function: ast.AST) -> str:
     for each in (words, words.rpartition("_")[2], last):
         if each in COUNTERS:
             return each
-    if last in _INDEXES:
+    if last in _INDEXES and not label:
         return "batch"
     name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
     split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)
