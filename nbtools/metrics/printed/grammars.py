@@ -19,6 +19,7 @@ _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _ARROW: Final = re.compile(r"\s*(?:[-=]+>|→)\s*")
 _OF: Final = ("/", "of", "out of", "|of|")
+_TOTAL_FOLLOWS: Final = re.compile(r"\s?/\s?\d++(?!/)| (?:out )?of \d")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
@@ -151,7 +152,7 @@ class LineScan:
     def _take(self, number: Number) -> None:
         if any(form(self, number) for form in _CONTINUED):
             return
-        self.split = split_of([word.strip("():") for word in number.others], self.split)
+        self.split = split_of(number.others, self.split)
         self.context += number.others
         if any(form(self, number) for form in _NAMED):
             self.is_after_unread = False
@@ -177,7 +178,7 @@ class LineScan:
         if not values and is_uncertain and not is_bar:
             return None
         context = [word for word in self.context if word]
-        after = split_of([word.strip("():") for word in context[len(head) :]], None)
+        after = split_of(context[len(head) :], None)
         if not is_bar and after not in (None, first_split(line)):
             head = context  # validation loss at iteration 100 on test set
         if line.startswith("* ") and split is None:
@@ -261,7 +262,7 @@ def _counter(scan: LineScan, number: Number) -> bool:
         return False
     if not number.is_whole and number.rank != EPOCH:
         return False
-    scan.split = split_of([word.strip("():") for word in number.words], scan.split)
+    scan.split = split_of(number.words, scan.split)
     scan.before = replace(number.slot, name=number.words[-1].lower().partition("(")[0], rank=number.rank)
     scan.counters.append(scan.before)
     return True
@@ -280,11 +281,7 @@ def _epoch_of_split(scan: LineScan, number: Number) -> bool:
 def _first_of_two(scan: LineScan, number: Number) -> bool:
     """The 3 of `3/10`, which counts unless another word says what it is."""
     is_date = number.gap.endswith("/")
-    if (
-        not number.is_whole
-        or is_date
-        or not re.match(r"\s?/\s?\d++(?!/)| (?:out )?of \d", scan.line[number.slot.end :])
-    ):
+    if is_date or not number.is_whole or not _TOTAL_FOLLOWS.match(scan.line, number.slot.end):
         return False
     scan.split = split_of(number.words, scan.split)
     is_other = number.is_explicit or (number.words and scan.values)  # patience 1/5
