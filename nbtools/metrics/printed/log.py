@@ -206,7 +206,7 @@ class PrintedRows:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places.items()})
+        place = self._steps.place(plan.statement, {role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
             unit, step = place
             for group, curve in plan.curves:
@@ -222,7 +222,7 @@ class PrintedRows:
         counted = [each for each in counted if each[0].counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
-            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places.items()})
+            self._steps.place(statement, {role: numbers[group] for role, group in plan.places.items()})
         for plan, numbers, end in box:
             for _, curve in plan.curves:
                 curve.is_counted |= bool(counted)
