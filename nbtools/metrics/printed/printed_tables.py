@@ -13,16 +13,12 @@ _VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
 _CLOCK: Final = re.compile(r"\d+:\d\d(?::\d\d)?")
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
 _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
-_BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+"""A rule of a table, as a folded line."""
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
 _LABELS: Final = ("class", "category", "name")
 Header = tuple[str, ...]
-
-
-def is_border(line: str) -> bool:
-    """Whether a folded line is a rule of a table."""
-    return _BORDER.fullmatch(line) is not None
 
 
 def header_of(line: str, raw: str) -> Header | None:
