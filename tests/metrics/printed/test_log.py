@@ -89,7 +89,7 @@ def log(tmp_path: Path) -> Path:
             {"train/loss": ("step", [1, 2], [2.5, 1.5])},
         ),
         (
-            "01/02/2025, 10:00:00 Epoch 0: loss 1.5, patience 1/5\n01/02/2025, 10:01:00 Epoch 1: loss 1.2, patience 2/5\n",
+            "01/02/2025, 10:00:00 Epoch 0: loss 1.5, wait 1/5\n01/02/2025, 10:01:00 Epoch 1: loss 1.2, wait 2/5\n",
             {"train/loss": ("epoch", [0, 1], [1.5, 1.2])},
         ),
         (
@@ -97,17 +97,13 @@ def log(tmp_path: Path) -> Path:
             {"train/loss": ("step", [16, 32], [1.5, 1.2])},
         ),
         (
-            "epoch 0 iter 0/320 loss: 1.5\n  depth: 0.5\nepoch 0 iter 240/320 loss: 1.2\n  depth: 0.4\n"
-            "epoch 1 iter 0/320 loss: 1.1\n  depth: 0.3\n",
-            {"train/loss": ("step", [0, 240, 320], [1.5, 1.2, 1.1]), "depth": ("step", [0, 240, 320], [0.5, 0.4, 0.3])},
+            "epoch 0 iter 0/320 loss: 1.5\n  depth: 0.5\nepoch 0 iter 240/320 loss: 1.2\n  depth: 0.4\n",
+            {"train/loss": ("step", [0, 240], [1.5, 1.2]), "depth": ("step", [0, 240], [0.5, 0.4])},
         ),
         (
-            "Epoch: 0, Step: 1, loss 3.5\nEpoch: 0, Step: 2, loss 2.5\nstep=2, lr=0.02\n"
-            "Epoch: 1, Step: 1, loss 1.5\nEpoch: 1, Step: 2, loss 0.5\nstep=4, lr=0.01\n",
-            {
-                "train/loss": ("step", [1, 2, 3, 4], [3.5, 2.5, 1.5, 0.5]),
-                "train/learning_rate": ("step", [2, 4], [0.02, 0.01]),
-            },
+            "Epoch: 0, Step: 1, loss 3.5\nEpoch: 0, Step: 2, loss 2.5\nstep=2, psnr=31.5\n"
+            "Epoch: 1, Step: 1, loss 1.5\nEpoch: 1, Step: 2, loss 0.5\nstep=4, psnr=32.5\n",
+            {"train/loss": ("step", [1, 2, 3, 4], [3.5, 2.5, 1.5, 0.5]), "psnr": ("step", [2, 4], [31.5, 32.5])},
         ),
     ],
 )
