@@ -26,9 +26,9 @@ from nbtools.metrics.printed.templates import imported_files, templates_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 SPLITS = {
+    "eval": ("val", "valid", "validation", "vali", "eval", "dev", "cv"),
     "test": ("test",),
     "train": ("train", "tr"),
-    "eval": ("val", "valid", "validation", "vali", "eval", "dev", "cv"),
 }
 
 

@@ -33,7 +33,8 @@ def log(tmp_path: Path) -> Path:
     ("text", "curves"),
     [
         (
-            "epoch 1 best val acc: 0.5100, train loss: 0.9\nepoch 2 best val acc: 0.6100, train loss: 0.8\n",
+            "01/02/2025, 10:00:00 epoch 1 best val acc: 0.5100, train loss: 0.9, wait 1/5\n"
+            "01/02/2025, 10:01:00 epoch 2 best val acc: 0.6100, train loss: 0.8, wait 2/5\n",
             {"eval/best_accuracy": ("epoch", [1, 2], [0.51, 0.61]), "train/loss": ("epoch", [1, 2], [0.9, 0.8])},
         ),
         (
@@ -87,10 +88,6 @@ def log(tmp_path: Path) -> Path:
         (
             "[rank1]: step 1 loss 9.5\n[rank0]: step 1 loss 2.5\n[rank1]: step 2 loss 8.5\n[rank0]: step 2 loss 1.5\n",
             {"train/loss": ("step", [1, 2], [2.5, 1.5])},
-        ),
-        (
-            "01/02/2025, 10:00:00 Epoch 0: loss 1.5, wait 1/5\n01/02/2025, 10:01:00 Epoch 1: loss 1.2, wait 2/5\n",
-            {"train/loss": ("epoch", [0, 1], [1.5, 1.2])},
         ),
         (
             "Epoch 1/2\n16/16 - 1s - loss: 1.5\nEpoch 2/2\n16/16 - 1s - loss: 1.2\n4/4 - 0s - loss: 9.5\n",
