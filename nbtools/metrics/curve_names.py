@@ -45,7 +45,7 @@ _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 def split_of(words: list[str], split: str | None) -> str | None:
     """Return the split that words such as `Validation:` give to what follows them."""
     for word in words:
-        split = SPLITS.get(_NUMBERED.sub("", word.lower()), split)
+        split = SPLITS.get(_NUMBERED.sub("", word.strip("():").lower()), split)
     return split
 
 

@@ -19,6 +19,7 @@ _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
 _ARROW: Final = re.compile(r"\s*(?:[-=]+>|→)\s*")
 _OF: Final = ("/", "of", "out of", "|of|")
+_TOTAL_FOLLOWS: Final = re.compile(r"\s?/\s?\d++(?!/)| (?:out )?of \d")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
@@ -32,7 +33,7 @@ _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
-_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/\d+\]$")
+_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -151,7 +152,7 @@ class LineScan:
     def _take(self, number: Number) -> None:
         if any(form(self, number) for form in _CONTINUED):
             return
-        self.split = split_of([word.strip("():") for word in number.others], self.split)
+        self.split = split_of(number.others, self.split)
         self.context += number.others
         if any(form(self, number) for form in _NAMED):
             self.is_after_unread = False
@@ -177,13 +178,15 @@ class LineScan:
         if not values and is_uncertain and not is_bar:
             return None
         context = [word for word in self.context if word]
-        if not is_bar and split_of([word.strip("():") for word in context[len(head) :]], None):
+        after = split_of(context[len(head) :], None)
+        if not is_bar and after not in (None, first_split(line)):
             head = context  # validation loss at iteration 100 on test set
         if line.startswith("* ") and split is None:
             split = "eval"
         if _SAMPLES.search(line):
             counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
-        kinds = "".join(sorted({counter.name[:2] for counter in counters}))
+        inner = [counter for counter in counters if counter.rank != EPOCH] or counters
+        kinds = "".join(sorted({counter.name[:2] or "n" for counter in inner}))
         said = " ".join([*head, kinds]).lower()
         return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, rank=self.rank)
 
@@ -259,7 +262,7 @@ def _counter(scan: LineScan, number: Number) -> bool:
         return False
     if not number.is_whole and number.rank != EPOCH:
         return False
-    scan.split = split_of([word.strip("():") for word in number.words], scan.split)
+    scan.split = split_of(number.words, scan.split)
     scan.before = replace(number.slot, name=number.words[-1].lower().partition("(")[0], rank=number.rank)
     scan.counters.append(scan.before)
     return True
@@ -277,10 +280,12 @@ def _epoch_of_split(scan: LineScan, number: Number) -> bool:
 
 def _first_of_two(scan: LineScan, number: Number) -> bool:
     """The 3 of `3/10`, which counts unless another word says what it is."""
-    if not number.is_whole or not re.match(r"\s?/\s?\d| (?:out )?of \d", scan.line[number.slot.end :]):
+    is_date = number.gap.endswith("/")
+    if is_date or not number.is_whole or not _TOTAL_FOLLOWS.match(scan.line, number.slot.end):
         return False
     scan.split = split_of(number.words, scan.split)
-    counts = not number.is_explicit or "[" in number.gap or split_of(number.words[-1:], None) is not None
+    is_other = number.is_explicit or (number.words and scan.values)  # patience 1/5
+    counts = not is_other or "[" in number.gap or split_of(number.words[-1:], None) is not None
     scan.before = replace(number.slot, rank=UNNAMED) if counts else number.slot
     scan.context += number.words
     return True
@@ -303,7 +308,7 @@ def _value(scan: LineScan, number: Number) -> bool:
         return False
     is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
     unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
-    if not _is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
+    if not is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
         return False
     name = _with(number.name, scan.values, scan.context)
     scan.values.append(replace(number.slot, name=name, split=scan.split))
@@ -363,7 +368,7 @@ def rank_of(name: str) -> int | None:
     return rank
 
 
-def _is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:
+def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False

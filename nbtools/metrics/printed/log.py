@@ -87,12 +87,12 @@ class LogMetrics:
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
                 if self._tail.generation != self._rows.generation:
-                    self._rows.draw(self._history, self._times)
+                    self._rows.curves.draw(self._history, self._times, self._rows.generation)
                     self._rows = PrintedRows(self._patterns, self._tail.generation)
                 self._times.read()
                 self._rows.read(block, self._tail.position - len(block), self._times)
                 self._credit_s -= time.thread_time() - began
-            self._rows.draw(self._history, self._times)
+            self._rows.curves.draw(self._history, self._times, self._rows.generation)
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
                 self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
@@ -112,11 +112,11 @@ class LogMetrics:
     def kinds(self) -> list[LineKind]:
         """The kinds of lines, the most frequent first."""
         with self._lock:
-            return self._rows.kinds
+            return sorted(self._rows.plans.kinds.values(), key=lambda kind: -kind.count)
 
     def total_steps(self, num_epochs: int | None = None) -> int | None:
         """Return the steps of the whole run as printed, `17/250`, or those of an epoch times the number of epochs."""
-        return self._rows.total_steps(num_epochs)
+        return self._rows.steps.total_steps(num_epochs)
 
     def _new_lines(self) -> bytes:
         self._error = ""
@@ -132,27 +132,14 @@ class PrintedRows:
 
     def __init__(self, patterns: Sequence[tuple[Pattern, str]], generation: int = 0) -> None:
         self.generation = generation
-        self._curves, self._steps = PrintedCurves(), StepCounters()
-        self._plans = LinePlans(patterns, self._curves)
+        self.curves, self.steps = PrintedCurves(), StepCounters()
+        self.plans = LinePlans(patterns, self.curves)
         self._attempt = 1
         self._rank: float | None = None
         self._box: list[_Line] = []
         self._waiting: list[_Line] = []
         """Lines for which a bar was erased, which belong to its next drawing."""
         self._is_erased = False
-
-    @property
-    def kinds(self) -> list[LineKind]:
-        """The kinds of lines, the most frequent first."""
-        return sorted(self._plans.kinds.values(), key=lambda kind: -kind.count)
-
-    def total_steps(self, num_epochs: int | None) -> int | None:
-        """Return the steps of the whole run, see `LogMetrics`."""
-        return self._steps.total_steps(num_epochs)
-
-    def draw(self, history: History, times: LineTimes) -> None:
-        """Move the points of all curves that are measured into the history."""
-        self._curves.draw(history, times, self.generation)
 
     def read(self, block: bytes, offset: int, times: LineTimes) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
@@ -165,7 +152,7 @@ class PrintedRows:
         keys = DIGITS.sub("\0", text).split("\n")
         ends = offset + np.cumsum(sizes + 1)
         places: defaultdict[LinePlan, list[int]] = defaultdict(list)
-        plans = [*self._plans.of(lines, keys)]
+        plans = [*self.plans.of(lines, keys)]
         for i, plan in enumerate(plans):
             places[plan].append(i)
         rows: dict[int, Sequence[float]] = {}
@@ -178,7 +165,7 @@ class PrintedRows:
         for i in sorted(rows):
             if attempts[i] > self._attempt:
                 self._attempt = attempts[i]
-                self._steps.rewind()
+                self.steps.rewind()
             is_erased = lines[i - 1].isspace() if i else self._is_erased
             self._take(plans[i], rows[i], int(ends[i]), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
@@ -193,7 +180,7 @@ class PrintedRows:
         statement = plan.statement
         if statement is None:
             return
-        if plan.rank is not None and self._is_of_another_rank(numbers[plan.rank], has_values=bool(plan.curves)):
+        if plan.rank is not None and self._is_of_another_rank(plan, numbers[plan.rank]):
             return
         has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):
@@ -206,7 +193,7 @@ class PrintedRows:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        place = self._steps.place(plan.statement, **{role: numbers[group] for role, group in plan.places.items()})
+        place = self.steps.place(plan.statement, {role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
             unit, step = place
             for group, curve in plan.curves:
@@ -222,13 +209,17 @@ class PrintedRows:
         counted = [each for each in counted if each[0].counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
-            self._steps.place(statement, **{role: numbers[group] for role, group in plan.places.items()})
+            self.steps.place(statement, {role: numbers[group] for role, group in plan.places.items()})
         for plan, numbers, end in box:
+            for _, curve in plan.curves:
+                curve.is_counted |= bool(counted)
             if plan.curves:
                 self._place(plan, numbers, end)
 
-    def _is_of_another_rank(self, rank: float, *, has_values: bool) -> bool:
+    def _is_of_another_rank(self, plan: LinePlan, rank: float) -> bool:
         """Several ranks print into one log: the lowest that prints metrics is shown."""
-        if has_values and (self._rank is None or rank < self._rank):
+        if plan.curves and (self._rank is None or rank < self._rank):
             self._rank = rank
+            for _, curve in plan.curves:
+                curve.restart()
         return self._rank is not None and rank > self._rank

@@ -111,13 +111,18 @@ class PrintedCurve:
         if unit != self.unit:
             if self.seen.num_steps and (self.is_measured or unit == "row"):
                 return  # a curve has one unit
-            self.points = bytearray()
-            self.unit, self.seen, self.is_outdated = unit, Evidence(), True
+            self.restart(unit)
         if self.bar is not None and self.bar.is_repeated(value):
             return
         is_certain = self.has_fraction and self.seen.is_changing and not self.seen.is_progress
+        is_first = self.bar is not None or not self.seen.num_steps or step != self.seen.last[0]
         self.seen.take(step, value, is_bar=self.bar is not None, is_certain=is_certain)
-        self.points += _pack(step, value, offset, attempt)
+        if is_first:
+            self.points += _pack(step, value, offset, attempt)
+
+    def restart(self, unit: Unit = "row") -> None:
+        """Drop all points: those of another unit, or of another rank."""
+        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(), True
 
     @property
     def is_measured(self) -> bool:

@@ -68,13 +68,6 @@ class LinePlan:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
 
-    def reads(self, line: str) -> bool:
-        """Whether the expression finds numbers in a line."""
-        try:
-            return len(self.numbers([line])) == 1
-        except ValueError:
-            return False
-
     def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
         if self.expression is None:
@@ -154,7 +147,7 @@ class LinePlans:
 
     def _of_words(self, kind: LineKind, text: str) -> LinePlan:
         """Return the plan for a line without numbers: a rule, or the heading of a split."""
-        if tables.is_border(text):
+        if tables.BORDER.fullmatch(text):
             return LinePlan(kind, is_border=True)
         if found := re.fullmatch(r"[|│┃] (\w{1,30})/ [|│┃](?: [|│┃])?", text):  # a section of a box
             return LinePlan(kind, split=split_of([found[1]], "train"), is_cell=True)
@@ -230,7 +223,7 @@ class LinePlans:
             curves.append((group, curve))
         plan.curves, plan.statement = tuple(curves), statement
         plan.expression = re.compile(expression + _any_digits(line[at:]) + "\n")
-        if not plan.reads(line):  # control characters, which fold otherwise
+        if not plan.expression.fullmatch(line + "\n"):  # control characters, which fold otherwise
             return LinePlan(kind)
         if curves:
             kind.source = reading.source

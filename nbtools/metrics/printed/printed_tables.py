@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from nbtools.metrics.curve_names import split_of
-from nbtools.metrics.printed.grammars import Reading, Slot, rank_of
+from nbtools.metrics.printed.grammars import Reading, Slot, is_metric, rank_of
 from nbtools.metrics.printed.shapes import NUMBER
 
 _EDGES: Final = re.compile(r"[|│┃║]")
@@ -13,16 +13,12 @@ _VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
 _CLOCK: Final = re.compile(r"\d+:\d\d(?::\d\d)?")
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
 _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
-_BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
+"""A rule of a table, as a folded line."""
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
 _LABELS: Final = ("class", "category", "name")
 Header = tuple[str, ...]
-
-
-def is_border(line: str) -> bool:
-    """Whether a folded line is a rule of a table."""
-    return _BORDER.fullmatch(line) is not None
 
 
 def header_of(line: str, raw: str) -> Header | None:
@@ -79,7 +75,7 @@ def row_of(line: str, header: Header) -> Reading | None:
 def box_line_of(line: str) -> Reading | None:
     """Return what a line `| name | 3 |` says."""
     found = _BOX.fullmatch(line)
-    if found is None:
+    if found is None or not is_metric(found[1].split(), None, is_whole=True, is_explicit=True):
         return None
     rank = rank_of(found[1])
     if rank is not None:

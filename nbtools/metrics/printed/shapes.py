@@ -13,13 +13,13 @@ _DATE: Final = (
     r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
     r"|[A-Z][a-z]{2}\s\d\d?)"
 )
-_WHEN: Final = rf"(?:{_DATE}[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
+_WHEN: Final = rf"(?:{_DATE},?[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
 _PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
 _RANK: Final = r"(?:rank|RANK|Rank|default|trainer|GPU|gpu)[ _:]{0,2}\d{1,6}"
 _MARK: Final = re.compile(
     rf"""(?: [\s|:>,]++ | -++(?=\s)
-    | \[[^\[\]]{{0,60}}?{_DATE}[T_ ]{_CLOCK}[^\[\]]{{0,60}}\](?::|(?=\s|\[|$))    # [01/01 10:00:00 d2.utils.events]:
+    | \[[^\[\]]{{0,60}}?{_DATE},?[T_ ]{_CLOCK}[^\[\]]{{0,60}}\](?::|(?=\s|\[|$))    # [01/01 10:00:00 d2.utils.events]:
     | \[?\(?{_WHEN}\)?\](?::|(?=\s|\[|$))
     | [A-Za-z_]\w*\.[\w.]{{1,80}}:\d{{1,5}}(?=\s-\s)
     | {_WHEN}(?=[\s|,\]]|$)
@@ -40,7 +40,7 @@ _TRAILING_PLACE: Final = re.compile(r"\s\w{1,60}\.py:\d++$")
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
 _BAR: Final = r"(?<=%)\|[^|]*+\||\[[=>.#-]{5,}+\]|[━╸╺─█▏▎▍▌▋▊▉░]{3,}+(?:\s(?=[━╸╺─]))?+[━╸╺─█▏▎▍▌▋▊▉░]*+"
 _PART: Final = re.compile(
-    rf"(?P<bar>{_BAR})|(?P<time>(?<![\w.])(?:{_DATE}[T_ ])?+{_CLOCK}|(?<![\w.])\d{{4}}-\d\d-\d\d(?!\w))"
+    rf"(?P<bar>{_BAR})|(?P<time>(?<![\w.])(?:{_DATE},?[T_ ])?+{_CLOCK}|(?<![\w.])\d{{4}}-\d\d-\d\d(?!\w))"
     rf"|(?P<name>(?<=[A-Za-z_])\d++(?=\s?[:=]|[A-Za-z_]))|(?P<number>{NUMBER})"
 )
 DIGITS: Final = re.compile(r"[0-9](?<![A-Za-z_@0-9][0-9])[0-9]*")

@@ -1,5 +1,7 @@
 """The step of each printed row: a counter that falls starts over, and a line without one stands at the last line."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nbtools.metrics.columns import Unit
@@ -19,7 +21,7 @@ class Loop:
     last: int = -1
     interval: int = 0
     total: int | None = None
-    epoch: float | None = None
+    epoch: float = math.nan
     num_falls: int = 0
     has_rows: bool = False
 
@@ -43,9 +45,13 @@ class Statement:
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
+    num_epochs: int | None = None
+    """The number of epochs in the log when it was last printed."""
+    is_frequent: bool = False
+    """Whether its lines also stand in the middle of an epoch."""
     attempt: int = 0
     total: int | None = None
-    epoch: float | None = None
+    epoch: float = math.inf
     """The epoch of the log when it was last printed."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
@@ -58,11 +64,13 @@ class StepCounters:
         self.loops: dict[str, Loop] = {}
         self.position: Position | None = None
         """Where a line without a counter stands."""
+        self._last_row: Position | None = None
+        """The same, unless the last line with a counter was also the last of its epoch."""
         self.main: Loop | None = None
         """The loop of the training."""
         self.total: int | None = None
         self._epochs = Loop()
-        self._epoch: float | None = None
+        self._epoch = math.nan
         self._num_epochs: int | None = None
         self._attempt = 0
 
@@ -75,19 +83,18 @@ class StepCounters:
 
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
-        self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), None
+        self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), math.nan
         self._attempt += 1
-        self.position = (self.position[0], 0) if self.position else None
+        self.position = self._last_row = (self.position[0], 0) if self.position else None
 
-    def place(
-        self,
-        line: Statement,
-        counter: float | None = None,
-        of: float | None = None,
-        epoch: float | None = None,
-        num_epochs: float | None = None,
-    ) -> Position | None:
-        """Return unit and step of a row; None if it belongs nowhere, as the middle of an evaluation's loop."""
+    def place(self, line: Statement, found: Mapping[str, float]) -> Position | None:
+        """Return unit and step of a row; None if it belongs nowhere, as the middle of an evaluation's loop.
+
+        Args:
+            line: The statement that printed the row.
+            found: Its `counter`, what it is `of`, the `epoch`, and `num_epochs`, as far as they are printed.
+        """
+        counter, of, epoch = (found.get(role) for role in ("counter", "of", "epoch"))
         line.num_rows += 1
         if line.attempt != self._attempt:
             line.attempt, line.last, line.num_falls = self._attempt, -1, -1
@@ -96,17 +103,19 @@ class StepCounters:
             line.is_unsure = True
         if line.is_unsure:
             return None
+        before = self._epoch
         if epoch is not None and not line.has_fractions and not (line.is_evaluation and n is not None):
             self._epoch = epoch
-            self._num_epochs = int(num_epochs) if num_epochs else self._num_epochs
-        line.epoch = self._epoch
+            self._num_epochs = int(found.get("num_epochs", 0)) or self._num_epochs
+        line.epoch = max(self._epoch, before)
         if n is None:
             if epoch is None or line.has_fractions:
-                return self.position or ("row", line.num_rows)
+                line.is_frequent |= self._last_row == self.position
+                return (self._last_row if line.is_frequent else self.position) or ("row", line.num_rows)
             return self._at_epoch(line, int(epoch))
         if line.unit == "epoch":
             return self._at_epoch(line, n)
-        name = line.counter or ""
+        name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
         loop, main = self.loops.get(name), self.main
         is_other = loop is not main and not (line.is_plain or line.is_evaluation or line.is_given) and total is None
         if is_other and main is not None and main.has_rows and main.interval:
@@ -117,10 +126,10 @@ class StepCounters:
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(main and total and main.total and total != main.total)
-        is_inner = line.is_evaluation or (is_other and loop is main)
+        is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
-            if total is not None and n < total - 1:
-                return None
+            if (total is not None and n < total - 1) or (line.last >= 0 and not line.is_evaluation):
+                return None  # the middle of a loop, or a loop of something else by the statement of the training
             return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
 
@@ -131,41 +140,43 @@ class StepCounters:
             if n > total or (before not in (None, total) and n >= line.last >= 0):
                 return True
         is_repeated = n is None and epoch == line.last and not line.has_fractions and not line.is_plain
-        return is_repeated and line.epoch is not None and self._epoch is not None and self._epoch > line.epoch
+        return is_repeated and self._epoch > line.epoch
 
     def _at_epoch(self, line: Statement, epoch: int) -> Position:
         if self.main is not None and self.main.has_rows and self.main.interval and self.position is not None:
             return self.position  # steps are counted, too
         loop = self._epochs
-        if epoch < line.last and line.num_falls == loop.num_falls:  # a further fold or stage
+        is_stage = epoch == line.last and line.num_epochs not in (None, self._num_epochs)
+        if (epoch < line.last or is_stage) and line.num_falls == loop.num_falls:  # a further fold or stage
             loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1
             loop.last = -1
-        line.last, line.num_falls = epoch, loop.num_falls
+        line.last, line.num_falls, line.num_epochs = epoch, loop.num_falls, self._num_epochs
         loop.last = max(loop.last, epoch)
         if self.main is None or not (line.is_plain or line.is_evaluation):
-            self.position = ("epoch", min(loop.base + epoch, MAX_STEP))
+            self.position = self._last_row = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
         if line.is_bar and not n and (line.is_plain or loop.last >= 0):
             return None if line.is_plain else self.position  # it shows what was measured before
+        near = loop.last + max(loop.interval, 1)
+        if line.num_falls < loop.num_falls and near < n and line.last < n and loop.base <= n <= loop.base + near:
+            line.last = n  # others of its name have started over, this one counts on
+            return line.unit, n
         is_new = loop.last < 0
         if is_new:
             loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
-            if total and self._epoch is not None and not line.is_whole_run and self._epoch > 1 and n < total:
-                first = self._epoch - (1 if self._num_epochs else 0)
-                loop.base = int(first) * total  # it was resumed in a later epoch
+            if total and not line.is_whole_run and self._epoch > 1 and n < total:  # it was resumed in a later epoch
+                loop.base = int(self._epoch - bool(self._num_epochs)) * total
         elif not line.is_whole_run:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
-            is_later = self._epoch is not None and loop.epoch is not None and self._epoch > loop.epoch
+            is_later = self._epoch > loop.epoch
             loop.first = min(loop.first, n)
             is_behind = n < loop.last or n == line.last  # another statement may print the same step
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
-                if total or loop.total:
-                    passed = int(self._epoch - loop.epoch) if is_later and self._epoch and loop.epoch is not None else 1
-                    loop.base += (total or loop.total or 0) * max(passed, 1)
-                else:
-                    loop.base += loop.last + max(loop.interval, n, 1) - n
+                passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
+                size = total or loop.total
+                loop.base += size * passed if size else loop.last + max(loop.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
@@ -179,8 +190,9 @@ class StepCounters:
             self.main = loop
         loop.has_rows |= not line.is_plain
         step = min(loop.base + n, MAX_STEP)
-        if total and not line.is_whole_run and loop is self.main:
-            self.total = total if self._epoch is None else self.total
+        if total and not line.is_whole_run and loop is self.main and math.isnan(self._epoch):
+            self.total = total
         is_last_line = bool(total) and n + loop.interval + (loop.first == 0 and loop.interval > 1) > (total or 0)
         self.position = (line.unit, min(loop.base + max(total or 0, n), MAX_STEP) if is_last_line else step)
-        return line.unit, step
+        self._last_row = line.unit, step
+        return self._last_row

@@ -20,7 +20,7 @@ _CALLS: Final = re.compile(
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
 _LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2})['\"]?\s*[:=(\[#]*\s*$")
-_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "j", "k", "t"})
+_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
 )
@@ -111,31 +111,24 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
 
 
 def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
-    if isinstance(node, ast.Constant):
-        return [str(node.value)]
-    if isinstance(node, ast.JoinedStr):
-        parts: list[Part] = []
-        for value in node.values:
-            if isinstance(value, ast.FormattedValue):
-                spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""  # of f'.4f'
-                parts.append((value.value, bool(_NUMERIC.match(spec))))
-            else:
-                parts += _parts(value, function)
-        return parts
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        sides = _parts(node.left, function, depth), _parts(node.right, function, depth)
-        if any(isinstance(part, str) for side in sides for part in side):
-            return [*sides[0], *sides[1]]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
-        given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-        return _filled(_FORMATS, "".join(map(str, _parts(node.left, function))), given, {})
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "format":
-        assert isinstance(node.func, ast.Attribute)
-        if _is_text(text := node.func.value):
-            named = {keyword.arg or "": keyword.value for keyword in node.keywords}
-            return _filled(_FIELDS, "".join(map(str, _parts(text, function))), node.args, named)
-    if isinstance(node, ast.Name) and depth < 3 and (own := _assigned(node.id, function)) is not None:
-        return _parts(own, function, depth + 1)
+    match node:
+        case ast.Constant(value=value):
+            return [str(value)]
+        case ast.FormattedValue(value=inner, format_spec=given):
+            spec = ast.unparse(given)[2:-1] if given else ""  # of f'.4f'
+            return [(inner, bool(_NUMERIC.match(spec)))]
+        case ast.JoinedStr(values=values):
+            return [part for each in values for part in _parts(each, function)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = _parts(left, function, depth) + _parts(right, function, depth)
+            if any(isinstance(part, str) for part in parts):
+                return parts
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod(), right=right):
+            return _filled(_FORMATS, text, right.elts if isinstance(right, ast.Tuple) else [right], {})
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords})
+        case ast.Name(id=name) if depth < 3 and (own := _assigned(name, function)) is not None:
+            return _parts(own, function, depth + 1)
     return [(node, False)]
 
 
@@ -227,7 +220,7 @@ def _name(node: ast.expr, text: str, before: str, function: ast.AST) -> str:
     for each in (words, words.rpartition("_")[2], last):
         if each in COUNTERS:
             return each
-    if last in _INDEXES:
+    if last in _INDEXES and not label:
         return "batch"
     name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
     split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)

@@ -19,18 +19,13 @@ def test_curves_of_a_program_are_right_at_first_sight_or_after_clicks(name, tmp_
     assert max(measured.clicks.values(), default=0) <= 3, str(measured)
 
 
-EXPECTED = {
-    "curves": [
-        {
-            "names": ["loss"],
-            "splits": ["train", ""],
-            "accept": [{"unit": "step", "steps": [0, 10], "values": [2.0, 1.0]}],
-        }
-    ],
-    "also": [
-        {"names": ["lr"], "splits": ["train"], "accept": [{"unit": "step", "steps": [0, 10], "values": [0.1, 0.2]}]}
-    ],
+LOSS = {
+    "names": ["loss"],
+    "splits": ["train", ""],
+    "accept": [{"unit": "step", "steps": [0, 10], "values": [2.0, 1.0]}],
 }
+RATE = {"names": ["lr"], "splits": ["train"], "accept": [{"unit": "step", "steps": [0, 10], "values": [0.1, 0.2]}]}
+EXPECTED = {"curves": [LOSS], "also": [RATE]}
 
 
 @pytest.mark.parametrize(

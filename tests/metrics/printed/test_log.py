@@ -33,7 +33,8 @@ def log(tmp_path: Path) -> Path:
     ("text", "curves"),
     [
         (
-            "epoch 1 best val acc: 0.5100, train loss: 0.9\nepoch 2 best val acc: 0.6100, train loss: 0.8\n",
+            "01/02/2025, 10:00:00 epoch 1 best val acc: 0.5100, train loss: 0.9, wait 1/5\n"
+            "01/02/2025, 10:01:00 epoch 2 best val acc: 0.6100, train loss: 0.8, wait 2/5\n",
             {"eval/best_accuracy": ("epoch", [1, 2], [0.51, 0.61]), "train/loss": ("epoch", [1, 2], [0.9, 0.8])},
         ),
         (
@@ -85,8 +86,21 @@ def log(tmp_path: Path) -> Path:
             },
         ),
         (
-            "[rank0]: step 1 loss 2.5\n[rank1]: step 1 loss 9.5\n[rank1]: step 2 loss 8.5\n[rank0]: step 2 loss 1.5\n",
+            "[rank1]: step 1 loss 9.5\n[rank0]: step 1 loss 2.5\n[rank1]: step 2 loss 8.5\n[rank0]: step 2 loss 1.5\n",
             {"train/loss": ("step", [1, 2], [2.5, 1.5])},
+        ),
+        (
+            "Epoch 1/2\n16/16 - 1s - loss: 1.5\nEpoch 2/2\n16/16 - 1s - loss: 1.2\n4/4 - 0s - loss: 9.5\n",
+            {"train/loss": ("step", [16, 32], [1.5, 1.2])},
+        ),
+        (
+            "epoch 0 iter 0/320 loss: 1.5\n  depth: 0.5\nepoch 0 iter 240/320 loss: 1.2\n  depth: 0.4\n",
+            {"train/loss": ("step", [0, 240], [1.5, 1.2]), "depth": ("step", [0, 240], [0.5, 0.4])},
+        ),
+        (
+            "Epoch: 0, Step: 1, loss 3.5\nEpoch: 0, Step: 2, loss 2.5\nstep=2, psnr=31.5\n"
+            "Epoch: 1, Step: 1, loss 1.5\nEpoch: 1, Step: 2, loss 0.5\nstep=4, psnr=32.5\n",
+            {"train/loss": ("step", [1, 2, 3, 4], [3.5, 2.5, 1.5, 0.5]), "psnr": ("step", [2, 4], [31.5, 32.5])},
         ),
     ],
 )
