@@ -1,7 +1,8 @@
 """Sharded training (FSDP2): each rank keeps a part of every weight, gradient and moment, and gathers one block a time.
 
-A block is a layer of the transformer; embedding and heads are gathered with the root, the module given to `shard`. The
-gradients of every accumulated pass are reduced at once: whole ones would take the memory that sharding saves.
+A block is a layer of the transformer. Embedding and head are gathered each by itself, unless they share their weights;
+all others with the root, the module given to `shard`. The gradients of every accumulated pass are reduced at once:
+whole ones would take the memory that sharding saves.
 
 Every pass of a block is a collective. Therefore all ranks make the same passes in the same order: in evaluations (see
 `sampler.batches_of_rank`), for samples, and in generation until the texts of all ranks have ended.
@@ -41,7 +42,7 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     """
     if scalar := next((name for name, weight in module.named_parameters() if not weight.ndim), None):
         raise ConfigError(f"strategy='fsdp': {scalar} is a single number, which cannot be divided; use strategy='ddp'")
-    blocks = blocks_of(module)
+    units: list[tuple[nn.Module, bool]] = [(block, True) for block in blocks_of(module)] + _tables_of(module)
     if device.type == "cpu":
         _give_back_freed_memory()
     mesh = init_device_mesh(device.type, (num_ranks,))
@@ -55,8 +56,8 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
         for name, source in getattr(part, "stored_weights", {}).items()
     }
     buffers = {name: buffer.to(device) for name, buffer in module.named_buffers()}
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+    for unit, is_freed in units:
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=is_freed)
     fully_shard(module, mesh=mesh, mp_policy=policy)
     if any(weight.is_meta for weight in given.values()):
         module.to_empty(device=device)
@@ -151,6 +152,19 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from members
         else:
             yield from _layers(part)
+
+
+def _tables_of(module: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Return embedding and head that share no weight, each with whether to free it between forward and backward."""
+    model = next(part for part in module.modules() if isinstance(part, PreTrainedModel))
+    try:
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    except NotImplementedError:  # CANINE has several small tables
+        return []
+    if head is embedding or getattr(model.config, "tie_word_embeddings", False):
+        return []
+    # The head is the first that the backward pass needs.
+    return [(embedding, True)] if head is None else [(embedding, True), (head, False)]
 
 
 def _gather_for(module: Any, name: str) -> None:
