@@ -233,7 +233,8 @@ class Worker:
         cast_frozen(module, TYPES.get(self.config.precision))
         if is_sharded := self.config.strategy == "fsdp":
             shard(module, self.device, TYPES.get(self.config.precision), self.world_size)
-        module = module.to(self.device)
+        else:
+            module = module.to(self.device)
         if self.config.compile:
             for part in blocks_of(module) if is_sharded else [module]:
                 compile_forward(part, only_training=is_sharded)

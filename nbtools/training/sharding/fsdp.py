@@ -158,7 +158,7 @@ def _tables_of(module: nn.Module) -> list[tuple[nn.Module, bool]]:
     """Return embedding and head that share no weight, each with whether to free it between forward and backward."""
     model = next(part for part in module.modules() if isinstance(part, PreTrainedModel))
     try:
-        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     except NotImplementedError:  # CANINE has several small tables
         return []
     if head is embedding or getattr(model.config, "tie_word_embeddings", False):
