@@ -76,10 +76,8 @@ def test_losses_of_compiled_shards_are_those_of_eager_ddp(
     assert "recompile_limit" not in log
     for row, expected in zip(rows(compiled), rows(whole), strict=True):
         assert row == pytest.approx(expected, rel=1e-3)
-        losses = {
-            metric: value for metric, value in expected.items() if metric.startswith("train/") and "loss" in metric
-        }
-        assert {metric: row[metric] for metric in losses} == pytest.approx(losses, rel=tolerance)
+        losses = {each: expected[each] for each in expected if each.startswith("train/") and "loss" in each}
+        assert {each: row[each] for each in losses} == pytest.approx(losses, rel=tolerance)
     names = [stored_tensors((files.outputs / "model").rglob("*.safetensors")).keys() for files in (compiled, whole)]
     assert names[0] == names[1]
 
@@ -109,7 +107,8 @@ def test_blocks_share_a_graph_for_all_lengths_and_passes_without_gradients_are_n
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
             return hidden + super().forward(hidden) * len(self.kind)
 
-    graphs, said = [], []
+    graphs: list[torch.fx.GraphModule] = []
+    said: list[str] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: object) -> Any:
         graphs.append(graph)
@@ -144,4 +143,4 @@ def test_attention_that_loops_over_parts_of_a_text_is_not_compiled(monkeypatch: 
     blocks = blocks_of(model)
     for block in blocks:
         compile_forward(block, only_training=True)
-    assert ["forward" in vars(block) for block in blocks] == [False, True, True, False]
+    assert ["forward" in vars(block) for block in blocks] == [False, True, True, True], "only the first one does"
