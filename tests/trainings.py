@@ -97,7 +97,7 @@ from transformers.models.modernbert import modeling_modernbert as modernbert
 
 wrap, narrow = Worker.wrap, torch.Tensor.float
 Worker.wrap = lambda worker, module, **options: wrap(worker, module.double(), **options)
-torch.Tensor.float = lambda tensor: narrow(tensor) if tensor.dtype is torch.bool else tensor.double()
+torch.Tensor.float = lambda tensor: tensor.double() if tensor.ndim or tensor.dtype.is_floating_point else narrow(tensor)
 
 def turned(query, key, cos, sin, unsqueeze_dim=1):
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)

@@ -47,6 +47,7 @@ def graphs_said(log: str) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "steps", "more", "tolerance"),
     [*((name, 8, FLOAT64, 1e-9) for name in RECIPES), (ADAPTER, 20, SAME_ADAPTER, 1e-5)],
@@ -70,7 +71,7 @@ def test_losses_of_compiled_shards_are_those_of_eager_ddp(
     config = config_of(name, steps)
     whole = start.forked(config, more=more).files
     sharded = config.replace(strategy="fsdp", compile=True, gradient_checkpointing=True)
-    compiled = start.forked(sharded, more=more + AOT_EAGER).files
+    compiled = start.forked(sharded, more=more + AOT_EAGER, timeout_s=600).files
     log = compiled.log.read_text()
     assert 0 < graphs_said(log)[-1] <= 6
     assert "recompile_limit" not in log
@@ -83,14 +84,15 @@ def test_losses_of_compiled_shards_are_those_of_eager_ddp(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_compiler_for_the_processor_takes_the_same_steps_and_resumes_to_the_bit(
     start: ByHand, cpu_project: Project
 ) -> None:
     write_inputs("mlm_pretraining", cpu_project)
-    config = config_of("mlm_pretraining", 20)
+    config = config_of("mlm_pretraining", 20, num_layers=1)
     whole = start.forked(config).files
     sharded = config.replace(strategy="fsdp", compile=True)
-    straight = start.forked(sharded).files
+    straight = start.forked(sharded, timeout_s=600).files
     assert graphs_said(straight.log.read_text())
     losses = [[row["train/loss"] for row in rows(files)] for files in (straight, whole)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
