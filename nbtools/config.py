@@ -426,9 +426,7 @@ class TrainConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _common_values_fit_together(self) -> Self:
-        if self.compile and self.strategy == "fsdp":
-            raise ValueError("compile=True with strategy='fsdp': sharded models are not compiled; set compile=False")
+    def _floor_below_peak(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate={self.min_learning_rate}: is above learning_rate={self.learning_rate}")
         return self

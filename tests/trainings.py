@@ -69,6 +69,41 @@ ADAPTED: dict[str, dict[str, Any]] = {
 }
 """What makes a TINY training one of an adapter on a pretrained model, by recipe; `write_base` makes the model."""
 
+SAME_ADAPTER = """
+import torch
+from peft.tuners.lora import LoraLayer
+
+real = LoraLayer.reset_lora_parameters
+
+def reset(*args, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        real(*args, **options)
+
+LoraLayer.reset_lora_parameters = reset
+"""
+"""Before a script starts: first values of adapters do not depend on what was drawn before."""
+
+FLOAT64 = """
+import torch
+from nbtools.training.engine.worker import Worker
+from transformers.models.modernbert import modeling_modernbert as modernbert
+
+wrap, narrow = Worker.wrap, torch.Tensor.float
+Worker.wrap = lambda worker, module, **options: wrap(worker, module.double(), **options)
+torch.Tensor.float = lambda tensor: tensor.double() if tensor.ndim or tensor.dtype.is_floating_point else narrow(tensor)
+
+def turned(query, key, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return tuple(part * cos + modernbert.rotate_half(part) * sin for part in (query, key))
+
+modernbert.apply_rotary_pos_emb = turned
+"""
+"""Before a script starts: weights, gradients and losses in double precision, in every recipe.
+
+ModernBERT turns queries and keys in single precision: there the last bit of a double may become that of a single.
+"""
+
 _FEW_CODES = {"61110", "04217", "83110", "80110", "99910", "-3"}
 OCCUPATIONS = [row for row in occupations.rows(1, 2000) if set(row.codes) <= _FEW_CODES][:160]
 

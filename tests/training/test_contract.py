@@ -77,20 +77,6 @@ CASES |= {
     )
     for key in trainings.ADAPTED
 }
-SAME_ADAPTER = """
-import torch
-from peft.tuners.lora import LoraLayer
-
-real = LoraLayer.reset_lora_parameters
-
-def reset(*args, **options):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        real(*args, **options)
-
-LoraLayer.reset_lora_parameters = reset
-"""
-"""Before a script starts: first values of adapters do not depend on what was drawn before."""
 SHARDED = {name: case for name, case in CASES.items() if "pairs" not in name}
 SHARDED |= {
     f"{key}, named": dataclasses.replace(CASES[key], changes={**CASES[key].changes, **trainings.ADAPTED[key]})
@@ -191,8 +177,8 @@ def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project
     config, base = case.config(batch_size=4, dropout=0.0, test_fraction=0.5, **few), cpu_project.root / "base"
     if base.is_dir():
         (base / "modeling_llada.py").write_text("# never run")
-    whole = start.forked(config, more=SAME_ADAPTER).files
-    sharded = start.forked(config.replace(strategy="fsdp"), more=SAME_ADAPTER, timeout_s=120).files
+    whole = start.forked(config, more=trainings.SAME_ADAPTER).files
+    sharded = start.forked(config.replace(strategy="fsdp"), more=trainings.SAME_ADAPTER, timeout_s=120).files
     assert not any("train/peer_wait" in row for row in rows(sharded, without=())), "forward passes are collectives"
     for row, expected in zip(rows(sharded), rows(whole), strict=True):
         assert row == pytest.approx(expected, rel=1e-3)

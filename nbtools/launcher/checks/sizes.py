@@ -166,7 +166,7 @@ def smallest_change(config: TrainConfig, world_size: int, precision: str, availa
     passes = config.gradient_accumulation_steps
     groups: list[list[dict[str, Any]]] = [
         [{}, {"adapter": "lora"}] if getattr(config, "model_name", None) else [{}],
-        [{}, {"strategy": "fsdp", "compile": False}] if world_size > 1 else [{}],
+        [{}, {"strategy": "fsdp"}] if world_size > 1 else [{}],
         [{"batch_size": config.batch_size // n, "gradient_accumulation_steps": passes * n} for n in halves],
         [{}, {"gradient_checkpointing": True}],
     ]

@@ -1,6 +1,7 @@
 """AdamW and the parts of an optimizer step: accumulation, autocast, compilation, schedule, clipping, averages."""
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,16 +46,32 @@ def enable_gradient_checkpointing(module: torch.nn.Module) -> None:
         model.activation_checkpointing_enable({"use_reentrant": False})
 
 
-def compile_forward(module: torch.nn.Module) -> None:
+def compile_forward(module: torch.nn.Module, *, only_training: bool = False) -> None:
     """Let torch.compile compile the forward pass of `module` at its first call; its weights keep their names.
+
+    Of a sharded model, this is done with each block, after it was sharded: FSDP2 gathers and frees the weights in hooks
+    around `forward`, outside the graph, and gives the block a class of its own, in whose `forward` a checkpointed block
+    recomputes its activations, inside the graph. Blocks with the same code share their graphs.
 
     A compiled graph of torch before 2.13 takes itself for an export. transformers then gives attention a mask of ones,
     with which the fast kernels are not used: on an H200, steps of a model of 26 layers were no faster than without
     compilation, and took 10 GB more.
+
+    Args:
+        only_training: whether passes without gradients stay as they are. Evaluations, samples and generated texts have
+            many lengths, and caches that grow.
     """
+    if getattr(getattr(module, "attention", None), "local", False):  # CANINE's, which loops over parts of a text
+        return
     if hasattr(masking_utils, "is_torchdynamo_exporting"):
         masking_utils.is_torchdynamo_exporting = lambda: False
-    module.forward = torch.compile(module.forward, backend=COMPILER)
+    plain, compiled = module.forward, torch.compile(module.forward, backend=COMPILER)
+
+    @functools.wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (compiled if torch.is_grad_enabled() else plain)(*args, **kwargs)
+
+    module.forward = forward if only_training else compiled
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import StepClock
 from nbtools.training.process.vote import Vote
-from nbtools.training.sharding.fsdp import building, shard
+from nbtools.training.sharding.fsdp import blocks_of, building, shard
 from nbtools.training.text.adapter import bases_of, cast_frozen
 from nbtools.training.text.pretrained_models import be_quiet
 
@@ -234,14 +234,15 @@ class Worker:
             enable_gradient_checkpointing(module)
         has_unused = self.world_size > 1 and self.config.strategy == "ddp" and find_unused_parameters()
         cast_frozen(module, TYPES.get(self.config.precision))
-        if self.config.strategy == "fsdp":
+        if is_sharded := self.config.strategy == "fsdp":
             shard(module, self.device, TYPES.get(self.config.precision), self.world_size)
-            return module
-        module = module.to(self.device)
+        else:
+            module = module.to(self.device)
         if self.config.compile:
-            compile_forward(module)
+            for part in blocks_of(module) if is_sharded else [module]:
+                compile_forward(part, only_training=is_sharded)
             self.say("compile=True: the first steps compile the model, for minutes if it is large")
-        if self.world_size == 1:
+        if is_sharded or self.world_size == 1:
             return module
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         parallel = DistributedDataParallel(

@@ -1,7 +1,8 @@
 """Sharded training (FSDP2): each rank keeps a part of every weight, gradient and moment, and gathers one block a time.
 
-A block is a layer of the transformer; embedding and heads are gathered with the root, the module given to `shard`. The
-gradients of every accumulated pass are reduced at once: whole ones would take the memory that sharding saves.
+A block is a layer of the transformer. The embedding is gathered by itself, unless it shares its weights with the head;
+all others with the root, the module given to `shard`. The gradients of every accumulated pass are reduced at once:
+whole ones would take the memory that sharding saves.
 
 Every pass of a block is a collective. Therefore all ranks make the same passes in the same order: in evaluations (see
 `sampler.batches_of_rank`), for samples, and in generation until the texts of all ranks have ended.
@@ -41,7 +42,7 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     """
     if scalar := next((name for name, weight in module.named_parameters() if not weight.ndim), None):
         raise ConfigError(f"strategy='fsdp': {scalar} is a single number, which cannot be divided; use strategy='ddp'")
-    blocks = blocks_of(module)
+    units = [*blocks_of(module), *_own_tables(module)]
     if device.type == "cpu":
         _give_back_freed_memory()
     mesh = init_device_mesh(device.type, (num_ranks,))
@@ -55,8 +56,8 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
         for name, source in getattr(part, "stored_weights", {}).items()
     }
     buffers = {name: buffer.to(device) for name, buffer in module.named_buffers()}
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+    for unit in units:
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
     fully_shard(module, mesh=mesh, mp_policy=policy)
     if any(weight.is_meta for weight in given.values()):
         module.to_empty(device=device)
@@ -151,6 +152,21 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from members
         else:
             yield from _layers(part)
+
+
+def _own_tables(module: nn.Module) -> list[nn.Module]:
+    """Return the embedding of a model whose head does not share its weights.
+
+    The head stays with the root: a loss over a large vocabulary calls it for one chunk of positions after the other,
+    and each call of a part that is gathered by itself would reduce its gradients.
+    """
+    model = next(part for part in module.modules() if isinstance(part, PreTrainedModel))
+    try:
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    except NotImplementedError:  # CANINE has several small tables
+        return []
+    is_shared = head is embedding or getattr(model.config, "tie_word_embeddings", False)
+    return [] if is_shared else [embedding]
 
 
 def _gather_for(module: Any, name: str) -> None:

@@ -99,9 +99,7 @@ def test_what_does_not_fit_is_refused_with_the_smallest_change_that_fits() -> No
     assert check_size(sharded, 8, gpus(80, 8))[-1].text.startswith("about 23.8 GiB per process: 23.5 GiB for weights")
     assert check_size(sharded, 2, gpus(141, 2))[-1].text.startswith("about 68.6 GiB per process: 68.3 GiB for weights")
     compiled = LLADA.replace(compile=True)
-    assert check_size(compiled, 8, gpus(80, 8))[-1].next_step.startswith(
-        "set strategy='fsdp', compile=False, with which"
-    )
+    assert check_size(compiled, 8, gpus(80, 8))[-1].next_step.startswith("set strategy='fsdp', with which")
 
 
 def test_a_batch_that_does_not_fit_names_the_smallest_change() -> None:

@@ -29,24 +29,8 @@ from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair, write_inputs
+from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair, write_inputs
 
-FLOAT64 = """
-import nbtools.training.mlm_pretraining.train as mlm
-from transformers.models.modernbert import modeling_modernbert as modernbert
-real = mlm.build_model
-mlm.build_model = lambda *args: real(*args).double()
-
-def turned(query, key, cos, sin, unsqueeze_dim=1):
-    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-    return tuple(part * cos + modernbert.rotate_half(part) * sin for part in (query, key))
-
-modernbert.apply_rotary_pos_emb = turned
-"""
-"""Before a script starts: weights, gradients and losses in double precision.
-
-ModernBERT turns queries and keys in single precision: there the last bit of a double may become that of a single.
-"""
 CHUNKS = """
 from nbtools.training.text import chunked_logits
 chunked_logits.LARGEST_CHUNK = 100
