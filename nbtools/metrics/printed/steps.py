@@ -65,7 +65,7 @@ class StepCounters:
         self.position: Position | None = None
         """Where a line without a counter stands."""
         self._last_row: Position | None = None
-        """The same, unless the last line with a counter was also the last of its epoch."""
+        """Where the last line with a counter stands, also if it was the last one of its epoch."""
         self.main: Loop | None = None
         """The loop of the training."""
         self.total: int | None = None
