@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -136,24 +137,28 @@ class Checkpoint:
 
 def verify_files(manifest: Path, claims: Mapping[str, Any]) -> None:
     """Compare files beside a manifest with the sizes and SHA-256 that it claims; CheckpointError if one differs."""
-    folder = manifest.parent
-    for name, claim in claims.items():
-        path = folder / name
-        try:
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise CheckpointError(f"{path}: lies outside its checkpoint")
-            num_bytes, digest = retried(functools.partial(_measured, path))
-            expected_bytes, expected_digest = claim["bytes"], claim["sha256"]
-        except FileNotFoundError:
-            raise CheckpointError(f"{path}: is missing") from None
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a link to itself
-            raise CheckpointError(f"{manifest}: is damaged at {name!r} ({error})") from None
-        if num_bytes != expected_bytes:
-            raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
-        if digest != expected_digest:
-            raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
+    with ThreadPoolExecutor() as threads:
+        for _ in threads.map(functools.partial(_verify_file, manifest), claims, claims.values()):
+            pass  # raises the first error, in the order of the names
+
+
+def _verify_file(manifest: Path, name: str, claim: Mapping[str, Any]) -> None:
+    folder, path = manifest.parent, manifest.parent / name
+    try:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise CheckpointError(f"{path}: lies outside its checkpoint")
+        num_bytes, digest = retried(functools.partial(_measured, path))
+        expected_bytes, expected_digest = claim["bytes"], claim["sha256"]
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a link to itself
+        raise CheckpointError(f"{manifest}: is damaged at {name!r} ({error})") from None
+    if num_bytes != expected_bytes:
+        raise CheckpointError(f"{path}: has {num_bytes} bytes instead of {expected_bytes}")
+    if digest != expected_digest:
+        raise CheckpointError(f"{path}: its SHA-256 differs from the one recorded when it was saved")
 
 
 AnyCheckpoint = Checkpoint | ForeignCheckpoint

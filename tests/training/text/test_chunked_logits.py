@@ -9,6 +9,7 @@ import transformers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nbtools.training.engine import optimizer
 from nbtools.training.llm_gan.generator import Generator
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
 from nbtools.training.masked_diffusion.model import Denoiser
@@ -127,6 +128,17 @@ def test_loss_and_gradients_in_chunks_are_those_at_once(case: str, monkeypatch: 
         assert torch.allclose(in_chunks[name], gradient, rtol=1e-6, atol=1e-8), name
     if "head" not in case and "scaled" not in case:
         assert watched.largest <= 4 * V
+
+
+def test_compiled_model_computes_its_loss_in_chunks_outside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, loss_of = diffusion_loss(llada())
+    at_once = loss_of(module).detach()
+    monkeypatch.setattr(optimizer, "COMPILER", "eager")
+    monkeypatch.setattr(chunked_logits, "LARGEST_CHUNK", 4 * V)
+    optimizer.compile_forward(module)
+    with LargestOfVocabulary() as watched:
+        assert torch.allclose(loss_of(module), at_once, rtol=1e-6, atol=0)
+    assert watched.largest <= 4 * V
 
 
 @pytest.mark.parametrize("model_type", sorted(PLAIN_CAUSAL_MODELS))
