@@ -70,8 +70,8 @@ def predict(run: Run, arguments: argparse.Namespace) -> row_files.Report:
     elif source == "-":
         items = row_files.read_lines(sys.stdin.buffer, "stdin")
 
-    trust = arguments.trust_remote_code
-    with ModelProcess(run, arguments.checkpoint, device=arguments.device, trust_remote_code=trust) as process:
+    device, trust_remote_code = arguments.device, arguments.trust_remote_code
+    with ModelProcess(run, arguments.checkpoint, device=device, trust_remote_code=trust_remote_code) as process:
         print(one_line(f"nbtools: {run.id}, {process.checkpoint.name}, on {process.device}"), file=sys.stderr)
         rows = row_files.results(process, items, settings)
         if target is None and source != "-" and path is None and form == "text":
