@@ -23,9 +23,8 @@ def transformer_bytes(
     """Return the bytes that a pass over `num_tokens` tokens of a batch keeps, `num_logits` scores among them.
 
     The scores and, but for FSDP, the residual stream are fp32 at every precision. Of more scores than `LARGEST_CHUNK`
-    no more are kept, or all if the model has an unknown head; the gradient of the head is there twice for a moment.
-    With activation checkpointing, every layer keeps its input, and one layer at a time the rest, and half as much in
-    gradients.
+    no more are kept, or all if the model has an unknown head. With activation checkpointing, every layer keeps its
+    input, and one layer at a time the rest, and half as much in gradients.
     """
     is_wide = config.strategy == "ddp" or precision not in ("bf16", "fp16")
     num_wide = getattr(size, "num_wide", _IN_RESIDUAL_STREAM) * is_wide
@@ -34,9 +33,7 @@ def transformer_bytes(
     if config.gradient_checkpointing:
         layers = (4 if is_wide else 2) * size.num_layers + 1.5 * layer
     width: int = size.hidden_size
-    if num_logits > LARGEST_CHUNK:
-        num_logits = LARGEST_CHUNK + size.vocab_size * width
-    return num_tokens * width * (layers + 4 * _OUTSIDE) + 4 * num_logits
+    return num_tokens * width * (layers + 4 * _OUTSIDE) + 4 * min(num_logits, LARGEST_CHUNK)
 
 
 def text_bytes(config: Any, precision: str, share: float) -> float | None:

@@ -779,10 +779,10 @@ def test_summary_tells_the_memory_of_strategies_and_adapters_and_what_fits(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, launch = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
-    figures = "ddp 138.7 GiB, fsdp 71.4 GiB, ddp with LoRA 21.0 GiB, fsdp with LoRA 14.2 GiB"
+    figures = "ddp 137.9 GiB, fsdp 70.6 GiB, ddp with LoRA 20.1 GiB, fsdp with LoRA 13.3 GiB"
     tiles = summary.Summary(project.root, lambda: None)
     small = Device(0, "GPU-0", "a GPU", 24 * 2**30, 0, (), "0", (9, 0))
-    fits = "; a GPU has 24.0 GiB: set adapter=&#x27;lora&#x27;, with which a process takes about 14.2 GiB"
+    fits = "; a GPU has 24.0 GiB: set adapter=&#x27;lora&#x27;, with which a process takes about 13.3 GiB"
     for found, expected in (([], figures), ([small, replace(small, index=1)], figures + fits)):
         monkeypatch.setattr(summary, "devices", lambda found=found: found)
         tiles.show(config, launch.replace(nproc_per_node=2), [])
