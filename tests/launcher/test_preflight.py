@@ -152,7 +152,7 @@ def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
         run = nt.launch(path, gpus=())
     run.wait(timeout_s=120)
     assert [str(warning.message) for warning in warned] == list(checked.warnings)
-    assert checked.recipe is None and f"{path}:2" in checked.warnings[0]
+    assert checked.recipe is None and f"{path}:1" in checked.warnings[0]
     assert "launch settings are not read: give nproc_per_node" in checked.warnings[0]
 
 
