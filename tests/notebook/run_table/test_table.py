@@ -18,6 +18,7 @@ from nbtools.notebook.run_table.table import RunTable
 from nbtools.notebook.run_table.table_parts import NUM_ROWS
 from nbtools.project import Project
 from nbtools.run.listing import Rows, RunRow
+from nbtools.run.state import RunState
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.names import label, read_labels
 from nbtools.rundir.rundir import RunDir
@@ -224,7 +225,7 @@ def test_the_stored_table_has_fifty_rows_at_most_and_a_constant_text(
 
 def test_a_long_active_run_is_not_read_whole_every_few_seconds(project: Project, made: list[RunDir]) -> None:
     rows = Rows(project.runs)
-    row = rows.row(made[-1].id)._replace(state="RUNNING")
+    row = rows.row(made[-1].id)._replace(state=RunState.RUNNING)
     lines = (f'{{"step": {step}, "train/loss": {1 / step}}}\n' for step in range(1, 50_001))
     made[-1].metrics.write_text("".join(lines))
     before = process_bytes_read()
