@@ -391,8 +391,8 @@ def assert_learned(history: History, step: int, gain: float, accuracy: float) ->
     assert measured["accuracy"] >= accuracy, measured
 
 
-# Both targets in one run. Measured with seeds 0 and 1: 1.32 and 1.29 nats and 0.28 and 0.27 at step 600; 1.59 and 1.58
-# nats and 0.32 at step 1200.
+# Both targets in one run. Measured with seed 0: 1.35 nats and 0.27 at step 1200 on half of the held-out texts, 1.50 nats
+# and 0.29 on all. Splits by the hash of a text leave no copy of it in the training part, as older ones did.
 TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e-3", "--weight-decay", "0.1")
 
 
@@ -402,7 +402,7 @@ TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e
 def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
     history = demo(start, *TWICE_AS_LONG, "--seed", seed)
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
-    assert_learned(history, 1200, gain=1.5, accuracy=0.30)
+    assert_learned(history, 1200, gain=1.25, accuracy=0.25)
 
 
 @pytest.mark.seeds
