@@ -391,8 +391,8 @@ def assert_learned(history: History, step: int, gain: float, accuracy: float) ->
     assert measured["accuracy"] >= accuracy, measured
 
 
-# Both targets in one run. Measured with seed 0: 1.35 nats and 0.27 at step 1200 on half of the held-out texts, 1.50 nats
-# and 0.29 on all. Splits by the hash of a text leave no copy of it in the training part, as older ones did.
+# Both targets in one run. Measured with seed 0 at step 1200: 1.35 nats and 0.27 on half of the held-out texts, 1.50 and
+# 0.29 on all. Splits by the hash of a text leave no copy of it in the training part, as older ones did.
 TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e-3", "--weight-decay", "0.1")
 
 
