@@ -155,18 +155,20 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _own_tables(module: nn.Module) -> list[nn.Module]:
-    """Return the embedding of a model whose head does not share its weights.
+    """Return the embedding of a model whose head has a table of its own; others may read the embedding's (DeBERTa).
 
     The head stays with the root: a loss over a large vocabulary calls it for one chunk of positions after the other,
     and each call of a part that is gathered by itself would reduce its gradients.
     """
     model = next(part for part in module.modules() if isinstance(part, PreTrainedModel))
+    if getattr(model.config, "tie_word_embeddings", False):
+        return []
     try:
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     except NotImplementedError:  # CANINE has several small tables
         return []
-    is_shared = head is embedding or getattr(model.config, "tie_word_embeddings", False)
-    return [] if is_shared else [embedding]
+    table, own = (getattr(part, "weight", None) for part in (embedding, head))
+    return [] if own is None or own is table or own.shape != table.shape else [embedding]
 
 
 def _gather_for(module: Any, name: str) -> None:

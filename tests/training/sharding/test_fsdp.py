@@ -182,19 +182,28 @@ def test_a_failed_write_keeps_the_older_checkpoint_and_the_training(
 # --- pretrained models ----------------------------------------------------------------------------
 
 
-def save_bert(folder: Path) -> None:
+def save_model_of(folder: Path, kind: str = "bert", **more: Any) -> None:
     word_tokenizer([f"w{number}" for number in range(40)], 60).save_pretrained(folder)
     torch.manual_seed(0)
-    small = transformers.BertConfig(
-        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-    transformers.BertForMaskedLM(small).save_pretrained(folder)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    settings = transformers.AutoConfig.for_model(kind, vocab_size=60, **small, **more)
+    transformers.AutoModelForMaskedLM.from_config(settings).save_pretrained(folder)
+
+
+def test_head_that_reads_the_table_of_tokens_trains_as_under_ddp(
+    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model_of(project.root / "deberta", "deberta-v2", legacy=False, tie_word_embeddings=False)
+    monkeypatch.chdir(project.root)
+    values = {"model_name": "deberta", "dropout": 0.0}
+    whole, sharded = (losses(trained(config(strategy=strategy, **values))) for strategy in ("ddp", "fsdp"))
+    assert sharded == pytest.approx(whole, rel=1e-5)
 
 
 def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
     trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_bert(project.root / "bert")
+    save_model_of(project.root / "bert")
     values = {"model_name": "bert", "dropout": 0.0, "learning_rate": 1e-3}
     monkeypatch.chdir(project.root)
     whole = losses(trained(config(strategy="ddp", **values)))
@@ -231,7 +240,7 @@ def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
 def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
     trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    save_bert(project.root / "bert")
+    save_model_of(project.root / "bert")
     monkeypatch.chdir(project.root)
     values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
     values |= {"ema_decay": 0.5}
