@@ -14,11 +14,13 @@ from nbtools.launcher.placement import place
 from nbtools.launcher.programs.program_resume import said_in_words
 from nbtools.notebook.background import Filling, guarded_by
 from nbtools.notebook.form.field_list import WHERE, FieldList, Values, values_of
-from nbtools.notebook.form.launch_bar import LaunchBar, TrialView
+from nbtools.notebook.form.job_check import JobCheck
+from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.preset_row import PresetRow
 from nbtools.notebook.form.script_row import ScriptRow
-from nbtools.notebook.form.summary import JobCheck, Summary
+from nbtools.notebook.form.summary import Summary
+from nbtools.notebook.form.trial_view import TrialView
 from nbtools.notebook.widgets import Below, answers_beside_cells
 from nbtools.project import find_project
 from nbtools.recipes import Recipe

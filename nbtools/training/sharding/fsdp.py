@@ -167,8 +167,8 @@ def _own_tables(module: nn.Module) -> list[nn.Module]:
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     except NotImplementedError:  # CANINE has several small tables
         return []
-    table, own = (getattr(part, "weight", None) for part in (embedding, head))
-    return [] if own is None or own is table or own.shape != table.shape else [embedding]
+    own = getattr(head, "weight", None)
+    return [] if own is None or own is embedding.weight or own.shape != embedding.weight.shape else [embedding]
 
 
 def _gather_for(module: Any, name: str) -> None:
