@@ -1,7 +1,10 @@
 """Training: the only part that imports torch and transformers; exported scripts name its modules as text."""
 
+import gc
 import os
+import sys
 from importlib import import_module
+from types import ModuleType
 
 from nbtools.config import TrainConfig
 from nbtools.recipes import recipe_of
@@ -19,5 +22,20 @@ def main(config: TrainConfig) -> None:
         SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`; else as `run`.
     """
     given = import_module("nbtools.training.engine.flags").parse(config)
-    train = import_module(f"{recipe_of(config).module}.train").train
-    import_module("nbtools.training.engine.worker").run(train, given)
+    train = load(f"{recipe_of(config).module}.train").train
+    load("nbtools.training.engine.worker").run(train, given)
+
+
+def load(name: str) -> ModuleType:
+    """Import a module that imports torch and transformers, in two thirds of the time, and return it.
+
+    The garbage collector is off meanwhile and never looks at what was imported, which stays.
+    """
+    if name in sys.modules:
+        return sys.modules[name]  # what a training has left since then must stay collectable
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()
