@@ -2,9 +2,9 @@
 
 import gc
 import os
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
 
 from nbtools.config import TrainConfig
 from nbtools.recipes import recipe_of
@@ -22,20 +22,18 @@ def main(config: TrainConfig) -> None:
         SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`; else as `run`.
     """
     given = import_module("nbtools.training.engine.flags").parse(config)
-    train = load(f"{recipe_of(config).module}.train").train
-    load("nbtools.training.engine.worker").run(train, given)
+    with fast_imports():
+        train = import_module(f"{recipe_of(config).module}.train").train
+        worker = import_module("nbtools.training.engine.worker")
+    worker.run(train, given)
 
 
-def load(name: str) -> ModuleType:
-    """Import a module that imports torch and transformers, in two thirds of the time, and return it.
-
-    The garbage collector is off meanwhile and never looks at what was imported, which stays.
-    """
-    if name in sys.modules:
-        return sys.modules[name]  # what a training has left since then must stay collectable
+@contextmanager
+def fast_imports() -> Iterator[None]:
+    """Let torch and transformers be imported in two thirds of the time: what is made meanwhile stays uncollected."""
     gc.disable()
     try:
-        return import_module(name)
+        yield
     finally:
         gc.freeze()
         gc.enable()
