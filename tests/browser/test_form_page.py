@@ -93,6 +93,7 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
     (root / "scripts" / "text_classification.py").unlink()
     form = notebook.run("new.ipynb", "import nbtools as nt\nform = nt.new()\nform").locator(".nbtools-form").first
     try:
+        notebook.shoot("form-new", form)
         _choose_card(form, "Text classification")
         form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
         form.locator("th.nbtools-named", has_text="what was said").wait_for()

@@ -50,17 +50,18 @@ class ConfigForm:
         self._name = name
         self._body: FormBody | None = None
         self._bodies: dict[str, FormBody] = {}
-        self._cards: dict[str, widgets.Button] = {}
+        self._cards: dict[str, widgets.Widget] = {}
         if not recipe and config is None:
             offered = {key: (each.title, each.summary) for key, each in RECIPES.items()} | {_PROGRAM: PROGRAM}
             for key, (title, summary) in offered.items():
-                card = widgets.Button(description=f"{title}: {summary}", tooltip=summary, layout={"width": "auto"})
-                card.add_class("nbtools-card").on_click(lambda _, key=key: self._choose(key))
-                self._cards[key] = card
-        self._above = widgets.HTML(STYLE), widgets.VBox([*self._cards.values()]).add_class("nbtools-cards")
-        self.widget = widgets.VBox(layout={"overflow": "visible"}).add_class("nbtools-form")
+                button = widgets.Button(description=title, layout={"width": "auto"}).add_class("nbtools-choose")
+                button.on_click(lambda _, key=key: self._choose(key))
+                self._cards[key] = widgets.VBox([button, widgets.HTML(escape(summary))]).add_class("nbtools-card")
+        heading = widgets.HTML(f"{STYLE}<h3>New training</h3><p>Choose what to train.</p>")
+        self._choice = widgets.Box([*self._cards.values()]).add_class("nbtools-cards")
+        self.widget = widgets.VBox([heading, self._choice], layout={"overflow": "visible"}).add_class("nbtools-form")
+        answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
         if recipe == "":
-            self._show("", None)
             return
         if isinstance(config, Program):
             chosen = None
@@ -75,18 +76,15 @@ class ConfigForm:
         body = self._bodies.get(key) or FormBody(None if key == _PROGRAM else RECIPES[key], self._name)
         self._show(key, body)
 
-    def _show(self, key: str, body: FormBody | None) -> None:
-        if body is not None:
-            self._bodies[key] = self._body = body
+    def _show(self, key: str, body: FormBody) -> None:
+        self._bodies[key] = self._body = body
         if not self._cards:
-            assert body is not None
             self.widget = body.widget
             return
         for name, card in self._cards.items():
             (card.add_class if name == key else card.remove_class)("nbtools-chosen")
-        shown = () if body is None else (body.widget.remove_class("nbtools-form"),)
-        self.widget.children = (*self._above, *shown)
-        answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
+        self.widget.children = self._choice.add_class("nbtools-folded"), body.widget.remove_class("nbtools-form")
+        answers_beside_cells(self.widget)
 
     @property
     def body(self) -> FormBody:
