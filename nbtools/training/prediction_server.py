@@ -30,7 +30,6 @@ from nbtools.recipes.masked_diffusion import with_consent
 from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
-from nbtools.training import fast_imports
 from nbtools.training.outputs.outputs import whole_model
 from nbtools.training.sharding.sharded_checkpoint import consolidate
 from nbtools.training.text import adapter, pretrained_models
@@ -57,8 +56,7 @@ def main() -> None:
             defaults = settings_of(config)
             config = with_consent(config, checkpoint.path / "model", asked.trust_remote_code)
             with model_folder_of(config, checkpoint) as folder:
-                with fast_imports():
-                    module = importlib.import_module(f"{recipe_of(config).module}.predict")
+                module = importlib.import_module(f"{recipe_of(config).module}.predict")
                 predictor = module.Predictor(folder, config, device)
         except (NbtoolsError, OSError, RuntimeError) as error:
             write({"error": _in_words(error)})

@@ -16,7 +16,6 @@ from nbtools.config import TrainConfig
 from nbtools.failures.known_errors import GPU_MEMORY, cause_of
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.rundir.json_files import read_json
-from nbtools.training import fast_imports
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.optimizer import Optimizer, compile_errors
 from nbtools.training.engine.plan import Due, Plan
@@ -135,8 +134,7 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> dict[str, Any] | No
 
 def run_steps(config: TrainConfig, measured_s: float) -> dict[str, Any]:
     """Run the recipe's training until enough steps are measured; return the figures, and raise what it raises."""
-    with fast_imports():
-        train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
+    train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
     peak = _Peak()
     worker = TrialWorker(Flags(config), measured_s)
     try:
