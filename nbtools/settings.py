@@ -50,7 +50,7 @@ class Settings(BaseModel):
     """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True
     )
 
     def __init__(self, **values: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import nbtools.notebook.plots
 from nbtools.metrics.columns import Series
 from nbtools.notebook.plots.canvas import packed
-from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Mark, Trace, chart_of
+from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Mark, Trace, chart_of, page_sizes
 from nbtools.notebook.plots.decimation import decimate, number, smooth
 
 CANVAS = Path(nbtools.notebook.plots.__file__).with_name("canvas.js")
@@ -53,7 +53,7 @@ class Spec:
     def __init__(self, left: float, right: float, width: int = 900, **x: Any) -> None:
         self.limits = float(left), float(right)
         self.x = {"full": self.limits, "is_zoomed": False, **x}
-        self.columns = (width // 2 if width >= 640 else width) - 72
+        self.columns = page_sizes(4, width)[0][0]
         self.charts: list[Chart] = []
 
     def series(self, name: str, x: Sequence[float] | Any, y: Any, *, smoothing: float = 0.0, **more: Any) -> Trace:

@@ -15,6 +15,7 @@ _PR_SET_PDEATHSIG = 1
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
+        "peft",
         "transformers.models.modernbert.modeling_modernbert",
         "transformers.models.llama.modeling_llama",
         "nbtools.training.mlm_pretraining.train",

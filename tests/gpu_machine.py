@@ -23,7 +23,7 @@ def find_gpus(patch: pytest.MonkeyPatch, folder: Path, machine: Sequence[Device]
     (torch / "distributed").mkdir(parents=True)
     version = f"__version__ = '2.13.0'\ncuda: Optional[str] = {cuda}\nhip: Optional[str] = None\n"
     (torch / "version.py").write_text(version)
-    (torch / "distributed" / "run.py").write_text("")
+    (torch / "distributed" / "run.py").write_text("main = tuple\n")
     own = replace(own_interpreter(), torch_folder=torch)
     for module in (placement, interpreter):
         patch.setattr(module, "own_interpreter", lambda: own)

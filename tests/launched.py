@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import psutil
 from waiting import eventually
@@ -59,8 +60,9 @@ def python(*words: str | Path, cwd: Path | None = None, code: int = 0, **variabl
 
 
 def write_torch_free(folder: Path, torchrun: str) -> None:
-    """Write a package that stands in for torch, whose torchrun is this program."""
+    """Write a package that stands in for torch, whose torchrun does what this program does."""
     (folder / "torch" / "distributed").mkdir(parents=True)
-    texts = {"__init__": "", "version": "cuda = None\n", "distributed/__init__": "", "distributed/run": torchrun}
+    main = f"def main():\n{indent(torchrun, '    ')}"
+    texts = {"__init__": "", "version": "cuda = None\n", "distributed/__init__": "", "distributed/run": main}
     for name, text in texts.items():
         (folder / "torch" / f"{name}.py").write_text(text)

@@ -12,7 +12,7 @@ from typing import IO, Any
 import psutil
 
 from nbtools.failures.failure import Failure
-from nbtools.machine import processes
+from nbtools.machine import agent, processes
 from nbtools.run.records import shutdown_timeout_s, stop_signal
 from nbtools.rundir.rundir import ATTEMPT_VARIABLE, RunDir, has_recipe, marks_of
 
@@ -79,7 +79,7 @@ class AgentProcess:
         }
         try:
             self.process = subprocess.Popen(
-                argv,
+                with_own_agent(argv),
                 cwd=self.plan.get("cwd"),
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -153,3 +153,15 @@ class AgentProcess:
             os.killpg(self.process.pid, 0)
             return False
         return True
+
+
+def with_own_agent(command: Sequence[str]) -> list[str]:
+    """Return a command of torchrun with the agent of nbtools in its place, which survives a second SIGTERM.
+
+    It is named by its path: the Python of a program of the user's may lack nbtools.
+    """
+    words = list(command)
+    with contextlib.suppress(ValueError):
+        at = words.index("torch.distributed.run")
+        words[at - 1 : at + 1] = [agent.__file__]
+    return words

@@ -26,7 +26,7 @@ from nbtools.errors import LaunchError, NbtoolsError
 from nbtools.failures.evidence import last_rows
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, without_progress
-from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part, with_agent_of_job
+from nbtools.launcher.node import interpreter_of, joinable, project_paths, run_part
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.launcher.programs.next_attempt import continued, newest_checkpoint
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans, close_attempt
@@ -100,7 +100,7 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
     content = {
         "job_id": number,
         "attempt": attempt,
-        "command": with_agent_of_job(placement.command(target, run.path, ())),
+        "command": placement.command(target, run.path, ()),
         "env": {**placement.variables(run), **marks},
         "meeting": None if meeting is None else [meeting.address, meeting.port],
         "resume_from": None if checkpoint is None else str(checkpoint.path),

@@ -3,7 +3,6 @@
 `nbtools launch RUN_DIR --node N` runs there. It sees the run directory on a shared disk, and ends when the run ends.
 """
 
-import contextlib
 import os
 import socket
 import time
@@ -15,7 +14,6 @@ from nbtools.config import Launch
 from nbtools.errors import ConfigError, LaunchError
 from nbtools.launcher.placement import Placement, child_environment, place
 from nbtools.launcher.supervisor import Supervisor, adopt_orphans
-from nbtools.machine import agent
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.run.records import Records, mapping_at
 from nbtools.run.state import RunState, state_of
@@ -87,7 +85,7 @@ def run_part(
     adopt_orphans()
     supervisor = Supervisor(run, node=node)
     if attempt is not None:
-        supervisor.attempt, command = attempt, with_agent_of_job(command)
+        supervisor.attempt = attempt
     return supervisor.supervise_node({**plan, "argv": command, "cwd": str(cwd), "env": environment})
 
 
@@ -108,18 +106,6 @@ def interpreter_of(plan: Mapping[str, Any]) -> Interpreter | None:
     """Return the Python of a run by its launch.json; None for that of nbtools."""
     named, root = mapping_at(dict(plan), "launch").get("python"), Path(str(plan.get("root")))
     return interpreter_for(None, named, root) if isinstance(named, str) else None
-
-
-def with_agent_of_job(command: Sequence[str]) -> list[str]:
-    """Return a torchrun command with the agent for jobs of Slurm, which survives a second SIGTERM.
-
-    It is named by its path: the Python of a program of the user's may lack nbtools.
-    """
-    words = list(command)
-    with contextlib.suppress(ValueError):
-        at = words.index("torch.distributed.run")
-        words[at - 1 : at + 1] = [agent.__file__]
-    return words
 
 
 def joinable(folder: Path, node: int) -> RunDir:

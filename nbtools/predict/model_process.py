@@ -167,7 +167,7 @@ def _free_device(asked: str | None) -> tuple[str, str]:
 
 
 def _started(checkpoint: Checkpoint, selector: str, log: Any, trust_remote_code: bool) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-P", "-m", "nbtools.training.prediction_server", str(checkpoint.path.resolve())]
+    words = [sys.executable, "-P", "-m", "nbtools.training", str(checkpoint.path.resolve())]
     run = checkpoint.path.resolve().parent.parent
     folder = run.parent
     with contextlib.suppress(ProjectError):

@@ -1,6 +1,6 @@
 """Answers requests with a trained model, as a child process: JSON lines in and out.
 
-    python -m nbtools.training.prediction_server runs/ID/checkpoints/step-000200 --device cuda
+    python -m nbtools.training runs/ID/checkpoints/step-000200 --device cuda
 
 It first writes `{"ready": {...}}`. A request is `{"id": 1, "inputs": [...], "settings": {...}}`; it gives one line
 `{"id": 1, "index": 0, ...}` for each input, in order, then `{"id": 1, "done": true, "seconds": ...}`. An error is
@@ -30,6 +30,7 @@ from nbtools.recipes.masked_diffusion import with_consent
 from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
+from nbtools.training import fast_imports
 from nbtools.training.outputs.outputs import whole_model
 from nbtools.training.sharding.sharded_checkpoint import consolidate
 from nbtools.training.text import adapter, pretrained_models
@@ -56,7 +57,8 @@ def main() -> None:
             defaults = settings_of(config)
             config = with_consent(config, checkpoint.path / "model", asked.trust_remote_code)
             with model_folder_of(config, checkpoint) as folder:
-                module = importlib.import_module(f"{recipe_of(config).module}.predict")
+                with fast_imports():
+                    module = importlib.import_module(f"{recipe_of(config).module}.predict")
                 predictor = module.Predictor(folder, config, device)
         except (NbtoolsError, OSError, RuntimeError) as error:
             write({"error": _in_words(error)})
@@ -98,7 +100,3 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "the GPU has too little free memory for this; use the CPU (--device cpu), or smaller batches"
     return message_of(error)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""torchrun as it runs in Slurm jobs, where each process gets more than one SIGTERM."""
+"""torchrun as runs start it: in a Slurm job, each process gets more than one SIGTERM."""
 
 import os
 import signal

@@ -10,7 +10,6 @@ from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.page import Notices, Page
 from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
-from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.widgets import html_widget, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -151,4 +150,4 @@ class Controls:
 
 
 def _column(*children: widgets.Widget) -> widgets.Box:
-    return widgets.VBox(children, layout=widgets.Layout(width="100%", max_width=f"{WIDTH}px"))
+    return widgets.VBox(children, layout=widgets.Layout(width="100%"))

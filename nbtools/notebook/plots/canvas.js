@@ -20,7 +20,8 @@ const TOUCH_HELP = "drag, pinch: zoom · hold, drag: crosshair · double tap: al
 
 /** Size of a chart in CSS pixels; the kernel computes the same, to send one value per pixel column. */
 export function layout(width, numOpen) {
-  const columns = width >= 640 && numOpen > 1 ? 2 : 1, chart = Math.floor(width / columns);
+  const most = width >= 1200 ? 3 : width >= 700 ? 2 : 1, columns = Math.min(most, Math.max(1, numOpen));
+  const chart = Math.floor(width / columns);
   return { columns, width: chart, height: Math.min(255, Math.max(180, Math.round(0.55 * chart))) };
 }
 

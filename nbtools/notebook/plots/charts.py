@@ -26,7 +26,7 @@ MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
 """Between a chart's edge and its plot area; the title and the legend are at the top."""
 _FULLY_SMOOTHED = 50
 """Points from which a line is smoothed as asked: of few points, a smoothed line would hide where they are."""
-_TWO_COLUMNS_FROM = 640
+_COLUMNS_FROM = 700, 1200  # pixels of two and of three columns
 _NUM_OPEN = 4
 NONE_OPEN: Final = "No chart is open"
 _ROLES = {
@@ -153,7 +153,8 @@ class Charts:
 
 def page_sizes(num_open: int, width: float) -> list[Size]:
     """Return the sizes of the plot areas on a page; canvas.js has the same rule."""
-    chart = int(width / (2 if num_open > 1 and width >= _TWO_COLUMNS_FROM else 1))
+    columns = min(1 + sum(width >= least for least in _COLUMNS_FROM), max(1, num_open))
+    chart = int(width / columns)
     height = min(255, max(180, round(0.55 * chart)))
     return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
 

@@ -16,6 +16,7 @@ from nbtools.config import TrainConfig
 from nbtools.failures.known_errors import GPU_MEMORY, cause_of
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.rundir.json_files import read_json
+from nbtools.training import fast_imports
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.optimizer import Optimizer, compile_errors
 from nbtools.training.engine.plan import Due, Plan
@@ -134,7 +135,8 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> dict[str, Any] | No
 
 def run_steps(config: TrainConfig, measured_s: float) -> dict[str, Any]:
     """Run the recipe's training until enough steps are measured; return the figures, and raise what it raises."""
-    train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
+    with fast_imports():
+        train: Callable[[Worker, Any], None] = importlib.import_module(f"{recipe_of(config).module}.train").train
     peak = _Peak()
     worker = TrialWorker(Flags(config), measured_s)
     try:

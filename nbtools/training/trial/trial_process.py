@@ -23,6 +23,7 @@ from nbtools.failures.known_errors import cause_of
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
+from nbtools.training import fast_imports
 
 _LOOK_EVERY_S = 0.5
 
@@ -38,7 +39,9 @@ def main() -> None:
     threading.Thread(target=_watch, args=(request, answer, is_done), name="watch").start()
     try:
         # By name, because torch takes seconds to load, and the trial must be able to end meanwhile.
-        answer(importlib.import_module("nbtools.training.trial.measure").measure(request))
+        with fast_imports():
+            trial = importlib.import_module("nbtools.training.trial.measure")
+        answer(trial.measure(request))
     except BaseException as error:
         answer({"error": error_sentence(error)})
         raise  # into the log

@@ -193,7 +193,7 @@ def test_marks_cuts_and_badge_are_drawn(show: Open) -> None:
     assert line[0] < 140 < line[1], "the part of the parent is dimmed"
 
 
-@pytest.mark.parametrize(("width", "columns"), [(500, 1), (639, 1), (640, 2), (900, 2), (1600, 2)])
+@pytest.mark.parametrize(("width", "columns"), [(500, 1), (699, 1), (700, 2), (1199, 2), (1600, 3)])
 def test_the_grid_follows_the_width(show: Open, width: int, columns: int) -> None:
     canvas = show(run_of(1000, width), width)
     boxes = [upper(canvas, index).bounding_box() for index in range(4)]

@@ -200,7 +200,8 @@ def test_the_best_checkpoint_is_known() -> None:
 
 def test_a_narrow_page_has_one_chart_in_a_row() -> None:
     assert page_sizes(4, 900) == [(378, 190)] * 4 and page_sizes(4, 500) == [(428, 197)] * 4
-    assert page_sizes(1, 900) == [(828, 197)]
+    assert page_sizes(1, 900) == [(828, 197)] and page_sizes(3, 1200) == [(328, 162)] * 3
+    assert page_sizes(2, 1600) == [(728, 197)] * 2
 
 
 # --- the axis -------------------------------------------------------------------------------------

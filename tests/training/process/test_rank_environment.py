@@ -1,5 +1,6 @@
 """Ranks started by srun, mpirun, mpiexec or flux, and processes that would share a run without being asked to."""
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
+from nbtools.training import fast_imports
 from nbtools.training.process.rank_environment import adopt_rank
 
 from forked_rank import launched_ranks
@@ -166,3 +168,13 @@ def test_nodes_without_a_shared_disk_are_told_what_to_share(start: ByHand) -> No
     assert f"{socket.gethostname()}: does not see {start.project.runs}" in said
     assert "on a shared file system under one path" in said
     assert not list(start.project.runs.glob("*/ranks/.shared-*"))
+
+
+def test_the_collector_is_off_for_imports_only_even_if_one_fails() -> None:
+    was_on = []
+    with pytest.raises(ZeroDivisionError), fast_imports():
+        was_on.append(gc.isenabled() or 1 / 0)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
+    assert not was_on
