@@ -21,7 +21,7 @@ class RunTexts:
         self.above = (self.header, self.progress, self.ranks, self.failure, self.waiting)
         """In their order above the curves."""
         self.alarms: list[str] = []
-        """What a running training needs help with, in sentences."""
+        """Sentences on problems of a running training."""
 
     def static(self) -> str:
         """Return the texts above the curves for a page without widgets."""
