@@ -49,9 +49,7 @@ def may_be_path(text: str) -> bool:
 class Settings(BaseModel):
     """A frozen pydantic model that rejects unknown names, wrong types, NaN and infinity."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, defer_build=True)
 
     def __init__(self, **values: Any) -> None:
         try:

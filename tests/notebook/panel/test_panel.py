@@ -33,6 +33,7 @@ from nbtools.cli import doctor
 from nbtools.errors import RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.machine.processes import members, removed_runs
+from nbtools.notebook import html_parts
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
@@ -293,7 +294,7 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
 
 
 def test_every_state_has_a_sign_and_a_word() -> None:
-    assert len({html.STATES[state][0] for state in RunState}) == len(RunState)
+    assert len({html_parts.STATES[state][0] for state in RunState}) == len(RunState)
     assert all(state.value.capitalize() in html.header("name", "id", state) for state in RunState)
 
 
