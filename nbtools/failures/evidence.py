@@ -9,13 +9,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nbtools.rundir.json_files import read_json, read_small
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.tail import end_of
+from nbtools.rundir.tail import end_of, objects_in
 
 _TAIL_BYTES = 512 * 1024  # torchrun's summary repeats whole tracebacks
 _MAX_TRACEBACK = 64 * 1024
@@ -220,16 +219,12 @@ def log_end(path: Path, since: int = 0) -> str:
 
 def last_rows(path: Path, num_bytes: int = 64 * 1024) -> list[dict[str, Any]]:
     """Return the readable rows among the last lines of a JSON lines file."""
-    rows = []
-    for line in text_end(path, num_bytes=num_bytes).split("\n"):  # a string may hold other ends of lines
-        with suppress(ValueError, RecursionError):
-            rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    return list(objects_in(end_of(path, num_bytes)))
 
 
-def text_end(path: Path, since: int = 0, num_bytes: int = _TAIL_BYTES) -> str:
-    """Return at most the last `num_bytes` of a text file, from byte `since` on; empty if it cannot be read."""
-    return end_of(path, num_bytes, since).decode(errors="replace")
+def text_end(path: Path, since: int = 0) -> str:
+    """Return the end of a text file, from byte `since` on; empty if it cannot be read."""
+    return end_of(path, _TAIL_BYTES, since).decode(errors="replace")
 
 
 def disk_error(run: RunDir) -> str:

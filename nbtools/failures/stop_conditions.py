@@ -5,25 +5,25 @@ prints and the files that it writes, in a process of its own.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nbtools.machine.on_end import start_beside
 from nbtools.rundir.json_files import content_of, file_stamp, finite, strict_number, whole
 from nbtools.rundir.requests.events import held, paused_s, read_events
 from nbtools.rundir.rundir import RunDir, has_recipe
-from nbtools.rundir.tail import Tail, one_line
+from nbtools.rundir.tail import Tail, objects_in, one_line
 
 LOOK_EVERY_S = 1.0
 _LOSS = re.compile(r"(?:.*[^a-z])?loss(?:es)?\d*", re.IGNORECASE)
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test|dev)[/_. ].*loss", re.IGNORECASE)
+_LIMIT = re.compile(r"(.+) ([<>]) ([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)")
 _TRAIN_LOSS = "train/loss"
 _NUM_CONFIRMED = 5
 """Number of rows whose median must be above the limit: one or two spikes are not a divergence."""
@@ -33,6 +33,13 @@ _FEWEST_ROWS, _MOST_ROWS = 20, 1000
 """Least and greatest number of rows for the median of the loss."""
 
 
+def limits_in(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return metric, sign and number of each limit of `notify_on`, as launch.json has it; what is none is left out."""
+    given = settings.get("values")
+    found = [_LIMIT.fullmatch(str(text)) for text in (given if isinstance(given, Sequence) else ())]
+    return [(one[1], one[2], one[3]) for one in found if one]
+
+
 class StopConditions:
     """Checks the rows of a run as they are written; `settings` is `stop_on` or `notify_on` as launch.json has it."""
 
@@ -40,7 +47,7 @@ class StopConditions:
         """Begin with the first row; `best_by` is the metric that evaluations are compared by, `lower` whether less is
         better; without it, it is the first loss of an evaluation that a row has."""
         self._run, self._settings = run, settings
-        self._limits = [str(text).rsplit(" ", 2) for text in settings.get("values") or ()]
+        self._limits = limits_in(settings)
         self._rows = NewRows(run, *(name for name, *_ in self._limits))
         self._ends_at = time.monotonic() + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
@@ -183,11 +190,7 @@ class NewRows:
                 block = self._tail.read()
         else:
             block = self._read_by_reader()
-        for line in block.splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield row
+        yield from objects_in(block)
 
     def _read_by_reader(self) -> bytes:
         """Return the new lines of the process that reads the script's own output; start it at the first call."""

@@ -211,6 +211,10 @@ class Run:
         """Return the last lines of rank 0's log as plain text (not escaped for HTML), without secret arguments."""
         return without_secrets("\n".join(last_lines(self.files.log, num_lines)), secrets_of(self.files))
 
+    def phases(self, first: float = 0, last: float = math.inf) -> dict[int, dict[str, float]]:
+        """Return the seconds of each rank in each phase from one step to another."""
+        return PhaseRows(self.files).seconds((first, last))
+
     # --- stop and wait ---
 
     def stop(self, timeout_s: float | None = None) -> str:
@@ -322,7 +326,7 @@ class Run:
         """
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = self.rows.newest_metrics if brief else self.metrics
-        phases = {} if brief else PhaseRows(self.files).seconds()
+        phases = {} if brief else self.phases()
         best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
         return {
             "id": self.id,

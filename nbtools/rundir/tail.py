@@ -2,12 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
 import re
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.rundir.atomic import open_descriptor
 
@@ -31,6 +32,14 @@ def end_of(path: str | Path, num_bytes: int, since: int = 0) -> bytes:
             return file.read(num_bytes)
     except OSError:
         return b""
+
+
+def objects_in(block: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the lines of a block; torn and other lines are left out."""
+    for line in block.split(b"\n"):  # a string may hold other ends of lines
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(row := json.loads(line), dict):
+                yield row
 
 
 class Tail:

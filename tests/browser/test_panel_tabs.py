@@ -32,7 +32,18 @@ def filled(run: Any) -> Any:
     return run
 
 
-def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any) -> None:
+ALLOWED = """() => {
+  window.told = [];
+  window.Notification = class {
+    static permission = "granted";
+    static requestPermission = async () => "granted";
+    constructor(title, { body }) { window.told.push([title, body]); }
+  };
+}"""
+"""A browser that allows notifications and keeps what they say."""
+
+
+def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any, eventually: Any) -> None:
     run = filled(record("mlm_tiny"))
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     panel = show(notebook, "tabs.ipynb", run.files)
@@ -55,6 +66,36 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
     panel.get_by_role("button", name="Menu").click()
     panel.get_by_role("button", name="Stacks").wait_for()
     notebook.shoot("tabs-menu", panel)
+
+    # Notifications: one of a kind, once the browser allows them.
+    page, clicked = notebook.page, panel.get_by_role("button", name="Test", exact=True)
+    clicked.click()
+    see(panel, "does not allow this page to show notifications")
+    page.evaluate(ALLOWED)
+    clicked.click()
+    see(panel, "A notification was sent to the browser")
+    panel.get_by_role("button", name="Notify").click()
+    see(panel, "The browser tells the end of the run")
+    run.write([{"step": 905, "time": time.time(), "train/loss": "NaN"}])
+    with run.files.notices.open("a") as file:
+        for _ in range(2):
+            file.write(json.dumps({"time": time.time(), "kind": "x > 1", "sentence": "x is 2, above 1"}) + "\n")
+    said = ["This is a test", "train/loss is not finite since step 905", "x is 2, above 1"]
+    eventually(lambda: {*said} <= {text for _, text in page.evaluate("told")}, "the test, an alarm and a notice")
+    see(panel, "step 905 of 2,000")
+    texts = [text for _, text in page.evaluate("told")]
+    assert [texts.count(text) for text in said] == [1, 1, 1]
+
+    # A click on a checkpoint's mark.
+    loss = panel.locator(".nbt-chart", has=page.locator(".nbt-title", has_text="Loss")).locator("canvas[role=img]")
+    loss.scroll_into_view_if_needed()
+    box = loss.bounding_box()
+    page.mouse.click(box["x"] + 56 + (box["width"] - 72) * 400 / 905, box["y"] + box["height"] - 28)
+    panel.get_by_role("tab", name="Checkpoints", selected=True).wait_for()
+    see(panel, "Copy the call that tries its model")
+    assert "step\xa0400" in panel.get_by_label("Continue from").evaluate("e => e.selectedOptions[0].textContent")
+    panel.get_by_role("button", name="Copy path").click()
+    see(panel, "Copied")
     assert notebook.mistakes == []
 
 

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 from nbtools.notebook.html_parts import FONT, LIVE, MUTED, copy_button
 from nbtools.notebook.panel.checkpoint_list import START, ResumeOffer
 from nbtools.notebook.panel.curve_editor import CounterChoice
-from nbtools.notebook.panel.page import Page
+from nbtools.notebook.panel.page import Notices, Page
 from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
 from nbtools.notebook.widgets import html_widget, in_row, make_control
@@ -21,7 +21,7 @@ _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 _RESUME = "Continue from the latest verified checkpoint in a new run, and show it here"
 _AGAIN = "Start the current version of the script from the beginning, and show the new run here"
 _STACKS = "Show the Python stack of every rank; the training continues"
-_MENU = "Stacks of the ranks, commands to copy, and the smoothing of the curves"
+_MENU = "Stacks of the ranks, commands to copy, the smoothing of the curves, and notifications"
 _ACTIONS = {
     "save": ("Save", "save", "Save a checkpoint after the current step; it is kept"),
     "evaluate": ("Evaluate", "check-square-o", "Evaluate after the current step"),
@@ -118,12 +118,13 @@ class Controls:
         typed: Callable[..., None],
     ) -> None:
         self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
-        self.buttons, self.steer = RunButtons(self.tabs.checkpoints.start), steer
+        self.buttons, self.steer, self.notices = RunButtons(self.tabs.checkpoints.start), steer, Notices(self.page)
         self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(4))
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
         menu = make_control(widgets.ToggleButton, "Menu", width=80, tooltip=_MENU, icon="bars")
-        unfolded = in_row(self.buttons.stacks, self._commands, smoothing)
+        notify = self.notices.begin, self.notices.test
+        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, *notify)
         unfolded.layout.display = "none"
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)

@@ -7,21 +7,8 @@ from collections.abc import Collection, Sequence
 
 from nbtools.errors import literal, plural
 from nbtools.failures.failure import Failure
-from nbtools.notebook.html_parts import (
-    AMBER,
-    BORDER,
-    CUT,
-    FONT,
-    MONO,
-    MUTED,
-    STATES,
-    SURFACE,
-    TEXT,
-    WARN,
-    copy_button,
-    details_html,
-    folded_lines,
-)
+from nbtools.notebook import html_parts
+from nbtools.notebook.html_parts import BORDER, CUT, FONT, MONO, MUTED, SURFACE, TEXT, WARN, copy_button, details_html
 from nbtools.notebook.panel.snapshot import Snapshot
 from nbtools.notebook.plots.decimation import duration
 from nbtools.run.ranks.stacks import RankStacks
@@ -58,9 +45,9 @@ def header(
     it needs help with. Without these the first line never wraps, so that its height stays when the run ends: the id is
     cut first.
     """
-    sign, colour, word, meaning = STATES[state]
+    sign, colour, word, meaning = html_parts.STATES[state]
     if alarms:
-        sign, colour = "▲", AMBER
+        sign, colour = "▲", html_parts.AMBER
     word, meaning = (f"{word} {waiting_for}", "") if waiting_for else (word, meaning)
     below = f"<span style='{MUTED}display:block'>{literal(' · '.join(notes))}</span>" if notes else ""
     detail = f"<span style='{MUTED}'> · {literal(meaning)}</span>" if meaning else ""
@@ -104,7 +91,7 @@ def progress(
         f"<div role='progressbar' aria-label='training progress' aria-valuemin='0' aria-valuemax='100' "
         f"aria-valuenow='{100 * share:.0f}' "
         f"style='{SURFACE}height:6px;border-radius:3px;overflow:hidden;margin:5px 0 3px'>"
-        f"<div style='width:{100 * share:.2f}%;height:100%;background:{STATES[state][1]}'></div></div>"
+        f"<div style='width:{100 * share:.2f}%;height:100%;background:{html_parts.STATES[state][1]}'></div></div>"
     )
     slow = f"<div role='note' style='{WARN}'>{literal(facts.slow)}</div>" if facts.slow else ""
     return f"<div style='{FONT}{MUTED}'>{bar if total_steps else ''}<span>{' · '.join(parts)}</span>{slow}</div>"
@@ -141,8 +128,8 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div style='{MUTED}'>{literal(found.progress)}</div>" if found.progress else "")
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + (f"<div style='{MONO}'>output: {literal(found.log[:500])}</div>" if found.log else "")
-        + folded_lines("traceback", trace)
-        + folded_lines(plural(len(others), "other rank"), others)
+        + html_parts.folded_lines("traceback", trace)
+        + html_parts.folded_lines(plural(len(others), "other rank"), others)
         + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
     )
 
@@ -152,7 +139,7 @@ def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
         lines = [line[:500] for line in item.text.splitlines()]
-        boxes.append(folded_lines(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
+        boxes.append(html_parts.folded_lines(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
     style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 
@@ -181,7 +168,7 @@ def ranks(
         if straggler is not None:
             condition = f", {literal(straggler.condition)}" if straggler.condition else ""
             seen = f" · <b>silent for {duration(straggler.silent_s)}{condition}</b>"
-        edge = BORDER if straggler is None else f"1px solid {AMBER};background:rgba(255,169,14,.16)"
+        edge = BORDER if straggler is None else f"1px solid {html_parts.AMBER};background:rgba(255,169,14,.16)"
         place = literal(places[beat.rank]) if len(nodes) > 1 else ""
         words = f"rank {beat.rank}{place} · step {beat.step:,} · {literal(beat.phase[:40])}{seen}"
         chips.append(f"<span style='border:{edge};border-radius:10px;padding:0 8px;white-space:nowrap'>{words}</span>")

@@ -1,4 +1,6 @@
-// The JavaScript side of a panel: scrolling, position in a log, copying, saves.
+// The JavaScript side of a panel: scrolling, position in a log, copying, saves, notifications.
+
+const HOUR_MS = 3_600_000, TOLD = "nbtools-notices";
 
 /** Keep the first visible line in its place while lines are added and removed; a log at its end stays there. */
 function keepPlace(scroller, stopping) {
@@ -38,6 +40,24 @@ async function copy(button) {
   setTimeout(() => (button.textContent = before), 1500);
 }
 
+/** Show a notification, if there is a title; return whether the browser allows it: "granted", "missing" and others. */
+function show(title, body, tag) {
+  if (!isSecureContext || !window.Notification) return "missing";
+  const { permission } = Notification;
+  try {
+    if (title && permission === "granted") new Notification(title, { body, tag }).onclick = () => window.focus();
+  } catch { return "missing"; } // on phones only a service worker may show one
+  return permission;
+}
+
+/** Show a notice of a run, unless this browser has shown one of its kind within the hour, in any page. */
+function tell({ run, kind, title, text }) {
+  const now = Date.now(), name = `${run} ${kind}`, kept = JSON.parse(localStorage.getItem(TOLD) ?? "{}");
+  const told = Object.fromEntries(Object.entries(kept).filter(([, at]) => now - at < HOUR_MS));
+  if (name in told) return;
+  if (show(title, text, name) === "granted") localStorage.setItem(TOLD, JSON.stringify({ ...told, [name]: now }));
+}
+
 function render({ model, el }) {
   const ending = new AbortController(), { signal } = ending, options = { signal };
   let root = null;
@@ -47,6 +67,8 @@ function render({ model, el }) {
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");
       if (button) copy(button);
+      const asks = target.closest?.(".nbt-notify, .nbt-test");
+      if (asks) ask(asks.matches(".nbt-test"));
       const number = target.closest?.("[data-n]"); // one of the log, or of the editor's line
       if (number) model.send({ number: +number.dataset.n, line: number.closest("[data-line]")?.textContent ?? "" });
     }, options);
@@ -56,6 +78,10 @@ function render({ model, el }) {
     for (const scroller of root.querySelectorAll(".nbt-log")) keepPlace(scroller, signal);
     seek();
   };
+  const ask = async (isTest) => { // within a click, as browsers require
+    await window.Notification?.requestPermission();
+    model.send({ permission: show(...(isTest ? ["nbtools", "This is a test", "nbtools"] : [])), is_test: isTest });
+  };
   const seek = () => {
     if (!root || !model.get("is_sought")) return;
     model.set("is_sought", false); // once, not in each view
@@ -64,10 +90,12 @@ function render({ model, el }) {
     if (!isSeen) root.scrollIntoView({ block: "start", behavior: "smooth" });
   };
   model.on("change:is_sought", seek);
+  model.on("msg:custom", tell);
   start();
   return () => {
     ending.abort();
     model.off("change:is_sought", seek);
+    model.off("msg:custom", tell);
   };
 }
 

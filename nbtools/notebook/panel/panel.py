@@ -107,6 +107,8 @@ class LivePlot(ChartView):
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
+        for asks in (self._widgets.notices.begin, self._widgets.notices.test):
+            asks.on_click(lambda _: self._tell("The page is asked; without its script it shows no notifications"))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = note(f"While a cell runs, stop with: nbtools stop {run.id}")
         self._start()
@@ -273,6 +275,7 @@ class LivePlot(ChartView):
         if not self._is_acting:
             widgets.buttons.show(state, self._resume, may_launch=foreign_owner(self.run.dir) is None)
         widgets.words.show(self._shown, state, now)
+        widgets.notices.look(self.run, state, widgets.words.alarms)
         is_own = state is RunState.RUNNING and foreign_owner(self.run.dir) is None
         widgets.steer.show(controls_of(self.run.files) if is_own else None, is_acting=self._is_acting)
         widgets.counters.look(self.run.rows.sources)
@@ -291,7 +294,9 @@ class LivePlot(ChartView):
     def _hear_page(self, said: Mapping[str, Any]) -> None:
         """Act on a message of the page: it is saved, or a number of the log was clicked."""
         with self._lock:
-            if "number" in said:
+            if "permission" in said:
+                self._act("The page has answered", lambda: self._widgets.notices.answer(said))
+            elif "number" in said:
                 self._widgets.tabs.log.pick(str(said.get("line") or ""), int(said["number"]))
             else:
                 self._stored_at = -math.inf

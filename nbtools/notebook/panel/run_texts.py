@@ -20,6 +20,8 @@ class RunTexts:
         self.failure, self.waiting, self.sources, self.losses = (html_widget() for _ in range(4))
         self.above = (self.header, self.progress, self.ranks, self.failure, self.waiting)
         """In their order above the curves."""
+        self.alarms: list[str] = []
+        """Sentences on problems of a running training."""
 
     def static(self) -> str:
         """Return the texts above the curves for a page without widgets."""
@@ -34,10 +36,10 @@ class RunTexts:
         notes = notes if run.name.endswith(script.stem) else [script.name, *notes]  # below the name
         why = why_stopped(run.records) if state is RunState.STOPPED else ""
         blocker = f"by stop_on: {why}" if why else "" if state.is_final else waiting_for(run.records)
-        alarms = alarms_of(facts, shown.stragglers, job_s, now) if is_running else []
+        self.alarms = alarms_of(facts, shown.stragglers, job_s, now) if is_running else []
         remaining_s = facts.remaining_s(now) if is_running else None
         notes += filter(None, [shown.reading])
-        self.header.value = html.header(run.name, run.id, state, notes, blocker, alarms)
+        self.header.value = html.header(run.name, run.id, state, notes, blocker, self.alarms)
         self.progress.value = html.progress(facts, _elapsed_s(shown, state, now), remaining_s, state, job_s)
         self.waiting.value = html.waiting(waits_of(run, state, facts))
         self.failure.value = html.failure(facts.failure, str(run.files.log)) if facts.failure else ""

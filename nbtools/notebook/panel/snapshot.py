@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nbtools.errors import NbtoolsError, plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
@@ -30,7 +28,7 @@ from nbtools.run.slurm_job import ends_too_early, job_in_words
 from nbtools.run.state import RunState, commands_to_join, unsaved, waiting_for
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
 from nbtools.rundir.json_files import file_stamp, finite, whole
-from nbtools.rundir.tail import Tail
+from nbtools.rundir.tail import Tail, objects_in
 
 _GPU = {"use_percent": ("GPU %", 1.0), "memory_bytes": ("GPU memory GB", 1e9), "power_w": ("GPU power W", 1.0)}
 _MOST_GPUS = 4
@@ -51,13 +49,11 @@ class SystemReader:
     def read(self) -> bool:
         """Read new rows; returns whether there were any."""
         is_new = False
-        for line in (line for block in iter(self._tail.read, b"") for line in block.splitlines()):
-            with suppress(orjson.JSONDecodeError):
-                row = orjson.loads(line)
-                if isinstance(row, dict) and finite(row.get("time")) is not None:
-                    is_new = True
-                    for name, value in _values_of(row).items():
-                        self.values[name].append(value)
+        for row in (row for block in iter(self._tail.read, b"") for row in objects_in(block)):
+            if finite(row.get("time")) is not None:
+                is_new = True
+                for name, value in _values_of(row).items():
+                    self.values[name].append(value)
         return is_new
 
 

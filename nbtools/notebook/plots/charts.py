@@ -76,6 +76,8 @@ class Trace(Curve):
     """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
     run: str = ""
     opacity: float = 1.0
+    is_limit: bool = False
+    """A horizontal line which the y axis need not reach."""
 
 
 @dataclass(frozen=True)
@@ -257,20 +259,24 @@ def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bo
 
     With `from_zero`, the y axis of values that are not negative begins at 0, unless it is logarithmic.
     """
-    values = [values for trace in chart.series for values in (trace.low, trace.high)]
-    others = [mark.y for mark in chart.marks if mark.y is not None]
-    low, high = _y_limits(np.concatenate([*values, np.array(others, float)]), chart.is_log, from_zero)
+    values = [values for trace in chart.series if not trace.is_limit for values in (trace.low, trace.high)]
+    values.append(np.array([mark.y for mark in chart.marks if mark.y is not None], float))
+    levels = np.array([trace.low[0] for trace in chart.series if trace.is_limit], float)
+    low, high = _y_limits(np.concatenate(values), levels, chart.is_log, from_zero)
     num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
     y_ticks = (decimation.log_ticks if chart.is_log else decimation.ticks)(low, high, num_y)
     return replace(chart, is_open=True, y=(low, high), x_ticks=x_ticks(kind, *limits, num_x), y_ticks=y_ticks)
 
 
-def _y_limits(shown: Floats, is_log: bool, from_zero: bool) -> Limits:
+def _y_limits(shown: Floats, levels: Floats, is_log: bool, from_zero: bool) -> Limits:
+    """Return limits that contain what is shown, and those levels with which it keeps half of the height."""
     if is_log:
-        shown = log10(shown)
+        shown, levels = log10(shown), log10(levels)
     largest = 300.0 if is_log else 1e300  # so that limits and margins are finite
     shown = np.clip(shown[np.isfinite(shown)], -largest, largest)
     low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
+    near = levels[(levels >= 2 * low - high) & (levels <= 2 * high - low)].tolist()
+    low, high = min([low, *near]), max([high, *near])
     if not is_log and from_zero and low >= 0:
         low = 0.0
     margin = 0.06 * (high - low)
@@ -323,14 +329,12 @@ def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
     """Return the curves and baselines of a chart, in order of importance."""
     drawn: list[Trace] = []
     names, group, curves = part.names, part.group, axis.runs[0]
-    for index, (name, label) in enumerate(zip(names, metric_names.labels_of(names, group), strict=True)):
+    labels = dict(zip(names, metric_names.labels_of(names, group), strict=True))
+    for index, (name, label) in enumerate(labels.items()):
         kind, series = kind_of(name), curves[name]
         if kind == "baseline":
-            # A horizontal line, read at the positions of another curve.
-            x = next((one.x for one in drawn if len(one.x) > 1), np.array(axis.limits))
-            y, named = np.full(len(x), series.last), {"name": name, "label": label, "value": _last(series)}
-            look: dict[str, Any] = {**named, "colour": "muted", "dash": (5.0, 3.0), "width": 1.4}
-            drawn.append(Trace(x=x, low=y, high=y, mean=y, bold=y, **look))
+            look: dict[str, Any] = {"colour": "muted", "dash": (5.0, 3.0), "width": 1.4, "value": _last(series)}
+            drawn.append(_level(series.last, drawn, axis, name=name, label=label, **look))
             continue
         hue = sum(kind_of(earlier) == kind for earlier in names[:index])
         # Outside the scores panel the first hue belongs to training.
@@ -343,7 +347,19 @@ def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
         looks |= {"smoothing": view.smoothing if is_smoothed else 0.0, "is_dotted": kind == "eval"}
         looks |= {"colour": colours[hue % len(colours)], "dash": DASHES[(hue + hue // len(colours)) % len(DASHES)]}
         drawn.append(trace_of(series, axis.positions[0][name], axis, round(size[0]), **looks))
+    for name, sign, number in view.limits:
+        if name in labels:
+            look = {"name": f"{name} {sign} {number}", "label": f"{labels[name]} {sign} {number}", "value": ""}
+            look |= {"colour": "alarm", "dash": (4.0, 4.0), "width": 1.0, "is_limit": True}
+            drawn.append(_level(float(number), drawn, axis, **look))
     return drawn
+
+
+def _level(y: float, drawn: Sequence[Trace], axis: Axis, **look: Any) -> Trace:
+    """Return a horizontal line, read at the positions of another curve."""
+    x = next((one.x for one in drawn if len(one.x) > 1), np.array(axis.limits))
+    ys = np.full(len(x), y)
+    return Trace(x=x, low=ys, high=ys, mean=ys, bold=ys, **look)
 
 
 def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.failures.restarts import read_restarts, step_of
+from nbtools.failures.stop_conditions import limits_in
 from nbtools.metrics.columns import UNITS, Series, Unit
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
 from nbtools.notebook.plots.metric_names import matches
@@ -69,6 +70,8 @@ class View(Options):
     """Steps from which later attempts continued."""
     flags: Sequence[tuple[int, str]] = ()
     """Steps after which the training was steered, and the numbers of the events there."""
+    limits: Sequence[tuple[str, str, str]] = ()
+    """Metric, sign and number of each limit beyond which a notice is sent."""
     has_ended: bool = False
     reading: str = ""
     """Text shown instead of charts while rows are being read."""
@@ -94,7 +97,8 @@ def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
     options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
-    options |= {"restarted_at": restarted_at, "flags": told, "has_ended": state.is_final}
+    limits = limits_in(mapping_at(mapping_at(run.info, "launch"), "notify_on"))
+    options |= {"restarted_at": restarted_at, "flags": told, "has_ended": state.is_final, "limits": limits}
     return View(history, run.name, subtitle, marks, resumed_at, **options)
 
 

@@ -9,8 +9,6 @@ training was held has `in_pause`: what was due after the step was done before. A
 one's events in planned.jsonl.
 """
 
-import contextlib
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from typing import Any, Self
 from nbtools.errors import shown
 from nbtools.rundir.json_files import finite, kept, whole
 from nbtools.rundir.rundir import RunDir
-from nbtools.rundir.tail import end_of, one_line
+from nbtools.rundir.tail import end_of, objects_in, one_line
 from nbtools.steering import append_rows
 
 _MOST_BYTES = 1 << 20
@@ -86,10 +84,7 @@ def read_events(run: RunDir, *, planned: bool = False) -> list[Event]:
 
 
 def _events_in(path: Path) -> list[Event]:
-    found = []
-    for line in end_of(path, _MOST_BYTES).split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError, AttributeError):
-            found.append(Event.from_json(json.loads(line)))
+    found = map(Event.from_json, objects_in(end_of(path, _MOST_BYTES)))
     return [event for event in found if event is not None]
 
 

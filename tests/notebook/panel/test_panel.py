@@ -33,6 +33,7 @@ from nbtools.cli import doctor
 from nbtools.errors import RunNotFoundError
 from nbtools.failures.failure import Failure
 from nbtools.machine.processes import members, removed_runs
+from nbtools.notebook import html_parts
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
@@ -293,7 +294,7 @@ def test_the_thread_of_a_lost_run_ends_although_an_option_changes_at_its_last_lo
 
 
 def test_every_state_has_a_sign_and_a_word() -> None:
-    assert len({html.STATES[state][0] for state in RunState}) == len(RunState)
+    assert len({html_parts.STATES[state][0] for state in RunState}) == len(RunState)
     assert all(state.value.capitalize() in html.header("name", "id", state) for state in RunState)
 
 
@@ -417,6 +418,12 @@ def test_what_slows_a_training_is_told_below_the_bar_and_its_phases_are_bars_als
     panel.refresh()
     zoomed = plain(system.value).partition("In steps 2 to 4 ")[2]
     assert zoomed.startswith("Evaluation takes 50% of the time on all ranks") and "rank 1 50% 50%" in zoomed
+    panel._widgets.tabs.hold.value = True
+    panel._choices.take({"zoom": [0.5, 2.5]})
+    panel.refresh()
+    both = plain(system.value)
+    assert "Largest change: data of rank 1, 0% -> 70% of the time." in both
+    assert re.search("In steps 2 to 4 .* In steps 0 to 2 ", both) and panel.run.phases(3, 3)[0]["evaluation"] == 8
 
 
 def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: RunFolder) -> None:
@@ -721,6 +728,30 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     assert "paused by ana@box after step 10" in words(panel)
     folder.end()
     eventually(lambda: row.widget.layout.display == "none")
+
+
+def test_a_page_that_may_is_told_of_alarms_notices_and_the_end(
+    folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rows(1, 3)
+    panel, sent = show(folder), list[dict[str, Any]]()
+    monkeypatch.setattr(panel._widgets.page, "send", sent.append)
+    for permission, said in (("denied", "does not allow this page"), ("missing", "https or localhost")):
+        panel._hear_page({"permission": permission, "is_test": False})
+        eventually(lambda said=said: said in panel._widgets.note.value)  # type: ignore[misc]
+    folder.files.notices.write_text('{"time": 1, "kind": "x > 1", "sentence": "x is 2"}\n')
+    panel._hear_page({"permission": "granted", "is_test": False})
+    eventually(lambda: "The browser tells the end of the run" in panel._widgets.note.value)
+    folder.rows(4, 4, value="NaN")
+    eventually(lambda: len(sent) == 1)
+    with folder.files.notices.open("a") as file:
+        file.write(f'{{"time": {time.time() + 1}, "kind": "x > 1", "sentence": "x is 3"}}\n')
+    eventually(lambda: len(sent) == 3)
+    folder.end()
+    eventually(lambda: threads(panel) == [])
+    texts = [one["text"] for one in sent]
+    assert texts[:3] == ["train/loss is not finite since step 4", "x is 3", "train/loss is not finite since step 4"]
+    assert (sent[-1]["kind"], sent[-1]["run"]) == ("ended", folder.files.id) and "tiny succeeded" in texts[-1]
 
 
 def test_a_restart_is_a_thin_line_on_the_curves(folder: RunFolder) -> None:

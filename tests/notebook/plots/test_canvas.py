@@ -115,6 +115,7 @@ def test_a_closed_chart_sends_its_name_alone() -> None:
 @pytest.mark.parametrize("log", [False, True])
 def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bool, smoothing: float) -> None:
     marks = {"checkpoints": [(1000, 5.2), (2000, None)], "resumed_at": 500, "restarted_at": [1500]}
+    marks["limits"] = [("train/loss", ">", "8"), ("train/grad_norm", ">", "1e9"), ("no/metric", "<", "1")]
     view = View(noisy(3000), log=log, smoothing=smoothing, **marks)
     figure = RunFigure(titled=False)
     drawn = charts_of(view, figure.sizes)
@@ -147,6 +148,9 @@ def test_picture_and_canvas_have_the_same_limits_series_labels_and_marks(log: bo
         assert [mark["x"] for mark in chart["marks"]] == (lines["mark"].get_xdata() if "mark" in lines else [])
         assert [cut["x"] for cut in chart["cuts"]] == [x for x, _ in picture.cuts] == [500, 1500]
         assert chart["veil"] == picture.veil == 500
+    highest = {picture.key: picture.y[1] for picture in drawn.shown}
+    assert highest["loss"] > (np.log10(8) if log else 8)
+    assert highest["grad_norm"] < 3, "a limit far off does not flatten the curve"
     assert kinds >= {(smoothing > 0, False), (False, True)}, "lines of few points, and through all extremes"
 
 

@@ -253,7 +253,10 @@ def answered(files: RunDir, num_requests: int) -> bool:
 
 
 @pytest.mark.slow
-def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_project: Project) -> None:
+@pytest.mark.parametrize(("nproc", "num_asked"), [(2, 60), pytest.param(4, 200, marks=pytest.mark.soak)])
+def test_ranks_take_random_requests_after_the_same_steps(
+    nproc: int, num_asked: int, start: ByHand, cpu_project: Project
+) -> None:
     """Each rank writes the values of every step; requests come at any time, and pauses and a stop are among them."""
     write_inputs("mlm_pretraining", cpu_project)
     config = RECIPES["mlm_pretraining"].config_class(
@@ -271,7 +274,7 @@ def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_
     def ask() -> None:
         eventually(lambda: any(cpu_project.runs.glob("20*/controls.json")))
         files = RunDir(next(cpu_project.runs.glob("20*")))
-        for number in range(60):
+        for number in range(num_asked):
             chosen = chance.choice(("rate", "rate", "every", "pause", "wrong"))
             if chosen == "rate":
                 write_request(files, values={"learning_rate": 1e-3 * (number + 1)})
@@ -289,10 +292,10 @@ def test_two_ranks_take_random_requests_after_the_same_steps(start: ByHand, cpu_
         (cpu_project.root / "stop").touch()
 
     with beside(ask):
-        finished = start.ended(start.script, nproc=2)
-    assert finished[0] == [0, 0], finished[1][-3000:]
-    first, second = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(2))
-    assert first == second
+        finished = start.ended(start.script, nproc=nproc)
+    assert finished[0] == [0] * nproc, finished[1][-3000:]
+    first, *others = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(nproc))
+    assert {first} == {*others}
     assert len({line.split()[1] for line in first.splitlines()}) > 5, "many rates were taken"
 
 
