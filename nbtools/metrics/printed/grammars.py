@@ -80,6 +80,12 @@ class Reading:
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
     rank: Slot | None = None
 
+    def with_others(self, other: "Reading") -> "Reading":
+        """Return this reading with the values of another one for numbers that it leaves out."""
+        known = [*self.values, *self.counters, *([self.rank] if self.rank else [])]
+        taken = {slot.start for each in known for slot in (each, each.total) if slot is not None}
+        return replace(self, values=(*self.values, *(slot for slot in other.values if slot.start not in taken)))
+
 
 def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""

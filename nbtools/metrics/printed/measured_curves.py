@@ -14,6 +14,8 @@ from nbtools.metrics.printed.line_times import LineTimes
 
 _POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), ("attempt", "=i8")])
 _pack = struct.Struct("=qdqq").pack
+_FIRST_CLOCK_S: Final = 1e9
+"""Values that rise from here on are Unix times, in seconds or in parts of them."""
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
 
@@ -52,7 +54,7 @@ class Evidence:
         if self.num_steps:
             self.is_count &= value - self.last[1] in (0, 1) or value == lowest
             share = lowest * step / start if start else 0.0
-            self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
+            self.is_progress &= lowest < value < math.inf and abs(value - share) <= 0.01 * (share + (share > 1))
             self.is_rising &= value > self.last[1] or step == self.last[0]
         if not self.num_steps or start == step:
             self.first = step, value
@@ -134,7 +136,8 @@ class PrintedCurve:
         seen = self.seen
         if self.is_given or self.is_settled:
             return True
-        if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
+        is_clock = seen.is_rising and seen.first[1] > _FIRST_CLOCK_S
+        if self.is_unsure or is_clock or 3 * seen.num_piled > seen.num_steps:
             return False
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))

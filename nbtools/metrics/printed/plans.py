@@ -11,8 +11,8 @@ from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
-from nbtools.metrics.printed.steps import Statement
+from nbtools.metrics.printed.shapes import DIGITS, folded, numbers_in, shape_of
+from nbtools.metrics.printed.steps import Position, Statement
 
 _MAX_LINE_CHARACTERS: Final = 4000
 _MAX_UNDECODED: Final = 4
@@ -67,6 +67,11 @@ class LinePlan:
     def is_read(self) -> bool:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
+
+    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int) -> None:
+        """Add the numbers of one line to its curves."""
+        for group, curve in self.curves:
+            curve.add(*place, numbers[group], end, attempt)
 
     def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
@@ -167,13 +172,15 @@ class LinePlans:
         if reading is None and self._header is not None:
             reading = tables.row_of(text, self._header)
         reading = reading or read_line(text)
-        if reading is not None and reading.values and reading.counters:
-            return reading
         for pattern, source in self._patterns:
             if source == "template" and (found := of_pattern(pattern, text, source)):
+                numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
+                found = replace(found, values=tuple(slot for slot in found.values if slot.start in numbers))
+                if reading is not None and reading.values and reading.counters:
+                    return reading.with_others(found)
                 if reading is not None and len(found.values) < len(reading.values):
                     return reading
-                return replace(found, split=reading.split if reading else first_split(text))
+                return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
         return reading
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
@@ -217,7 +224,7 @@ class LinePlans:
                 continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
-            curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
+            curve.has_fraction |= not text[slot.start : slot.end].replace(",", "").isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))

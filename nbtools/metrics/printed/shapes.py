@@ -15,7 +15,7 @@ _DATE: Final = (
 )
 _WHEN: Final = rf"(?:{_DATE},?[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
-_PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
+_PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[A-Za-z_<][\w<>]{0,60}:\d++)"
 _RANK: Final = r"(?:rank|RANK|Rank|default|trainer|GPU|gpu)[ _:]{0,2}\d{1,6}"
 _MARK: Final = re.compile(
     rf"""(?: [\s|:>,]++ | -++(?=\s)

@@ -53,6 +53,8 @@ class Statement:
     total: int | None = None
     epoch: float = math.inf
     """The epoch of the log when it was last printed."""
+    behind: Position | None = None
+    """Where its last row stands, if it is behind an earlier one: the best one again, or the first after a rollback."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
 
@@ -152,7 +154,7 @@ class StepCounters:
             loop.last = -1
         line.last, line.num_falls, line.num_epochs = epoch, loop.num_falls, self._num_epochs
         loop.last = max(loop.last, epoch)
-        if self.main is None or not (line.is_plain or line.is_evaluation):
+        if self.main is None or not self.main.interval or not (line.is_plain or line.is_evaluation):
             self.position = self._last_row = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
@@ -180,8 +182,10 @@ class StepCounters:
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
+        before, line.behind = line.behind, None
         if n < line.last and line.num_falls == loop.num_falls:
-            return None  # a row that is repeated: the best one
+            line.behind = line.unit, min(loop.base + n, MAX_STEP)
+            return line.behind if before is not None and before[1] < line.behind[1] else None
         if n > loop.last:
             loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
         line.last, line.num_falls = n, loop.num_falls

@@ -1,13 +1,14 @@
 """Templates from a program's source: the texts that it prints or logs, as patterns with the names of its variables."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.curve_names import COUNTERS, SPLITS, parts_of
+from nbtools.metrics.curve_names import COUNTERS, SPLITS, counter_of, parts_of
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 
@@ -15,11 +16,11 @@ _MAX_FILES: Final = 100
 _MAX_BYTES: Final = 1 << 20
 _MAX_TEMPLATES: Final = 500
 _CALLS: Final = re.compile(
-    r"print\w*|\w*_print|\w*log\w*|info|debug|warning|write|echo|set_description(?:_str)?|set_postfix_str"
+    r"print\w*|\w*_print|\w*log\w*|info|debug|warning|success|write|echo|set_description(?:_str)?|set_postfix_str"
 )
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
-_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2})['\"]?\s*[:=(\[#]*\s*$")
+_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)\W{0,6}$")
 _INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
@@ -28,6 +29,10 @@ _FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
 """Words in the name of a function, and the split of what it prints."""
 _CHANGE: Final = re.compile(r"\s*(?:[-=]+>|→|to)\s*")
 """Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
+_UNCERTAINTY: Final = re.compile(r"(?:±|\+/?-)\s*$")
+_AFTER: Final = re.compile(r"(?:\b(?:after|at)|@)\s*$")
+_COUNTED: Final = re.compile(r"\s?([^\W\d]+)")
+"""The unit of a count: `after 2,000 samples`."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
 Part = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
@@ -101,6 +106,8 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     first, *others = call.args
     is_print = isinstance(call.func, ast.Name)
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
+        if re.search(r"\{[^{}]*\}", first.value):  # of loguru
+            return _filled(_FIELDS, first.value, others, {each.arg or "": each.value for each in call.keywords})
         formatted = ast.Tuple(others, ast.Load())
         return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
     sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
@@ -185,12 +192,12 @@ def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
         return
     for is_strict in (False, True):
         text, names, before = "", set[str](), ""
-        for part in line:
+        for part, after in zip(line, [*line[1:], ""], strict=True):
             if isinstance(part, str):
                 text += part.replace("{", "{{").replace("}", "}}")
                 continue
             expression, is_number = part
-            name = ANY if is_strict and not is_number else _name(expression, text, before, function)
+            name = ANY if is_strict and not is_number else _name(expression, text, before, after, function)
             if text.endswith("}") and not text.endswith("}}"):
                 text, name = text[: text.rindex("{")] + "{_}", ""
             name = ANY if name in names else name
@@ -205,27 +212,53 @@ def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
             yield pattern.text
 
 
-def _name(node: ast.expr, text: str, before: str, function: ast.AST) -> str:
+def _name(node: ast.expr, text: str, before: str, after: Part, function: ast.AST) -> str:
     """Return the name of a printed value: what counts, the words before it, else the variable without its wrappers."""
     variable = _variable(node)
+    if _UNCERTAINTY.search(text) or _root(node) in _swept(function):
+        return ANY
+    if isinstance(after, str) and _AFTER.search(text) and (found := _COUNTED.match(after)) and counter_of(found[1]):
+        return counter_of(found[1]) or ANY
     if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
         return f"total_{before}"
     last = variable.lower().rpartition("/")[2]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last in COUNTERS or last in _INDEXES):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _variable(node.left).lower() in (*COUNTERS, *_INDEXES):
         return ANY  # a share of the epoch
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and "len(" in ast.unparse(node):
         return "samples"
     label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
     words = "_".join(label.lower().split())
     for each in (words, words.rpartition("_")[2], last):
-        if each in COUNTERS:
-            return each
+        if counter := counter_of(each):
+            return counter
     if last in _INDEXES and not label:
         return "batch"
     name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
     split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)
     is_split = any(part in SPLITS for part in parts_of(name))
     return f"{split}/{name}" if split and not is_split and name != ANY else name
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name at the beginning of an expression: `stage["lr"]` is of stage."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@functools.lru_cache(64)
+def _swept(function: ast.AST) -> frozenset[str]:
+    """Return the variables of loops over values that the source lists: `for lr in (0.1, 0.2)`; they are settings."""
+    found = set[str]()
+    for node in ast.walk(function):
+        if isinstance(node, ast.For):
+            over, target = node.iter, node.target
+            if isinstance(over, ast.Call) and over.args and getattr(over.func, "id", "") == "enumerate":
+                over, target = over.args[0], target.elts[-1] if isinstance(target, ast.Tuple) else target
+            is_constant = isinstance(over, ast.Name) and over.id.isupper()
+            if (is_constant or isinstance(over, ast.List | ast.Tuple)) and isinstance(target, ast.Name):
+                found.add(target.id)
+    return frozenset(found)
 
 
 def _variable(node: ast.expr) -> str:
@@ -241,6 +274,7 @@ def _variable(node: ast.expr) -> str:
         return str(ast.literal_eval(node.slice)) if is_named else _variable(node.value)
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and (node.func.attr in _WRAPPERS or not node.args):
-            return _variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr
+            own = _variable(node.args[0]) if node.args else ""  # np.mean(losses)
+            return own or (_variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr)
         return _variable(node.args[0]) if node.args else ""
     return _variable(node.operand) if isinstance(node, ast.UnaryOp) else ""
