@@ -45,7 +45,7 @@ _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 def counter_of(word: str) -> str | None:
     """Return the counter that a word names, also in the plural; the epoch is almost the same word in many languages."""
     word = word.lower()
-    if re.match(r"[eé]po[ckqk]", word):
+    if re.fullmatch(r"[eé]po[ckq][a-z]{0,3}", word):
         return "epoch"
     return next((each for each in (word, word.removesuffix("s")) if each in COUNTERS), None)
 

@@ -38,6 +38,8 @@ _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
+NO_METRICS: Final = frozenset("eta v_num seed pid port line rank device cuda time_elapsed".split())
+_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
@@ -350,9 +352,10 @@ def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
         word = name.lower()
         if word in COUNTERS:
             counters.append(Slot(word, *span, rank=COUNTERS[word], total=totals.get(word.rstrip("s"))))
-        elif not word.startswith(("total_", "time")) or "/" in name:
+        elif "/" in name or not (word.startswith(("total_", "time")) or (word in NO_METRICS and source != "pattern")):
             values.append(Slot(name, *span))
-    return Reading(tuple(values), tuple(counters), source, pattern.text)
+    words = _PLACEHOLDER.sub("", pattern.text[: pattern.text.rindex("}") + 1])  # what follows may be " (best)" or ""
+    return Reading(tuple(values), tuple(counters), source, pattern.text if source == "pattern" else words)
 
 
 def rank_of(name: str) -> int | None:
@@ -378,7 +381,7 @@ def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False
-    if words[-1].lower() in ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed"):
+    if words[-1].lower() in NO_METRICS:
         return False
     if is_explicit:
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))

@@ -1,6 +1,7 @@
 """The curves of a log: columns of points, which are drawn as soon as it is certain that they are measured."""
 
 import math
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +25,8 @@ _MOST_KEPT: Final = 10_000
 class Evidence:
     """Findings on the points of a curve so far. Those that begin as True hold until a point contradicts them."""
 
+    is_by_order: bool = False
+    """Whether the steps are the order of the lines."""
     is_count: bool = True
     """Whether the values grow by one, or start over at the first one, as an index does."""
     is_rising: bool = True
@@ -54,7 +57,8 @@ class Evidence:
         if self.num_steps:
             self.is_count &= value - self.last[1] in (0, 1) or value == lowest
             share = lowest * step / start if start else 0.0
-            self.is_progress &= lowest < value < math.inf and abs(value - share) <= 0.01 * (share + (share > 1))
+            least = lowest if self.is_by_order else max(1, lowest)  # a learning rate may grow with the step
+            self.is_progress &= least < value < math.inf and abs(value - share) <= 0.01 * (share + (share > 1))
             self.is_rising &= value > self.last[1] or step == self.last[0]
         if not self.num_steps or start == step:
             self.first = step, value
@@ -95,7 +99,7 @@ class PrintedCurve:
     has_fraction: bool = False
     bar: BarValue | None = None
     unit: Unit = "row"
-    seen: Evidence = field(default_factory=Evidence)
+    seen: Evidence = field(default_factory=lambda: Evidence(is_by_order=True))
     is_settled: bool = False
     """Whether it is measured for certain, whatever follows."""
     num_drawn: int = 0
@@ -124,7 +128,7 @@ class PrintedCurve:
 
     def restart(self, unit: Unit = "row") -> None:
         """Drop all points: those of another unit, or of another rank."""
-        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(), True
+        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(unit == "row"), True
 
     @property
     def is_measured(self) -> bool:
@@ -164,7 +168,7 @@ class PrintedCurves:
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)
             head, slash, plain = own.rpartition("/")
-            words = "_".join(statement.split()[:2]).strip("_:()[]")
+            words = "_".join(re.findall(r"[^\W\d]+", statement)[:2])
             names = (own, f"{head}{slash}{'_'.join(name.split())}", f"{head}{slash}{words}_{plain}")
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)

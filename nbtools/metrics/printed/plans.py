@@ -256,7 +256,7 @@ class LinePlans:
             is_evaluation=reading.split in ("eval", "test")
             and all(s.split in ("eval", "test") for s in reading.values),
             is_bar=reading.is_bar,
-            is_plain=not reading.values,
+            is_plain=all(text[each.start : each.end].isdecimal() for each in reading.values),
             is_whole_run=chosen is not None and chosen.rank == 0,
             has_fractions=is_epoch and reading.head in self._fractional,
         )

@@ -42,6 +42,8 @@ class Statement:
     """Whether its counter counts the whole run, as `global_step`."""
     has_fractions: bool = False
     """Whether it prints epochs as 0.25."""
+    first: int = MAX_STEP
+    """The lowest value that its counter had in a loop of an evaluation."""
     last: int = -1
     num_falls: int = -1
     num_rows: int = 0
@@ -130,7 +132,8 @@ class StepCounters:
         is_other = bool(main and total and main.total and total != main.total)
         is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
-            if (total is not None and n < total - 1) or (line.last >= 0 and not line.is_evaluation):
+            line.first = min(line.first, n)
+            if (total is not None and n < total - (line.first == 0)) or (line.last >= 0 and not line.is_evaluation):
                 return None  # the middle of a loop, or a loop of something else by the statement of the training
             return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)

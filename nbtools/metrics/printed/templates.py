@@ -20,7 +20,7 @@ _CALLS: Final = re.compile(
 )
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
-_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)\W{0,6}$")
+_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)(?:(?! \| )[^\w,;]){0,6}$")
 _INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
@@ -34,8 +34,8 @@ _AFTER: Final = re.compile(r"(?:\b(?:after|at)|@)\s*$")
 _COUNTED: Final = re.compile(r"\s?([^\W\d]+)")
 """The unit of a count: `after 2,000 samples`."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
-Part = str | tuple[ast.expr, bool]
-"""A literal text, or an expression with whether its format is that of a number."""
+Part = str | tuple[ast.expr, bool] | ast.IfExp
+"""A literal text, an expression with whether its format is that of a number, or one of two texts."""
 
 
 def imported_files(script: Path, root: Path) -> list[Path]:
@@ -61,8 +61,9 @@ def templates_of(files: Sequence[Path]) -> list[str]:
     for path in files:
         if (tree := _tree(path)) is not None:
             for function, call in _calls(tree):
-                for line in _lines(_printed(call, function)):
-                    found |= dict.fromkeys(_texts(line, function))
+                for parts in _variants(_printed(call, function)):
+                    for line in _lines(parts):
+                        found |= dict.fromkeys(_texts(line, function))
     return [*found][:_MAX_TEMPLATES]
 
 
@@ -107,7 +108,7 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     is_print = isinstance(call.func, ast.Name)
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
         if re.search(r"\{[^{}]*\}", first.value):  # of loguru
-            return _filled(_FIELDS, first.value, others, {each.arg or "": each.value for each in call.keywords})
+            return _filled(_FIELDS, first.value, others, {}, function)
         formatted = ast.Tuple(others, ast.Load())
         return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
     sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
@@ -123,7 +124,7 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
             return [str(value)]
         case ast.FormattedValue(value=inner, format_spec=given):
             spec = ast.unparse(given)[2:-1] if given else ""  # of f'.4f'
-            return [(inner, bool(_NUMERIC.match(spec)))]
+            return _value(inner, bool(_NUMERIC.match(spec)), function, depth)
         case ast.JoinedStr(values=values):
             return [part for each in values for part in _parts(each, function)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -131,12 +132,20 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
             if any(isinstance(part, str) for part in parts):
                 return parts
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod(), right=right):
-            return _filled(_FORMATS, text, right.elts if isinstance(right, ast.Tuple) else [right], {})
+            return _filled(_FORMATS, text, right.elts if isinstance(right, ast.Tuple) else [right], {}, function)
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
-            return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords})
+            return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords}, function)
+        case ast.IfExp(body=ast.Constant(value=str()), orelse=ast.Constant(value=str())):
+            return [node]
         case ast.Name(id=name) if depth < 3 and (own := _assigned(name, function)) is not None:
             return _parts(own, function, depth + 1)
     return [(node, False)]
+
+
+def _value(node: ast.expr, is_number: bool, function: ast.AST, depth: int = 0) -> list[Part]:
+    """Return the parts of a value in a text: a text that is put together elsewhere, or one of two, has its own."""
+    is_text = isinstance(node, ast.Name | ast.IfExp) and not is_number
+    return _parts(node, function, depth) if is_text else [(node, is_number)]
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -149,12 +158,14 @@ def _assigned(name: str, function: ast.AST) -> ast.expr | None:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             is_format = isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "format"
             is_filled = isinstance(node.value, ast.BinOp) and _is_text(node.value.left)
-            if isinstance(node.value, ast.JoinedStr) or is_format or is_filled:
+            if isinstance(node.value, ast.JoinedStr | ast.IfExp) or is_format or is_filled:
                 return node.value
     return None
 
 
-def _filled(fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[Part]:
+def _filled(
+    fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named: dict[str, ast.expr], function: ast.AST
+) -> list[Part]:
     """Return the parts of a text with `%d` or `{}` fields and their arguments."""
     parts: list[Part] = []
     at, number = 0, 0
@@ -168,8 +179,18 @@ def _filled(fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named
         index = int(key) if key and key.isdecimal() else number
         number += 1
         value = named.get(key or "") or (given[index] if index < len(given) else ast.Name(key or ANY, ast.Load()))
-        parts.append((value, bool(_NUMERIC.match(spec)) and spec[-1:] not in "rsac"))
+        is_number = bool(_NUMERIC.match(spec)) and spec[-1:] not in "rsac"
+        parts += _value(value, is_number, function)
     return [*parts, text[at:]]
+
+
+def _variants(parts: Sequence[Part]) -> list[list[Part]]:
+    """Return the parts for each choice of `" (best)" if is_best else ""`; of more than two such texts, for the first."""
+    found: list[list[Part]] = [[]]
+    for part in parts:
+        texts = [str(ast.literal_eval(each)) for each in (part.body, part.orelse)] if isinstance(part, ast.IfExp) else []
+        found = [[*each, text] for each in found for text in texts[: 1 if len(found) > 2 else 2] or [part]]
+    return found
 
 
 def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
