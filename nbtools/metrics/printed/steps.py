@@ -45,6 +45,7 @@ class Statement:
     first: int = MAX_STEP
     """The lowest value that its counter had in a loop of an evaluation."""
     last: int = -1
+    interval: int = MAX_STEP
     num_falls: int = -1
     num_rows: int = 0
     num_epochs: int | None = None
@@ -165,7 +166,8 @@ class StepCounters:
         if line.is_bar and not n and (line.is_plain or loop.last >= 0):
             return None if line.is_plain else self.position  # it shows what was measured before
         near = loop.last + max(loop.interval, 1)
-        if line.num_falls < loop.num_falls and near < n and line.last < n and loop.base <= n <= loop.base + near:
+        is_next = loop.base <= n <= loop.base + near or n == line.last + line.interval
+        if line.num_falls < loop.num_falls and near < n and line.last < n and is_next:
             line.last = n  # others of its name have started over, this one counts on
             return line.unit, n
         is_new = loop.last < 0
@@ -181,7 +183,8 @@ class StepCounters:
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
                 size = total or loop.total
-                loop.base += size * passed if size else loop.last + max(loop.interval, n, 1) - n
+                ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
+                loop.base += size * passed if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
@@ -191,6 +194,7 @@ class StepCounters:
             return line.behind if before is not None and before[1] < line.behind[1] else None
         if n > loop.last:
             loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
+        line.interval = n - line.last if n > line.last >= 0 else line.interval
         line.last, line.num_falls = n, loop.num_falls
         loop.last, loop.total = max(n, loop.last), total or loop.total
         if self.main is None or (not self.main.has_rows and not line.is_plain):
