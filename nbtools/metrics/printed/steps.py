@@ -189,7 +189,7 @@ class StepCounters:
                 loop.last = n
             loop.epoch = self._epoch
         before, line.behind = line.behind, None
-        if n < line.last and line.num_falls == loop.num_falls:
+        if line.num_falls == loop.num_falls and (n < line.last or (before is not None and n == line.last)):
             line.behind = line.unit, min(loop.base + n, MAX_STEP)
             return line.behind if before is not None and before[1] < line.behind[1] else None
         if n > loop.last:
