@@ -38,7 +38,7 @@ _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
-NO_METRICS: Final = frozenset("eta v_num seed pid port line rank device cuda time_elapsed".split())
+NO_METRICS: Final = ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed")
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
@@ -233,14 +233,6 @@ def _listed(scan: LineScan, number: Number) -> bool:
     return True
 
 
-def _second_epoch(scan: LineScan, number: Number) -> bool:
-    """The epoch of the value before, which is the best one: `0.5 at epoch 3`."""
-    is_second = number.rank == EPOCH and any(counter.rank == EPOCH for counter in scan.counters)
-    if is_second:
-        del scan.values[-1:]
-    return is_second
-
-
 def _mean(scan: LineScan, number: Number) -> bool:
     """The mean in `Loss 0.5 (0.4)`; of a loop of an evaluation, it is the result."""
     gap = number.gap
@@ -250,11 +242,6 @@ def _mean(scan: LineScan, number: Number) -> bool:
     if is_loop and number.follows[:1] == ")":
         scan.values[-1] = replace(number.slot, name=scan.values[-1].name, split=scan.split)
     return True
-
-
-def _percentage(scan: LineScan, number: Number) -> bool:
-    """The 50 of a bar: `50%|███`."""
-    return scan.line.startswith("%|", number.slot.end)
 
 
 def _rank(scan: LineScan, number: Number) -> bool:
@@ -327,12 +314,9 @@ def _value(scan: LineScan, number: Number) -> bool:
     return True
 
 
-_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed, _second_epoch)
+_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed)
 """Forms in which a number belongs to the one before."""
-_NAMED: Final[tuple[Form, ...]] = (
-    *(_mean, _percentage, _rank, _counter),
-    *(_epoch_of_split, _first_of_two, _leading, _value),
-)
+_NAMED: Final[tuple[Form, ...]] = (*(_mean, _rank, _counter), *(_epoch_of_split, _first_of_two, _leading, _value))
 """Forms in which the words before a number say what it is."""
 
 

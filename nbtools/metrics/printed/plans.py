@@ -8,7 +8,7 @@ from typing import Final
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_line
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, of_pattern, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, numbers_in, shape_of
@@ -165,23 +165,21 @@ class LinePlans:
         return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
-        for pattern, source in self._patterns:
-            if source != "template" and (found := of_pattern(pattern, text, source)):
-                return found
-        reading = tables.box_line_of(text)
-        if reading is None and self._header is not None:
-            reading = tables.row_of(text, self._header)
+        own = [(source, found) for pattern, source in self._patterns if (found := of_pattern(pattern, text, source))]
+        first = next((found for source, found in own if source != "template"), None)
+        if first is not None:
+            return first
+        reading = tables.box_line_of(text) or (tables.row_of(text, self._header) if self._header else None)
         reading = reading or read_line(text)
-        for pattern, source in self._patterns:
-            if source == "template" and (found := of_pattern(pattern, text, source)):
-                numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
-                found = replace(found, values=tuple(slot for slot in found.values if slot.start in numbers))
-                if reading is not None and reading.values and reading.counters:
-                    return reading.with_others(found)
-                if reading is not None and len(found.values) < len(reading.values):
-                    return reading
-                return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
-        return reading
+        if not own:
+            return reading
+        numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
+        found = replace(own[0][1], values=tuple(slot for slot in own[0][1].values if slot.start in numbers))
+        if reading is not None and reading.values and reading.counters:
+            return reading.with_others(found)
+        if reading is not None and len(found.values) < len(reading.values):
+            return reading
+        return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
         position = _places(text, line)

@@ -64,11 +64,7 @@ def folded(line: str) -> str:
 
 def numbers_in(line: str) -> list[tuple[int, int, float]]:
     """Return start, end and value of each number of a folded line. Digits of a name (`acc1:`), times are none."""
-    return [
-        (found.start(), found.end(), number_of(found[0]))
-        for found in _PART.finditer(line)
-        if found.lastgroup == "number"
-    ]
+    return [(start, end, number_of(line[start:end])) for start, end, is_number in varying_parts(line) if is_number]
 
 
 def number_of(text: str) -> float:

@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,9 @@ _CALLS: Final = re.compile(
 )
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
-_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)(?:(?! \| )[^\w,;]){0,6}$")
+_LABEL: Final = re.compile(
+    r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)(?:(?! \| )[^\w,;]){0,6}$"
+)
 _INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
@@ -33,9 +36,13 @@ _UNCERTAINTY: Final = re.compile(r"(?:±|\+/?-)\s*$")
 _AFTER: Final = re.compile(r"(?:\b(?:after|at)|@)\s*$")
 _COUNTED: Final = re.compile(r"\s?([^\W\d]+)")
 """The unit of a count: `after 2,000 samples`."""
+_LISTED: Final = re.compile(r"(?:enumerate\()?(?:[\[(]|[A-Z_]+\b)")
+"""A list of the source, or the name of a constant."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
-Part = str | tuple[ast.expr, bool] | ast.IfExp
-"""A literal text, an expression with whether its format is that of a number, or one of two texts."""
+Piece = str | tuple[ast.expr, bool]
+"""A literal text, or an expression with whether its format is that of a number."""
+Part = Piece | ast.IfExp
+"""A piece, or one of two texts."""
 
 
 def imported_files(script: Path, root: Path) -> list[Path]:
@@ -184,18 +191,20 @@ def _filled(
     return [*parts, text[at:]]
 
 
-def _variants(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return the parts for each choice of `" (best)" if is_best else ""`; of more than two such texts, for the first."""
-    found: list[list[Part]] = [[]]
+def _variants(parts: Sequence[Part]) -> Iterator[list[Piece]]:
+    """Yield the parts for each choice of `" (best)" if is_best else ""`, of at most two such texts."""
+    texts: list[list[Piece]] = []
     for part in parts:
-        texts = [str(ast.literal_eval(each)) for each in (part.body, part.orelse)] if isinstance(part, ast.IfExp) else []
-        found = [[*each, text] for each in found for text in texts[: 1 if len(found) > 2 else 2] or [part]]
-    return found
+        if isinstance(part, ast.IfExp):
+            texts.append([str(ast.literal_eval(each)) for each in (part.body, part.orelse)])
+        else:
+            texts.append([part])
+    yield from map(list, islice(product(*texts), 4))
 
 
-def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
+def _lines(parts: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield the parts of each line of a text."""
-    line: list[Part] = []
+    line: list[Piece] = []
     for part in parts:
         first, *others = re.split(r"[\r\n]+", part) if isinstance(part, str) else [part]
         line.append(first)
@@ -205,7 +214,7 @@ def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
     yield line
 
 
-def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
+def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
     """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
     literal = "".join(part for part in line if isinstance(part, str))
     is_change = any(isinstance(part, str) and _CHANGE.fullmatch(part) for part in line[1:-1])
@@ -233,7 +242,7 @@ def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
             yield pattern.text
 
 
-def _name(node: ast.expr, text: str, before: str, after: Part, function: ast.AST) -> str:
+def _name(node: ast.expr, text: str, before: str, after: Piece, function: ast.AST) -> str:
     """Return the name of a printed value: what counts, the words before it, else the variable without its wrappers."""
     variable = _variable(node)
     if _UNCERTAINTY.search(text) or _root(node) in _swept(function):
@@ -243,7 +252,11 @@ def _name(node: ast.expr, text: str, before: str, after: Part, function: ast.AST
     if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
         return f"total_{before}"
     last = variable.lower().rpartition("/")[2]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _variable(node.left).lower() in (*COUNTERS, *_INDEXES):
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and _variable(node.left).lower() in (*COUNTERS, *_INDEXES)
+    ):
         return ANY  # a share of the epoch
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and "len(" in ast.unparse(node):
         return "samples"
@@ -270,16 +283,10 @@ def _root(node: ast.expr) -> str:
 @functools.lru_cache(64)
 def _swept(function: ast.AST) -> frozenset[str]:
     """Return the variables of loops over values that the source lists: `for lr in (0.1, 0.2)`; they are settings."""
-    found = set[str]()
-    for node in ast.walk(function):
-        if isinstance(node, ast.For):
-            over, target = node.iter, node.target
-            if isinstance(over, ast.Call) and over.args and getattr(over.func, "id", "") == "enumerate":
-                over, target = over.args[0], target.elts[-1] if isinstance(target, ast.Tuple) else target
-            is_constant = isinstance(over, ast.Name) and over.id.isupper()
-            if (is_constant or isinstance(over, ast.List | ast.Tuple)) and isinstance(target, ast.Name):
-                found.add(target.id)
-    return frozenset(found)
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    targets = [node.target for node in loops if _LISTED.match(ast.unparse(node.iter))]
+    swept = [target.elts[-1] if isinstance(target, ast.Tuple) else target for target in targets]
+    return frozenset(each.id for each in swept if isinstance(each, ast.Name))
 
 
 def _variable(node: ast.expr) -> str:

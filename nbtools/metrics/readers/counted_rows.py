@@ -119,7 +119,7 @@ class CountedRows:
         for rank, name in columns.counters if self.chosen is None else ():
             if name not in self._excluded and _is_count(numbers.get(name)):
                 return rank, name
-            if 0 < numbers.get(name, 0.0) % 1:  # epochs as 0.25: those that are whole would be a part of the rows
+            if numbers.get(name, 0.0) % 1 > 0:  # epochs as 0.25: those that are whole would be a part of the rows
                 self._excluded.add(name)
                 self._rank, self.begins_again = _UNCOUNTED, self.has_counter
         is_ordered = self.chosen == "" or self._excluded or (is_plain and columns.is_measured and not columns.counters)
