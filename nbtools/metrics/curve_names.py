@@ -42,6 +42,14 @@ _NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")  # the end of a numbere
 _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
 
+def counter_of(word: str) -> str | None:
+    """Return the counter that a word names, also in the plural; the epoch is almost the same word in many languages."""
+    word = word.lower()
+    if re.fullmatch(r"[eé]po[ckq][a-z]{0,3}", word):
+        return "epoch"
+    return next((each for each in (word, word.removesuffix("s")) if each in COUNTERS), None)
+
+
 def split_of(words: list[str], split: str | None) -> str | None:
     """Return the split that words such as `Validation:` give to what follows them."""
     for word in words:

@@ -38,6 +38,8 @@ _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E
 _NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
+NO_METRICS: Final = ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed")
+_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
 
@@ -79,6 +81,12 @@ class Reading:
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
     rank: Slot | None = None
+
+    def with_others(self, other: "Reading") -> "Reading":
+        """Return this reading with the values of another one for numbers that it leaves out."""
+        known = [*self.values, *self.counters, *([self.rank] if self.rank else [])]
+        taken = {slot.start for each in known for slot in (each, each.total) if slot is not None}
+        return replace(self, values=(*self.values, *(slot for slot in other.values if slot.start not in taken)))
 
 
 def read_line(line: str) -> Reading | None:
@@ -225,14 +233,6 @@ def _listed(scan: LineScan, number: Number) -> bool:
     return True
 
 
-def _second_epoch(scan: LineScan, number: Number) -> bool:
-    """The epoch of the value before, which is the best one: `0.5 at epoch 3`."""
-    is_second = number.rank == EPOCH and any(counter.rank == EPOCH for counter in scan.counters)
-    if is_second:
-        del scan.values[-1:]
-    return is_second
-
-
 def _mean(scan: LineScan, number: Number) -> bool:
     """The mean in `Loss 0.5 (0.4)`; of a loop of an evaluation, it is the result."""
     gap = number.gap
@@ -242,11 +242,6 @@ def _mean(scan: LineScan, number: Number) -> bool:
     if is_loop and number.follows[:1] == ")":
         scan.values[-1] = replace(number.slot, name=scan.values[-1].name, split=scan.split)
     return True
-
-
-def _percentage(scan: LineScan, number: Number) -> bool:
-    """The 50 of a bar: `50%|███`."""
-    return scan.line.startswith("%|", number.slot.end)
 
 
 def _rank(scan: LineScan, number: Number) -> bool:
@@ -319,12 +314,9 @@ def _value(scan: LineScan, number: Number) -> bool:
     return True
 
 
-_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed, _second_epoch)
+_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed)
 """Forms in which a number belongs to the one before."""
-_NAMED: Final[tuple[Form, ...]] = (
-    *(_mean, _percentage, _rank, _counter),
-    *(_epoch_of_split, _first_of_two, _leading, _value),
-)
+_NAMED: Final[tuple[Form, ...]] = (*(_mean, _rank, _counter), *(_epoch_of_split, _first_of_two, _leading, _value))
 """Forms in which the words before a number say what it is."""
 
 
@@ -344,9 +336,10 @@ def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:
         word = name.lower()
         if word in COUNTERS:
             counters.append(Slot(word, *span, rank=COUNTERS[word], total=totals.get(word.rstrip("s"))))
-        elif not word.startswith(("total_", "time")) or "/" in name:
+        elif "/" in name or not (word.startswith(("total_", "time")) or (word in NO_METRICS and source != "pattern")):
             values.append(Slot(name, *span))
-    return Reading(tuple(values), tuple(counters), source, pattern.text)
+    words = _PLACEHOLDER.sub("", pattern.text[: pattern.text.rindex("}") + 1])  # what follows may be " (best)" or ""
+    return Reading(tuple(values), tuple(counters), source, pattern.text if source == "pattern" else words)
 
 
 def rank_of(name: str) -> int | None:
@@ -372,7 +365,7 @@ def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False
-    if words[-1].lower() in ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed"):
+    if words[-1].lower() in NO_METRICS:
         return False
     if is_explicit:
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))

@@ -1,6 +1,7 @@
 """The curves of a log: columns of points, which are drawn as soon as it is certain that they are measured."""
 
 import math
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,8 @@ from nbtools.metrics.printed.line_times import LineTimes
 
 _POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), ("attempt", "=i8")])
 _pack = struct.Struct("=qdqq").pack
+_FIRST_CLOCK_S: Final = 1e9
+"""Values that rise from here on are Unix times, in seconds or in parts of them."""
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
 
@@ -22,6 +25,8 @@ _MOST_KEPT: Final = 10_000
 class Evidence:
     """Findings on the points of a curve so far. Those that begin as True hold until a point contradicts them."""
 
+    is_by_order: bool = False
+    """Whether the steps are the order of the lines."""
     is_count: bool = True
     """Whether the values grow by one, or start over at the first one, as an index does."""
     is_rising: bool = True
@@ -52,7 +57,8 @@ class Evidence:
         if self.num_steps:
             self.is_count &= value - self.last[1] in (0, 1) or value == lowest
             share = lowest * step / start if start else 0.0
-            self.is_progress &= max(1, lowest) < value < math.inf and abs(value - share) <= 0.01 + 0.01 * share
+            least = lowest if self.is_by_order else max(1, lowest)  # a learning rate may grow with the step
+            self.is_progress &= least < value < math.inf and abs(value - share) <= 0.01 * (share + (share > 1))
             self.is_rising &= value > self.last[1] or step == self.last[0]
         if not self.num_steps or start == step:
             self.first = step, value
@@ -93,7 +99,7 @@ class PrintedCurve:
     has_fraction: bool = False
     bar: BarValue | None = None
     unit: Unit = "row"
-    seen: Evidence = field(default_factory=Evidence)
+    seen: Evidence = field(default_factory=lambda: Evidence(is_by_order=True))
     is_settled: bool = False
     """Whether it is measured for certain, whatever follows."""
     num_drawn: int = 0
@@ -122,7 +128,7 @@ class PrintedCurve:
 
     def restart(self, unit: Unit = "row") -> None:
         """Drop all points: those of another unit, or of another rank."""
-        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(), True
+        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(unit == "row"), True
 
     @property
     def is_measured(self) -> bool:
@@ -134,7 +140,8 @@ class PrintedCurve:
         seen = self.seen
         if self.is_given or self.is_settled:
             return True
-        if self.is_unsure or 3 * seen.num_piled > seen.num_steps:
+        is_clock = seen.is_rising and seen.first[1] > _FIRST_CLOCK_S
+        if self.is_unsure or is_clock or 3 * seen.num_piled > seen.num_steps:
             return False
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
@@ -161,7 +168,7 @@ class PrintedCurves:
         if curve is None:
             own = name if is_given and "/" in name else metric_of(name, split)
             head, slash, plain = own.rpartition("/")
-            words = "_".join(statement.split()[:2]).strip("_:()[]")
+            words = "_".join(re.findall(r"[^\W\d]+", statement)[:2])
             names = (own, f"{head}{slash}{'_'.join(name.split())}", f"{head}{slash}{words}_{plain}")
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)

@@ -44,8 +44,8 @@ class Pattern:
 
     def values(self, line: str) -> dict[str, float] | None:
         """Return the numbers of a folded line by their names; None if the line is another one."""
-        found = self._expression.fullmatch(line)
-        return None if found is None else dict(zip(self.names, map(number_of, found.groups()), strict=True))
+        spans = self.spans(line)
+        return None if spans is None else {name: number_of(line[slice(*span)]) for name, span in spans.items()}
 
     @property
     def has_digits(self) -> bool:

@@ -8,11 +8,11 @@ from typing import Final
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
 from nbtools.metrics.printed import printed_tables as tables
-from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, first_split, of_pattern, read_line
+from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, of_pattern, read_line
 from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.shapes import DIGITS, folded, shape_of
-from nbtools.metrics.printed.steps import Statement
+from nbtools.metrics.printed.shapes import DIGITS, folded, numbers_in, shape_of
+from nbtools.metrics.printed.steps import Position, Statement
 
 _MAX_LINE_CHARACTERS: Final = 4000
 _MAX_UNDECODED: Final = 4
@@ -67,6 +67,11 @@ class LinePlan:
     def is_read(self) -> bool:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
+
+    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int) -> None:
+        """Add the numbers of one line to its curves."""
+        for group, curve in self.curves:
+            curve.add(*place, numbers[group], end, attempt)
 
     def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
@@ -160,21 +165,21 @@ class LinePlans:
         return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
-        for pattern, source in self._patterns:
-            if source != "template" and (found := of_pattern(pattern, text, source)):
-                return found
-        reading = tables.box_line_of(text)
-        if reading is None and self._header is not None:
-            reading = tables.row_of(text, self._header)
+        own = [(source, found) for pattern, source in self._patterns if (found := of_pattern(pattern, text, source))]
+        first = next((found for source, found in own if source != "template"), None)
+        if first is not None:
+            return first
+        reading = tables.box_line_of(text) or (tables.row_of(text, self._header) if self._header else None)
         reading = reading or read_line(text)
-        if reading is not None and reading.values and reading.counters:
+        if not own:
             return reading
-        for pattern, source in self._patterns:
-            if source == "template" and (found := of_pattern(pattern, text, source)):
-                if reading is not None and len(found.values) < len(reading.values):
-                    return reading
-                return replace(found, split=reading.split if reading else first_split(text))
-        return reading
+        numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
+        found = replace(own[0][1], values=tuple(slot for slot in own[0][1].values if slot.start in numbers))
+        if reading is not None and reading.values and reading.counters:
+            return reading.with_others(found)
+        if reading is not None and len(found.values) < len(reading.values):
+            return reading
+        return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
         position = _places(text, line)
@@ -217,7 +222,7 @@ class LinePlans:
                 continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
             curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
-            curve.has_fraction |= not text[slot.start : slot.end].isdecimal()
+            curve.has_fraction |= not text[slot.start : slot.end].replace(",", "").isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
             curves.append((group, curve))
@@ -249,7 +254,7 @@ class LinePlans:
             is_evaluation=reading.split in ("eval", "test")
             and all(s.split in ("eval", "test") for s in reading.values),
             is_bar=reading.is_bar,
-            is_plain=not reading.values,
+            is_plain=all(text[each.start : each.end].isdecimal() for each in reading.values),
             is_whole_run=chosen is not None and chosen.rank == 0,
             has_fractions=is_epoch and reading.head in self._fractional,
         )

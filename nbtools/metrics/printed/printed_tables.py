@@ -8,6 +8,8 @@ from nbtools.metrics.printed.grammars import Reading, Slot, is_metric, rank_of
 from nbtools.metrics.printed.shapes import NUMBER
 
 _EDGES: Final = re.compile(r"[|│┃║]")
+_EDGE: Final = re.compile(r"^[|│┃║]|\s[|│┃║]\s|^[^\s|]+\|\S*$")
+"""An edge of a table; within `||grad||` it is part of a name."""
 _CELL: Final = re.compile(r"[^\s|│┃║,;]+")
 _VALUE: Final = re.compile(rf"({NUMBER})(?:/(\d+))?(?:%|[kKMGT]i?B?|s|:)?")
 _CLOCK: Final = re.compile(r"\d+:\d\d(?::\d\d)?")
@@ -15,6 +17,8 @@ _NAME: Final = re.compile(r"[^\W\d][\w/.@%+#()-]*")
 _BOX: Final = re.compile(rf"[|│┃║] *([^\W\d][\w/.@%+ -]{{0,60}}?) *[|│┃║] *({NUMBER}) *[|│┃║]")
 BORDER: Final = re.compile(r"[-=+_:|│┃║╭╮╰╯┌┐└┘├┤┼┬┴─━┏┓┗┛┡┩╇╈┳┻\s]{4,}")
 """A rule of a table, as a folded line."""
+_MARK: Final = re.compile(r"[*+★☆✓✔←<!]+")
+"""A mark behind the best value of a column."""
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
 _LABELS: Final = ("class", "category", "name")
@@ -26,7 +30,7 @@ def header_of(line: str, raw: str) -> Header | None:
     line, raw = _BAR.sub("", line), _BAR.sub("", raw)
     if re.search(r"(?<![\w.@-])[-+]?\.?\d", line):
         return None
-    if _EDGES.search(line):
+    if _EDGE.search(line):
         cells = [cell.strip() for cell in _EDGES.split(line) if cell.strip()]
     elif line.count(",") > 1 and ", " not in line:
         cells = line.strip("#").split(",")
@@ -47,7 +51,7 @@ def row_of(line: str, header: Header) -> Reading | None:
     """Return what a folded line says, if it is a row of the table with this header."""
     is_bar = _BAR.search(line) is not None
     line = _BAR.sub("", line)
-    cells = [*_CELL.finditer(line)]
+    cells = [cell for cell in _CELL.finditer(line) if not _MARK.fullmatch(cell[0])]
     found = [_VALUE.fullmatch(cell[0]) or _CLOCK.fullmatch(cell[0]) for cell in cells]
     label = ""
     if found and found[0] is None and header[0].lower() in _LABELS and len(found) >= len(header) > 2:

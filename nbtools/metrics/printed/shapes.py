@@ -15,7 +15,7 @@ _DATE: Final = (
 )
 _WHEN: Final = rf"(?:{_DATE},?[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
-_PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[\w<>]{1,60}:\d++)"
+_PLACE: Final = r"[\w./-]{1,100}(?:\.(?:py|cc|cpp):\d++(?::\w++)?|:[A-Za-z_<][\w<>]{0,60}:\d++)"
 _RANK: Final = r"(?:rank|RANK|Rank|default|trainer|GPU|gpu)[ _:]{0,2}\d{1,6}"
 _MARK: Final = re.compile(
     rf"""(?: [\s|:>,]++ | -++(?=\s)
@@ -64,11 +64,7 @@ def folded(line: str) -> str:
 
 def numbers_in(line: str) -> list[tuple[int, int, float]]:
     """Return start, end and value of each number of a folded line. Digits of a name (`acc1:`), times are none."""
-    return [
-        (found.start(), found.end(), number_of(found[0]))
-        for found in _PART.finditer(line)
-        if found.lastgroup == "number"
-    ]
+    return [(start, end, number_of(line[start:end])) for start, end, is_number in varying_parts(line) if is_number]
 
 
 def number_of(text: str) -> float:

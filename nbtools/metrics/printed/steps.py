@@ -42,7 +42,10 @@ class Statement:
     """Whether its counter counts the whole run, as `global_step`."""
     has_fractions: bool = False
     """Whether it prints epochs as 0.25."""
+    first: int = MAX_STEP
+    """The lowest value that its counter had in a loop of an evaluation."""
     last: int = -1
+    interval: int = MAX_STEP
     num_falls: int = -1
     num_rows: int = 0
     num_epochs: int | None = None
@@ -53,6 +56,8 @@ class Statement:
     total: int | None = None
     epoch: float = math.inf
     """The epoch of the log when it was last printed."""
+    behind: Position | None = None
+    """Where its last row stands, if it is behind an earlier one: the best one again, or the first after a rollback."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
 
@@ -128,7 +133,8 @@ class StepCounters:
         is_other = bool(main and total and main.total and total != main.total)
         is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
-            if (total is not None and n < total - 1) or (line.last >= 0 and not line.is_evaluation):
+            line.first = min(line.first, n)
+            if (total is not None and n < total - (line.first == 0)) or (line.last >= 0 and not line.is_evaluation):
                 return None  # the middle of a loop, or a loop of something else by the statement of the training
             return self.position if epoch is None else self._at_epoch(line, int(epoch))
         return self._in_loop(line, loop, n, total)
@@ -152,7 +158,7 @@ class StepCounters:
             loop.last = -1
         line.last, line.num_falls, line.num_epochs = epoch, loop.num_falls, self._num_epochs
         loop.last = max(loop.last, epoch)
-        if self.main is None or not (line.is_plain or line.is_evaluation):
+        if self.main is None or not self.main.interval or not (line.is_plain or line.is_evaluation):
             self.position = self._last_row = ("epoch", min(loop.base + epoch, MAX_STEP))
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
@@ -160,7 +166,8 @@ class StepCounters:
         if line.is_bar and not n and (line.is_plain or loop.last >= 0):
             return None if line.is_plain else self.position  # it shows what was measured before
         near = loop.last + max(loop.interval, 1)
-        if line.num_falls < loop.num_falls and near < n and line.last < n and loop.base <= n <= loop.base + near:
+        is_next = loop.base <= n <= loop.base + near or n == line.last + line.interval
+        if line.num_falls < loop.num_falls and near < n and line.last < n and is_next:
             line.last = n  # others of its name have started over, this one counts on
             return line.unit, n
         is_new = loop.last < 0
@@ -176,14 +183,18 @@ class StepCounters:
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
                 size = total or loop.total
-                loop.base += size * passed if size else loop.last + max(loop.interval, n, 1) - n
+                ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
+                loop.base += size * passed if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
-        if n < line.last and line.num_falls == loop.num_falls:
-            return None  # a row that is repeated: the best one
+        before, line.behind = line.behind, None
+        if line.num_falls == loop.num_falls and (n < line.last or (before is not None and n == line.last)):
+            line.behind = line.unit, min(loop.base + n, MAX_STEP)
+            return line.behind if before is not None and before[1] < line.behind[1] else None
         if n > loop.last:
             loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
+        line.interval = n - line.last if n > line.last >= 0 else line.interval
         line.last, line.num_falls = n, loop.num_falls
         loop.last, loop.total = max(n, loop.last), total or loop.total
         if self.main is None or (not self.main.has_rows and not line.is_plain):

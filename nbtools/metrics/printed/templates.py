@@ -1,13 +1,15 @@
 """Templates from a program's source: the texts that it prints or logs, as patterns with the names of its variables."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.curve_names import COUNTERS, SPLITS, parts_of
+from nbtools.metrics.curve_names import COUNTERS, SPLITS, counter_of, parts_of
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 
@@ -15,11 +17,13 @@ _MAX_FILES: Final = 100
 _MAX_BYTES: Final = 1 << 20
 _MAX_TEMPLATES: Final = 500
 _CALLS: Final = re.compile(
-    r"print\w*|\w*_print|\w*log\w*|info|debug|warning|write|echo|set_description(?:_str)?|set_postfix_str"
+    r"print\w*|\w*_print|\w*log\w*|info|debug|warning|success|write|echo|set_description(?:_str)?|set_postfix_str"
 )
 _FORMATS: Final = re.compile(r"%(?:\((\w+)\))?[-+ #0]*(?:\d+|\*)?(?:\.\d+)?([diouxXeEfFgGcrsa%])")
 _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}")
-_LABEL: Final = re.compile(r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2})['\"]?\s*[:=(\[#]*\s*$")
+_LABEL: Final = re.compile(
+    r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)(?:(?! \| )[^\w,;]){0,6}$"
+)
 _INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
@@ -28,9 +32,17 @@ _FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
 """Words in the name of a function, and the split of what it prints."""
 _CHANGE: Final = re.compile(r"\s*(?:[-=]+>|→|to)\s*")
 """Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
+_UNCERTAINTY: Final = re.compile(r"(?:±|\+/?-)\s*$")
+_AFTER: Final = re.compile(r"(?:\b(?:after|at)|@)\s*$")
+_COUNTED: Final = re.compile(r"\s?([^\W\d]+)")
+"""The unit of a count: `after 2,000 samples`."""
+_LISTED: Final = re.compile(r"(?:enumerate\()?(?:[\[(]|[A-Z_]+\b)")
+"""A list of the source, or the name of a constant."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
-Part = str | tuple[ast.expr, bool]
+Piece = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
+Part = Piece | ast.IfExp
+"""A piece, or one of two texts."""
 
 
 def imported_files(script: Path, root: Path) -> list[Path]:
@@ -56,8 +68,9 @@ def templates_of(files: Sequence[Path]) -> list[str]:
     for path in files:
         if (tree := _tree(path)) is not None:
             for function, call in _calls(tree):
-                for line in _lines(_printed(call, function)):
-                    found |= dict.fromkeys(_texts(line, function))
+                for parts in _variants(_printed(call, function)):
+                    for line in _lines(parts):
+                        found |= dict.fromkeys(_texts(line, function))
     return [*found][:_MAX_TEMPLATES]
 
 
@@ -101,6 +114,8 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     first, *others = call.args
     is_print = isinstance(call.func, ast.Name)
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
+        if re.search(r"\{[^{}]*\}", first.value):  # of loguru
+            return _filled(_FIELDS, first.value, others, {}, function)
         formatted = ast.Tuple(others, ast.Load())
         return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
     sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
@@ -116,7 +131,7 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
             return [str(value)]
         case ast.FormattedValue(value=inner, format_spec=given):
             spec = ast.unparse(given)[2:-1] if given else ""  # of f'.4f'
-            return [(inner, bool(_NUMERIC.match(spec)))]
+            return _value(inner, bool(_NUMERIC.match(spec)), function, depth)
         case ast.JoinedStr(values=values):
             return [part for each in values for part in _parts(each, function)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -124,12 +139,20 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
             if any(isinstance(part, str) for part in parts):
                 return parts
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod(), right=right):
-            return _filled(_FORMATS, text, right.elts if isinstance(right, ast.Tuple) else [right], {})
+            return _filled(_FORMATS, text, right.elts if isinstance(right, ast.Tuple) else [right], {}, function)
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
-            return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords})
+            return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords}, function)
+        case ast.IfExp(body=ast.Constant(value=str()), orelse=ast.Constant(value=str())):
+            return [node]
         case ast.Name(id=name) if depth < 3 and (own := _assigned(name, function)) is not None:
             return _parts(own, function, depth + 1)
     return [(node, False)]
+
+
+def _value(node: ast.expr, is_number: bool, function: ast.AST, depth: int = 0) -> list[Part]:
+    """Return the parts of a value in a text: a text that is put together elsewhere, or one of two, has its own."""
+    is_text = isinstance(node, ast.Name | ast.IfExp) and not is_number
+    return _parts(node, function, depth) if is_text else [(node, is_number)]
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -142,12 +165,14 @@ def _assigned(name: str, function: ast.AST) -> ast.expr | None:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             is_format = isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "format"
             is_filled = isinstance(node.value, ast.BinOp) and _is_text(node.value.left)
-            if isinstance(node.value, ast.JoinedStr) or is_format or is_filled:
+            if isinstance(node.value, ast.JoinedStr | ast.IfExp) or is_format or is_filled:
                 return node.value
     return None
 
 
-def _filled(fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named: dict[str, ast.expr]) -> list[Part]:
+def _filled(
+    fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named: dict[str, ast.expr], function: ast.AST
+) -> list[Part]:
     """Return the parts of a text with `%d` or `{}` fields and their arguments."""
     parts: list[Part] = []
     at, number = 0, 0
@@ -161,13 +186,25 @@ def _filled(fields: re.Pattern[str], text: str, given: Sequence[ast.expr], named
         index = int(key) if key and key.isdecimal() else number
         number += 1
         value = named.get(key or "") or (given[index] if index < len(given) else ast.Name(key or ANY, ast.Load()))
-        parts.append((value, bool(_NUMERIC.match(spec)) and spec[-1:] not in "rsac"))
+        is_number = bool(_NUMERIC.match(spec)) and spec[-1:] not in "rsac"
+        parts += _value(value, is_number, function)
     return [*parts, text[at:]]
 
 
-def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
+def _variants(parts: Sequence[Part]) -> Iterator[list[Piece]]:
+    """Yield the parts for each choice of `" (best)" if is_best else ""`, of at most two such texts."""
+    texts: list[list[Piece]] = []
+    for part in parts:
+        if isinstance(part, ast.IfExp):
+            texts.append([str(ast.literal_eval(each)) for each in (part.body, part.orelse)])
+        else:
+            texts.append([part])
+    yield from map(list, islice(product(*texts), 4))
+
+
+def _lines(parts: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield the parts of each line of a text."""
-    line: list[Part] = []
+    line: list[Piece] = []
     for part in parts:
         first, *others = re.split(r"[\r\n]+", part) if isinstance(part, str) else [part]
         line.append(first)
@@ -177,7 +214,7 @@ def _lines(parts: Sequence[Part]) -> Iterator[list[Part]]:
     yield line
 
 
-def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
+def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
     """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
     literal = "".join(part for part in line if isinstance(part, str))
     is_change = any(isinstance(part, str) and _CHANGE.fullmatch(part) for part in line[1:-1])
@@ -185,12 +222,12 @@ def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
         return
     for is_strict in (False, True):
         text, names, before = "", set[str](), ""
-        for part in line:
+        for part, after in zip(line, [*line[1:], ""], strict=True):
             if isinstance(part, str):
                 text += part.replace("{", "{{").replace("}", "}}")
                 continue
             expression, is_number = part
-            name = ANY if is_strict and not is_number else _name(expression, text, before, function)
+            name = ANY if is_strict and not is_number else _name(expression, text, before, after, function)
             if text.endswith("}") and not text.endswith("}}"):
                 text, name = text[: text.rindex("{")] + "{_}", ""
             name = ANY if name in names else name
@@ -205,27 +242,51 @@ def _texts(line: Sequence[Part], function: ast.AST) -> Iterator[str]:
             yield pattern.text
 
 
-def _name(node: ast.expr, text: str, before: str, function: ast.AST) -> str:
+def _name(node: ast.expr, text: str, before: str, after: Piece, function: ast.AST) -> str:
     """Return the name of a printed value: what counts, the words before it, else the variable without its wrappers."""
     variable = _variable(node)
+    if _UNCERTAINTY.search(text) or _root(node) in _swept(function):
+        return ANY
+    if isinstance(after, str) and _AFTER.search(text) and (found := _COUNTED.match(after)) and counter_of(found[1]):
+        return counter_of(found[1]) or ANY
     if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
         return f"total_{before}"
     last = variable.lower().rpartition("/")[2]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and (last in COUNTERS or last in _INDEXES):
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and _variable(node.left).lower() in (*COUNTERS, *_INDEXES)
+    ):
         return ANY  # a share of the epoch
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and "len(" in ast.unparse(node):
         return "samples"
     label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
     words = "_".join(label.lower().split())
     for each in (words, words.rpartition("_")[2], last):
-        if each in COUNTERS:
-            return each
+        if counter := counter_of(each):
+            return counter
     if last in _INDEXES and not label:
         return "batch"
     name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
     split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)
     is_split = any(part in SPLITS for part in parts_of(name))
     return f"{split}/{name}" if split and not is_split and name != ANY else name
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name at the beginning of an expression: `stage["lr"]` is of stage."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@functools.lru_cache(64)
+def _swept(function: ast.AST) -> frozenset[str]:
+    """Return the variables of loops over values that the source lists: `for lr in (0.1, 0.2)`; they are settings."""
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    targets = [node.target for node in loops if _LISTED.match(ast.unparse(node.iter))]
+    swept = [target.elts[-1] if isinstance(target, ast.Tuple) else target for target in targets]
+    return frozenset(each.id for each in swept if isinstance(each, ast.Name))
 
 
 def _variable(node: ast.expr) -> str:
@@ -241,6 +302,7 @@ def _variable(node: ast.expr) -> str:
         return str(ast.literal_eval(node.slice)) if is_named else _variable(node.value)
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and (node.func.attr in _WRAPPERS or not node.args):
-            return _variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr
+            own = _variable(node.args[0]) if node.args else ""  # np.mean(losses)
+            return own or (_variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr)
         return _variable(node.args[0]) if node.args else ""
     return _variable(node.operand) if isinstance(node, ast.UnaryOp) else ""

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from nbtools.metrics.columns import Unit
@@ -14,12 +14,12 @@ from nbtools.rundir.json_files import MAX_STEP
 _BY_ORDER, _UNCOUNTED = EPOCH + 1, EPOCH + 2
 _TOTALS: Final = ("total_steps", "max_steps")
 _NO_CURVES: Final = frozenset({*_TOTALS, "total_epochs", "max_epochs", "num_epochs", "percentage"})
-_TIMES: Final = ("time", "timestamp", "wall_time", "_timestamp")
+_TIMES: Final = ("time", "timestamp", "ts", "wall_time", "_timestamp")
 _MEASURED: Final = frozenset({"loss", "accuracy", "acc", "perplexity", "reward", "return", "error"})
 """Rows without a counter have an order if a column has one of these words, and all are numbers."""
 _MOST_COLUMNS: Final = 1000
 _FEW: Final = 3
-"""Rows with the step of the row before, more than others, from which their counter is taken for none."""
+"""Rows with the step of the row before, or epochs within which it does not rise, from which a counter is none."""
 
 
 class TableColumns(NamedTuple):
@@ -78,6 +78,7 @@ class CountedRows:
 
     def add(self, row: Mapping[str, Any]) -> bool:
         """Add the numbers of a row; whether it could be placed."""
+        row = {key: cell for name, value in row.items() for key, cell in _flat(name, value)}
         columns = table_columns(tuple(row))
         numbers = {name: number for name, cell in row.items() if (number := _number(cell)) is not None}
         if len(self.columns) <= _MOST_COLUMNS:
@@ -118,6 +119,9 @@ class CountedRows:
         for rank, name in columns.counters if self.chosen is None else ():
             if name not in self._excluded and _is_count(numbers.get(name)):
                 return rank, name
+            if numbers.get(name, 0.0) % 1 > 0:  # epochs as 0.25: those that are whole would be a part of the rows
+                self._excluded.add(name)
+                self._rank, self.begins_again = _UNCOUNTED, self.has_counter
         is_ordered = self.chosen == "" or self._excluded or (is_plain and columns.is_measured and not columns.counters)
         return (_BY_ORDER if is_ordered else _UNCOUNTED), ""
 
@@ -133,6 +137,8 @@ class RowSteps:
         self._count, self._first, self._base, self._step = -1, MAX_STEP, 0, -1
         self._curves: Set[str] = frozenset()
         self._epoch, self._num_falls, self._num_same = -1, 0, 0
+        self._has_risen = False
+        """Whether the count has grown within the epoch."""
         self._epochs: dict[int, tuple[int, int]] = {}
         """Epoch -> the steps before it, and its last step."""
 
@@ -151,9 +157,11 @@ class RowSteps:
             self._base = self._epochs[outer][0]  # a restart repeats the epoch
         elif outer > self._epoch >= 0 and (is_same or count < self._count):
             self._base = self._step + (count == 0)
+            self._num_same += 1 if not self._has_risen else -1  # it counts nothing within the epoch
         else:
             self._num_falls += count < self._count and count <= self._first
-            self._num_same += 1 if is_same else -(count != self._count)
+            self._num_same += 1 if is_same else -(count != self._count and outer == self._epoch)
+        self._has_risen = outer == self._epoch and (self._has_risen or count > self._count)
         self._first, self._count, self._epoch = min(self._first, count), count, outer
         self._step, self._curves = min(self._base + count, MAX_STEP), curves
         self._epochs[outer] = self._base, self._step
@@ -167,6 +175,11 @@ class RowSteps:
     def contradict(self, restarts: int) -> bool:
         """Whether the counter falls more often than the program was restarted, or stands still."""
         return self._num_falls > restarts or self._num_same > _FEW
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield a cell of a row, or those of a dict in it: `{"loss": {"total": 0.5}}` has `loss/total`."""
+    yield from ((f"{name}/{key}", cell) for key, cell in value.items()) if isinstance(value, dict) else ((name, value),)
 
 
 def _is_count(number: float | None) -> bool:

@@ -181,7 +181,7 @@ class TrainerState(Reader):
                     if isinstance(row, dict) and "train_runtime" not in row:  # the last row has means over the run
                         rows.add(row)
                 rows.total = whole(state.get("max_steps"))
-                points |= rows.points
+                self.extend(rows.points, unit=rows.unit)
                 self.rows = rows
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nbtools.errors import ConfigError
 from nbtools.metrics.printed.log import LogMetrics
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
@@ -212,7 +213,10 @@ def click(log: Path, expected: dict[str, Any], templates: list[str], before: Rea
             if set(counters) & set(names[where]):
                 continue
             added = {shape: names[shape], where: {**names[where], **counters}}
-            texts = [Pattern.of(shapes[each][0], named).text for each, named in added.items() if named]
+            try:
+                texts = [Pattern.of(shapes[each][0], named).text for each, named in added.items() if named]
+            except ConfigError:  # the text of the line does not tell its numbers apart, and the user is told so
+                continue
             tried = compare(LogMetrics(log, patterns=[*patterns, *texts], templates=templates), expected)
             if (len(tried.right), -len(tried.wrong)) > (len(best.right), -len(best.wrong)):
                 best, best_patterns, price = tried, [*patterns, *texts], cost

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nbtools.metrics.printed.log import LogMetrics
 
 TEXTS = ("", ".md", ".rst", ".json", ".toml", ".yaml")  # of packages, METADATA and LICENSE among them
+LOSSES, PSNRS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [30.5, 31.5, 32.5, 33.5, 34.5, 35.5]
 Curves = dict[str, tuple[str, list[int], list[float]]]
 
 
@@ -102,6 +103,18 @@ def log(tmp_path: Path) -> Path:
             "Epoch: 1, Step: 1, loss 1.5\nEpoch: 1, Step: 2, loss 0.5\nstep=4, psnr=32.5\n",
             {"train/loss": ("step", [1, 2, 3, 4], [3.5, 2.5, 1.5, 0.5]), "psnr": ("step", [2, 4], [31.5, 32.5])},
         ),
+        (
+            "".join(f"global loss 0.{9 - n} at step {n}\nstep {n % 3} psnr 3{n}.5\n" for n in range(6)),
+            {"train/global_loss": ("step", [*range(6)], LOSSES), "psnr": ("step", [*range(6)], PSNRS)},
+        ),
+        (
+            "".join(f"step {n} loss {9 - n}.5\n" for n in (1, 2, 3, 4)) + "step 3 loss 3.5\nstep 4 loss 2.5\n",
+            {"train/loss": ("step", [1, 2, 3, 4], [8.5, 7.5, 3.5, 2.5])},
+        ),
+        (
+            " iter  ||grad||  pérd\n    1       0.5   2.5 ★\n    2       0.4   2.6\n",
+            {"train/grad": ("step", [1, 2], [0.5, 0.4]), "pérd": ("step", [1, 2], [2.5, 2.6])},
+        ),
     ],
 )
 def test_printed_lines_have_their_values_steps_and_units(log: Path, text: str, curves: Curves) -> None:
@@ -137,6 +150,7 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
         (lambda n: f"Best acc: 0.{min(n, 3)}1 at epoch {min(n, 3)}\n", "the epoch of another line"),
         (lambda n: f"val_threshold: 0.5, tokens: {n * 1024}\n", "a setting, and a number that follows the count"),
         (lambda n: f"elapsed: {n * 12.5:.1f}\n", "a share of the steps"),
+        (lambda n: f"ts: {1795974026 + n * n}.25\n", "a time"),
         (lambda n: f"Run: {1 + n // 4}\n", "the number of a run"),
         (lambda n: f"batch {n // 3}/{n % 3 * 100} f1 0.{n}1\n", "an epoch and a batch as 3/10"),
         (lambda n: f"Loading the test set\nscore: 0.{n}1\n", "a heading that is perhaps one of a split"),

@@ -30,6 +30,13 @@ def templates(folder: Path, source: str) -> list[str]:
         ('logger.info("took %.2f, lr=%g", dt, rates()[0])', ["took {took}, lr={lr}"]),
         ('text = "acc: %.3f" % acc\nprint(text)', ["acc: {acc}"]),
         ('def evaluate():\n    print(f"mean score {s:.2f}")', ["mean score {eval/mean_score}"]),
+        ('logger.success("mean={:.2f} after {:,} samples", m, seen)', ["mean={mean} after {samples} samples"]),
+        (
+            'print(f"Epoche {e} von {n}: Verlust (neu) = {v:.2f}")',
+            ["Epoche {epoch} von {von}: Verlust (neu) = {Verlust_neu}"],
+        ),
+        ('best = " *" if ok else ""\nprint(f"acc {a:.2f}{best}")', ["acc {acc} *", "acc {acc}"]),
+        ('for lr in (0.1, 0.2):\n    print(f"lr {lr:.2f} std {s:.1f} ± {d:.1f}")', ["lr {_} std {std} ± {_}"]),
         ('for k, v in d.items():\n    print(f"{k}: {v:.4f}")', []),
         ('print(f"validation loss decreased ({best:.2f} --> {loss:.2f})")', []),
         ('print(x)\nprint(f"{x:.2f}")\nprint("done")', []),

@@ -109,6 +109,7 @@ def test_the_state_of_transformers_with_a_nan_is_read(tmp_path: Path) -> None:
 EPOCHS = [(epoch, batch, 1.0 / (10 * epoch + batch + 1)) for epoch in range(3) for batch in range(10)]
 VALUES = [value for _, _, value in EPOCHS]
 AGAIN = [(epoch, batch, 0.5) for epoch in (1, 2, 3) for batch in range(10)]
+NO_COUNTS = (lambda n: 32, lambda n: n * 7 % 5)
 COUNTED = ("_step", "current_steps", "env_steps", "global step", "Step", "train/global_step")
 
 
@@ -124,6 +125,8 @@ COUNTED = ("_step", "current_steps", "env_steps", "global step", "Step", "train/
             [1.0] * 15,
         ),
         ("epoch,step,loss", [(n // 10, n, 1.0) for n in (*range(30), *range(20, 30))], range(30), [1.0] * 30),
+        *(("epoch,batch,loss", [(n, batch(n), 1.0) for n in range(16)], range(16), [1.0] * 16) for batch in NO_COUNTS),
+        ("epoch,loss", [(n / 4, n) for n in range(9)], range(9), [*range(9)]),
         ("epoch,batch,loss", EPOCHS + AGAIN, range(40), VALUES[:10] + [0.5] * 30),
         *((f"{name},loss", [(10, 0.5), (20, 0.4)], (10, 20), [0.5, 0.4]) for name in COUNTED),
     ],
