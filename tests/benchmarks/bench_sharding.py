@@ -40,7 +40,7 @@ from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.sharding.fsdp import building, release, shard
+from nbtools.training.sharding.fsdp import Layout, building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import saved_weights
 from nbtools.training.text.pretrained_models import load_model
@@ -85,7 +85,7 @@ class Training:
             self.masked_lm = MaskedLM(model_of(shape).to(dtype))
         self.model: torch.nn.Module = self.masked_lm
         if strategy == "fsdp":
-            shard(self.masked_lm, CPU, None, dist.get_world_size())
+            shard(self.masked_lm, CPU, None, Layout(dist.get_world_size()))
         else:
             self.model = DistributedDataParallel(self.masked_lm, gradient_as_bucket_view=True)
         self.optimizer = Optimizer(self.model, TrainConfig(learning_rate=1e-3), 200, CPU)
@@ -171,11 +171,11 @@ def memory(strategy: str) -> None:
 
 
 def loading(folder: str) -> None:
-    shard(MaskedLM(model_of("tiny")), CPU, None, dist.get_world_size())  # imports what it needs
+    shard(MaskedLM(model_of("tiny")), CPU, None, Layout(dist.get_world_size()))  # imports what it needs
     before, peak = anonymous_mb(), Peak()
     with building(is_main=dist.get_rank() == 0):
         model = MaskedLM(load_model(AutoModelForMaskedLM, folder, "a model"))
-    shard(model, CPU, None, dist.get_world_size())
+    shard(model, CPU, None, Layout(dist.get_world_size()))
     shards = sum(weight.to_local().nbytes for weight in model.parameters()) / 1e6  # type: ignore[attr-defined]
     above = summed(peak.mb - before - shards)
     say(f"loading, {summed(shards):.0f} MB: {above:.0f} MB above imports and shards, all ranks together (goal <= 300)")

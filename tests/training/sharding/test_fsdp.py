@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 import transformers
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from nbtools.errors import ConfigError
 from nbtools.project import Project
@@ -22,8 +23,8 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.worker import Worker
-from nbtools.training.sharding import sharded_checkpoint, stored_tensors
-from nbtools.training.sharding.fsdp import blocks_of, building, shard
+from nbtools.training.sharding import fsdp, sharded_checkpoint, stored_tensors
+from nbtools.training.sharding.fsdp import Layout, blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
 from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
@@ -73,6 +74,19 @@ def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance
     assert sharded == pytest.approx(whole, rel=tolerance)
 
 
+@pytest.mark.parametrize(("usable", "each_step"), [(0.8, 1), (0.0, 3)])
+def test_gradients_are_reduced_once_per_step_where_whole_ones_fit(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, usable: float, each_step: int
+) -> None:
+    calls: list[int] = []
+    real = _fsdp_param_group.foreach_reduce
+    monkeypatch.setattr(_fsdp_param_group, "foreach_reduce", lambda *args: (calls.append(1), real(*args))[1])
+    monkeypatch.setattr(fsdp, "_USABLE", usable)
+    divided = losses(trained(config(batch_size=2, gradient_accumulation_steps=3, dropout=0.0)))
+    assert len(calls) == len(divided) * each_step * 3, "two blocks, and the rest"
+    assert divided == pytest.approx(losses(trained(config(batch_size=6, dropout=0.0))), rel=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir], precision: str) -> None:
     sharded, whole = (
@@ -93,6 +107,25 @@ def test_config_of_shards_names_their_type_in_a_forward_pass_too(
     assert not list((tmp_path / "model").glob("*.safetensors"))
     for folder in (files.checkpoint(3) / "model", files.outputs / "model", tmp_path / "model"):
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+
+
+@pytest.mark.slow
+def test_nodes_have_a_replica_each_whose_checkpoints_resume_on_other_ranks(start: ByHand) -> None:
+    on_two = {"batch_size": 4, "gradient_accumulation_steps": 2, "dropout": 0.0, "ema_decay": 0.9}
+    on_four = config(**{**on_two, "batch_size": 2})
+    whole = start.forked(config(**on_two, strategy="ddp"), more=FLOAT64).files
+    files = start.forked(on_four, nproc=4, per_node=2, more=FLOAT64).files
+    assert "weights are divided among 2 ranks, on each of 2 nodes" in files.log.read_text()
+    assert losses(files) == pytest.approx(losses(whole), rel=1e-9)
+    for strategy in ("fsdp", "ddp"):
+        other = config(**on_two, strategy=strategy)
+        resumed = start.forked(other, "--resume-from", files.checkpoint(3), more=FLOAT64).files
+        assert losses(resumed) == pytest.approx(losses(whole, after=3), rel=1e-6)
+    each_pass = f"{FLOAT64}\nfrom nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda _: 10**15"
+    more = {"nproc": 4, "per_node": 2, "more": each_pass}
+    resumed = start.forked(on_four, "--resume-from", resumed.checkpoint(6), "--max-steps", "9", **more).files
+    longer = start.forked(config(**on_two, strategy="ddp"), "--resume-from", whole.checkpoint(6), "--max-steps", "9")
+    assert losses(resumed) == pytest.approx(losses(longer.files), rel=1e-5)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -267,4 +300,4 @@ def test_a_model_without_blocks_or_with_a_single_number_is_refused() -> None:
     single = nn.Module()
     single.scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ConfigError, match="scale is a single number"):
-        shard(single, torch.device("cpu"), None, 1)
+        shard(single, torch.device("cpu"), None, Layout(1))
