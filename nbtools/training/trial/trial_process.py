@@ -23,6 +23,7 @@ from nbtools.failures.known_errors import cause_of
 from nbtools.machine import gpu_queue
 from nbtools.machine.devices import devices
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE
+from nbtools.training import expand_segments
 
 _LOOK_EVERY_S = 0.5
 
@@ -34,6 +35,7 @@ def main() -> None:
     def answer(content: Mapping[str, Any]) -> None:
         os.write(descriptor, json.dumps(content).encode() + b"\n")
 
+    expand_segments()
     is_done = threading.Event()
     threading.Thread(target=_watch, args=(request, answer, is_done), name="watch").start()
     try:

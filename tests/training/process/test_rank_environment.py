@@ -14,6 +14,7 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
+from nbtools.training import expand_segments
 from nbtools.training.process.rank_environment import adopt_rank
 
 from forked_rank import launched_ranks
@@ -85,6 +86,16 @@ def test_a_single_process_and_ranks_of_torchrun_stay_what_they_are(environment: 
     before = dict(environment)
     adopt_rank(environment, "x.py")
     assert environment == before
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+def test_segments_of_a_gpu_can_grow_unless_the_user_set_the_allocator(name: str) -> None:
+    environment: dict[str, str] = {}
+    expand_segments(environment)
+    assert environment == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    environment = {name: ""}
+    expand_segments(environment)
+    assert environment == {name: ""}
 
 
 def test_a_missing_local_rank_is_that_of_the_launcher() -> None:

@@ -121,9 +121,9 @@ def test_nodes_have_a_replica_each_whose_checkpoints_resume_on_other_ranks(start
         other = config(**on_two, strategy=strategy)
         resumed = start.forked(other, "--resume-from", files.checkpoint(3), more=FLOAT64).files
         assert losses(resumed) == pytest.approx(losses(whole, after=3), rel=1e-6)
-    each_pass = f"{FLOAT64}\nfrom nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda _: 10**15"
-    more = {"nproc": 4, "per_node": 2, "more": each_pass}
-    resumed = start.forked(on_four, "--resume-from", resumed.checkpoint(6), "--max-steps", "9", **more).files
+    each_pass = "from nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda _: 10**15"
+    last = "--resume-from", resumed.checkpoint(6), "--max-steps", "9"
+    resumed = start.forked(on_four, *last, nproc=4, per_node=2, more=f"{FLOAT64}\n{each_pass}").files
     longer = start.forked(config(**on_two, strategy="ddp"), "--resume-from", whole.checkpoint(6), "--max-steps", "9")
     assert losses(resumed) == pytest.approx(losses(longer.files), rel=1e-5)
 
