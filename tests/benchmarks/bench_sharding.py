@@ -1,11 +1,9 @@
 """Sharding on CPUs, in parts that run alone: each prints its figures beside their goals.
 
-    python tests/benchmarks/bench_sharding.py [step | losses | memory | loading | save | trainer] ...
+    python tests/benchmarks/bench_sharding.py [step | memory | loading | save | trainer] ...
 
 - step: CPU seconds of both of two gloo ranks, steps of either strategy in turn in the same processes (goal: fsdp at
   most 2.2 x ddp at 4 M parameters, told at 50 M).
-- losses: two ranks, the same 200 batches under either strategy (goal: 1e-9 relative in double precision, 1e-5 in the
-  first 20 steps in single precision, whose drift at step 200 is told).
 - memory: four ranks, 100 M parameters, the largest anonymous memory (`RssAnon`) of a rank above that of one that has
   only imported the same libraries (goal: at most 0.45 x ddp).
 - loading: two ranks load a model of 1 GB; the largest anonymous memory of all ranks together above that before and the
@@ -147,20 +145,6 @@ def step() -> None:
         say(f"step, {shape}: ddp {1000 * ddp:.0f} ms CPU, fsdp {1000 * fsdp:.0f} ms CPU, {fsdp / ddp:.2f} x{goal}")
 
 
-def losses() -> None:
-    for dtype in (torch.float64, torch.float32):
-        found = []
-        for strategy in ("ddp", "fsdp"):
-            training = Training(strategy, "tiny", 4, 16, dtype)
-            found.append([summed(training.step()) for _ in range(200)])
-        apart = [abs(fsdp / ddp - 1) for ddp, fsdp in zip(*found, strict=True)]
-        if dtype is torch.float64:
-            say(f"losses, fp64: {max(apart):.1e} apart at most in 200 steps (goal <= 1e-9)")
-        else:
-            drift = f"{apart[-1]:.1e} at step 200, {max(apart):.1e} at most"
-            say(f"losses, fp32: {max(apart[:20]):.1e} apart at most in 20 steps (goal <= 1e-5); {drift}")
-
-
 def memory(strategy: str) -> None:
     peak = Peak()
     if strategy != "imports":
@@ -240,7 +224,7 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-PARTS = {part.__name__: part for part in (step, losses, memory, loading, save)}
+PARTS = {part.__name__: part for part in (step, memory, loading, save)}
 
 
 # --- at the top -------------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ from nbtools.training.text import chunked_logits
 chunked_logits.LARGEST_CHUNK = 100
 """
 """Before a script starts: the loss is computed for a few positions at a time."""
+EACH_PASS = """
+from nbtools.training.sharding import fsdp
+fsdp.num_trainable_parameters = lambda config: 10**15
+"""
+"""Before a script starts: whole gradients do not fit."""
 
 
 def config(**changes: Any) -> MLMPretrainingConfig:
@@ -60,18 +65,24 @@ def losses(files: RunDir, after: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("more", "steps", "tolerance"),
-    [pytest.param(FLOAT64, 60, 1e-9, marks=pytest.mark.slow, id="f64"), pytest.param("", 20, 1e-5, id="f32")],
+    ("nodes", "more", "tolerance"),
+    [
+        pytest.param(2, FLOAT64, 1e-9, marks=pytest.mark.slow, id="replicas"),
+        pytest.param(2, FLOAT64 + EACH_PASS, 1e-9, marks=pytest.mark.slow, id="replicas, reduced in each pass"),
+        pytest.param(1, "", 1e-5, id="f32"),
+    ],
 )
-def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
-    values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
-    values |= {"dropout": 0.1}
-    values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
-    sharded = losses(start.forked(config(**values), more=more + CHUNKS).files)
+def test_losses_are_those_of_ddp(start: ByHand, nodes: int, more: str, tolerance: float) -> None:
+    ranks = {"nproc": 2 * nodes, "per_node": 2}
+    values = {"max_steps": 20, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+    values |= {"dropout": 0.1, "batch_size": 4 // nodes}
+    values |= {"eval_every": 20, "checkpoint_every": 20, "checkpoint_epochs": False}
+    files = start.forked(config(**values), more=more + CHUNKS, **ranks).files
+    assert ("among 2 ranks, on each of 2 nodes" in files.log.read_text()) == (nodes == 2)
     values |= {"strategy": "ddp", "gradient_checkpointing": False}
-    whole = losses(start.forked(config(**values), more=more).files)
-    assert len(whole) == steps
-    assert sharded == pytest.approx(whole, rel=tolerance)
+    whole = losses(start.forked(config(**values), more=more, **ranks).files)
+    assert len(whole) == 20
+    assert losses(files) == pytest.approx(whole, rel=tolerance)
 
 
 @pytest.mark.parametrize(("usable", "each_step"), [(0.8, 1), (0.0, 3)])
@@ -109,25 +120,6 @@ def test_config_of_shards_names_their_type_in_a_forward_pass_too(
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
 
 
-@pytest.mark.slow
-def test_nodes_have_a_replica_each_whose_checkpoints_resume_on_other_ranks(start: ByHand) -> None:
-    on_two = {"batch_size": 4, "gradient_accumulation_steps": 2, "dropout": 0.0, "ema_decay": 0.9}
-    on_four = config(**{**on_two, "batch_size": 2})
-    whole = start.forked(config(**on_two, strategy="ddp"), more=FLOAT64).files
-    files = start.forked(on_four, nproc=4, per_node=2, more=FLOAT64).files
-    assert "weights are divided among 2 ranks, on each of 2 nodes" in files.log.read_text()
-    assert losses(files) == pytest.approx(losses(whole), rel=1e-9)
-    for strategy in ("fsdp", "ddp"):
-        other = config(**on_two, strategy=strategy)
-        resumed = start.forked(other, "--resume-from", files.checkpoint(3), more=FLOAT64).files
-        assert losses(resumed) == pytest.approx(losses(whole, after=3), rel=1e-6)
-    each_pass = "from nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda _: 10**15"
-    last = "--resume-from", resumed.checkpoint(6), "--max-steps", "9"
-    resumed = start.forked(on_four, *last, nproc=4, per_node=2, more=f"{FLOAT64}\n{each_pass}").files
-    longer = start.forked(config(**on_two, strategy="ddp"), "--resume-from", whole.checkpoint(6), "--max-steps", "9")
-    assert losses(resumed) == pytest.approx(losses(longer.files), rel=1e-5)
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -139,14 +131,16 @@ def test_shards_resume_on_any_number_of_ranks_and_under_ddp(start: ByHand) -> No
     resumed = start.forked(config(**values), "--resume-from", straight.checkpoint(3)).files
     assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
 
-    straight = start.forked(config(batch_size=6, ema_decay=0.9), more=FLOAT64).files
+    straight = start.forked(config(batch_size=3, ema_decay=0.9), nproc=4, per_node=2, more=FLOAT64).files
     saved = straight.checkpoint(3)
+    assert len([*saved.rglob("shard-*")]) == 4, "weights and moments of one replica"
     for world_size, batch_size, strategy in ((1, 12, "fsdp"), (3, 4, "fsdp"), (2, 6, "ddp")):
         other = config(batch_size=batch_size, strategy=strategy, ema_decay=0.9)
         files = start.forked(other, "--resume-from", saved, nproc=world_size, more=FLOAT64).files
         assert losses(files) == pytest.approx(losses(straight, after=3), rel=1e-6)
     whole = start.forked(config(batch_size=6, strategy="ddp"), more=FLOAT64).files
-    files = start.forked(config(batch_size=6), "--resume-from", whole.checkpoint(3), more=FLOAT64).files
+    on_nodes = config(batch_size=3)
+    files = start.forked(on_nodes, "--resume-from", whole.checkpoint(3), nproc=4, per_node=2, more=FLOAT64).files
     assert losses(files) == pytest.approx(losses(whole, after=3), rel=1e-6)
 
 
