@@ -74,13 +74,11 @@ def model_of(shape: str) -> ModernBertForMaskedLM:
 class Training:
     """A model under one of the strategies, and its optimizer; batches of `batch_size` x `num_tokens`."""
 
-    def __init__(
-        self, strategy: str, shape: str, batch_size: int, num_tokens: int, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, strategy: str, shape: str, batch_size: int, num_tokens: int) -> None:
         torch.manual_seed(0)
         is_built = building(is_main=dist.get_rank() == 0) if strategy == "fsdp" else contextlib.nullcontext()
         with is_built:
-            self.masked_lm = MaskedLM(model_of(shape).to(dtype))
+            self.masked_lm = MaskedLM(model_of(shape))
         self.model: torch.nn.Module = self.masked_lm
         if strategy == "fsdp":
             shard(self.masked_lm, CPU, None, Layout(dist.get_world_size()))
