@@ -78,7 +78,7 @@ def _values_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 _NUM_BREAKS = 4
 _FRAGMENTED = 0.2
-"""Share of a GPU's memory outside tensors that is told from here on."""
+"""Share of a GPU's memory outside tensors from which on a panel shows it."""
 _STALL_S, _STALL_STEPS = 300.0, 20
 """A training without heartbeats stalls if it writes no row in these seconds and in the time of these steps."""
 _NUM_STOP_LINES = 400

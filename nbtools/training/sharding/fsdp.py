@@ -59,13 +59,12 @@ def layout_of(config: TrainConfig, ranks: Ranks) -> Layout:
     on_node = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
     on_gpu = ranks.device.type == "cuda"
     own = torch.cuda.mem_get_info(ranks.device)[1] if on_gpu else psutil.virtual_memory().total / on_node
-    is_mixed = ranks.rank % on_node != ranks.local_rank
-    most, fewest, is_mixed, available = ranks.max([on_node, -on_node, is_mixed, -own])
+    most, fewest, is_mixed, least = ranks.max([on_node, -on_node, ranks.rank % on_node != ranks.local_rank, -own])
     num_trained = num_trainable_parameters(config) or 0
 
     def fits(num_shards: int, more: float) -> bool:
         memory = memory_of(config, num_shards, config.precision)
-        return memory is not None and memory.activations is not None and memory.total + more <= -available * _USABLE
+        return memory is not None and memory.activations is not None and memory.total + more <= -least * _USABLE
 
     has_nodes = most == -fewest and not is_mixed and not ranks.world_size % on_node
     num_shards = on_node if has_nodes and on_node > 1 and fits(on_node, 0) else ranks.world_size

@@ -90,12 +90,11 @@ def test_a_single_process_and_ranks_of_torchrun_stay_what_they_are(environment: 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
 def test_segments_of_a_gpu_can_grow_unless_the_user_set_the_allocator(name: str) -> None:
-    environment: dict[str, str] = {}
-    expand_segments(environment)
-    assert environment == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     environment = {name: ""}
     expand_segments(environment)
-    assert environment == {name: ""}
+    assert environment.pop(name) == "" and not environment
+    expand_segments(environment)
+    assert environment == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def test_a_missing_local_rank_is_that_of_the_launcher() -> None:

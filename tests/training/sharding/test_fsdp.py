@@ -37,10 +37,7 @@ from nbtools.training.text import chunked_logits
 chunked_logits.LARGEST_CHUNK = 100
 """
 """Before a script starts: the loss is computed for a few positions at a time."""
-EACH_PASS = """
-from nbtools.training.sharding import fsdp
-fsdp.num_trainable_parameters = lambda config: 10**15
-"""
+EACH_PASS = "\nfrom nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda config: 10**15\n"
 """Before a script starts: whole gradients do not fit."""
 
 
