@@ -27,11 +27,12 @@ _server.set_forkserver_preload(
 )
 
 
-def launched_ranks(world_size: int, port: int) -> list[dict[str, str]]:
-    """The variables of so many ranks on this machine, as a launcher that knows torch sets them."""
+def launched_ranks(world_size: int, port: int, per_node: int | None = None) -> list[dict[str, str]]:
+    """The variables of so many ranks, as a launcher that knows torch sets them; by default all are on one node."""
+    per_node = per_node or world_size
     same = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    same |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
-    return [{**same, **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))} for rank in range(world_size)]
+    same |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(per_node)}
+    return [{**same, "RANK": str(rank), "LOCAL_RANK": str(rank % per_node)} for rank in range(world_size)]
 
 
 def start_ranks(

@@ -314,14 +314,21 @@ class ByHand:
         return process
 
     def forked(
-        self, config: TrainConfig | Path, *args: str | Path, nproc: int = 2, more: str = "", timeout_s: float = 250
+        self,
+        config: TrainConfig | Path,
+        *args: str | Path,
+        nproc: int = 2,
+        per_node: int | None = None,
+        more: str = "",
+        timeout_s: float = 250,
     ) -> Run:
         """Run a script, or one written here, to its end on ranks that need no import of torch; return its run."""
         if not isinstance(config, Path):
             self.script.write_text(script_text(config, more))
         before = {*run_folders(self.project.runs)}
         script = config if isinstance(config, Path) else self.script
-        codes, said = self.ended(script, *args, nproc=nproc, timeout_s=timeout_s)
+        ranks = launched_ranks(nproc, free_port(), per_node)
+        codes, said = self.ended(script, *args, variables=ranks, timeout_s=timeout_s)
         assert codes == [0] * nproc, said[-3000:]
         (made,) = {*run_folders(self.project.runs)} - before
         finished = Run(made)

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +15,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 
 from nbtools import __version__
 from nbtools.config import Launch
-from nbtools.errors import ProjectError
+from nbtools.errors import LaunchError, ProjectError
 from nbtools.failures.notify import CONFIG, post
 from nbtools.launcher.checks.findings import Finding, Findings, ok, problem, warn
 from nbtools.launcher.placement import check_host_name
@@ -30,6 +32,9 @@ from nbtools.script.torchrun import ON_ONE_MACHINE
 from nbtools.user_config import config_folder
 
 _PROBE_TIMEOUT_S = 180
+_GPU_TESTS = Path(__file__).parents[2] / "tests" / "gpu"
+_GPU_TESTS_S, _LAST_TEST_S = 600.0, 60.0
+_LARGEST_GPU_TEST = "test_larger.py::test_lora_on_a_llada_of_8_billion_random_weights_takes_the_memory_of_the_form"
 
 # Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
 _TORCH_PROBE = """
@@ -49,15 +54,21 @@ print(json.dumps(facts))
 """
 
 
-def doctor(*, all_reduce: bool = False, notify: bool = False) -> Findings:
+def doctor(*, all_reduce: bool = False, notify: bool = False, gpu_tests: bool = False) -> Findings:
     """Check this machine and this environment, as `nbtools doctor` does.
 
     Args:
         all_reduce: Also run a collective on two processes, which takes about ten seconds.
         notify: Also send a notice to the address that `Launch.notify_on` uses.
+        gpu_tests: Also run the tests of a clone that need GPUs, on all of this machine, for ten minutes at most.
+
+    Raises:
+        LaunchError: `gpu_tests` without a clone, without pytest, or without a GPU that torch can use.
     """
     gpus = devices()
     facts = _probe_torch()
+    if gpu_tests:
+        _check_gpu_tests(facts["num_gpus"] if isinstance(facts, dict) else 0)
     findings = [
         *_versions(),
         *_widgets(),
@@ -75,6 +86,7 @@ def doctor(*, all_reduce: bool = False, notify: bool = False) -> Findings:
             findings.append(_all_reduce("gloo"))
         if facts["nccl"] and facts["num_gpus"] >= 2:
             findings.append(_all_reduce("nccl"))
+    findings += _gpu_tests() if gpu_tests else ()
     return Findings(findings)
 
 
@@ -281,6 +293,57 @@ def _all_reduce(backend: str) -> Finding:
         errors = [line.strip() for line in done.stderr.splitlines() if "Error" in line]
         return problem("all-reduce", f"{backend}: {errors[0][:300] if errors else _last_line(done.stderr)}", step)
     return ok("all-reduce", _last_line(done.stdout))
+
+
+def _check_gpu_tests(num_gpus: int) -> None:
+    if not _GPU_TESTS.is_dir():
+        raise LaunchError(f"--gpu-tests: {_GPU_TESTS} is missing: run it in a clone of the repository (pip install -e)")
+    if importlib.util.find_spec("pytest") is None:
+        raise LaunchError('--gpu-tests: pytest is not installed: pip install -e ".[test]"')
+    if not num_gpus:
+        raise LaunchError("--gpu-tests: torch can use no GPU of this machine; nbtools doctor says why")
+
+
+def _gpu_tests() -> Iterator[Finding]:
+    """Run the tests that need GPUs, whose own output goes to stderr, and report each of them."""
+    largest = f"{_GPU_TESTS.name}/{_LARGEST_GPU_TEST}"
+    yield warn("gpu test", f"{_LARGEST_GPU_TEST}: left out", f"with 64 GB of memory: pytest -m gpu tests/{largest}")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={report}"]
+        command += [f"--deselect=tests/{largest}"]
+        process = subprocess.Popen(command, cwd=_GPU_TESTS.parents[1], stdin=subprocess.DEVNULL, stdout=2)
+        try:
+            process.wait(_GPU_TESTS_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # pytest then ends what the current test has started, and reports
+            text = f"stopped after {_GPU_TESTS_S:.0f} s: the tests that are not listed here did not run"
+            yield problem("gpu tests", text, "free the GPUs, or run python -m pytest -m gpu tests/gpu without a limit")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_TEST_S)
+        finally:
+            process.kill()
+            process.wait()
+        if report.is_file():
+            yield from _verdicts(report.read_text(encoding="utf-8"))
+        elif process.returncode > 0:
+            yield problem("gpu tests", f"pytest has ended with code {process.returncode}", "see its output above")
+
+
+def _verdicts(report: str) -> Iterator[Finding]:
+    """Return a finding for each test of a report in JUnit's format: its verdict, time and figures, or why it failed."""
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        place = f"{case.get('classname', '').rpartition('.')[2]}.py::{case.get('name')}"
+        figures = [f"{float(case.get('time', 0)):.1f} s"]
+        figures += [f"{one.get('name')} {one.get('value')}" for one in case.iter("property")]
+        text = f"{place} ({', '.join(figures)})"
+        said = {one.tag: one.get("message", "").strip().splitlines() for one in case}
+        if failed := said.get("failure", said.get("error")):
+            yield problem("gpu test", f"{text}: {failed[0][:300]}", f"python -m pytest -m gpu tests/gpu/{place}")
+        elif "skipped" in said:
+            yield warn("gpu test", f"{place}: left out", *said["skipped"][:1])
+        else:
+            yield ok("gpu test", text)
 
 
 def _last_line(text: str) -> str:

@@ -263,6 +263,7 @@ def parser(
     doctor = command("doctor", "Check this machine; print what a bug report needs.", as_json)
     doctor.add_argument("--all-reduce", action="store_true", help="also run a collective on two processes")
     doctor.add_argument("--notify", action="store_true", help="also send a notice to the address of notify_on")
+    doctor.add_argument("--gpu-tests", action="store_true", help="also run a clone's tests of GPUs, up to 10 minutes")
     return parser
 
 

@@ -1,11 +1,9 @@
 """Sharding on CPUs, in parts that run alone: each prints its figures beside their goals.
 
-    python tests/benchmarks/bench_sharding.py [step | losses | memory | loading | save | trainer] ...
+    python tests/benchmarks/bench_sharding.py [step | memory | loading | save | trainer] ...
 
 - step: CPU seconds of both of two gloo ranks, steps of either strategy in turn in the same processes (goal: fsdp at
   most 2.2 x ddp at 4 M parameters, told at 50 M).
-- losses: two ranks, the same 200 batches under either strategy (goal: 1e-9 relative in double precision, 1e-5 in the
-  first 20 steps in single precision, whose drift at step 200 is told).
 - memory: four ranks, 100 M parameters, the largest anonymous memory (`RssAnon`) of a rank above that of one that has
   only imported the same libraries (goal: at most 0.45 x ddp).
 - loading: two ranks load a model of 1 GB; the largest anonymous memory of all ranks together above that before and the
@@ -40,7 +38,7 @@ from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.sharding.fsdp import building, release, shard
+from nbtools.training.sharding.fsdp import Layout, building, release, shard
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import saved_weights
 from nbtools.training.text.pretrained_models import load_model
@@ -76,16 +74,14 @@ def model_of(shape: str) -> ModernBertForMaskedLM:
 class Training:
     """A model under one of the strategies, and its optimizer; batches of `batch_size` x `num_tokens`."""
 
-    def __init__(
-        self, strategy: str, shape: str, batch_size: int, num_tokens: int, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, strategy: str, shape: str, batch_size: int, num_tokens: int) -> None:
         torch.manual_seed(0)
         is_built = building(is_main=dist.get_rank() == 0) if strategy == "fsdp" else contextlib.nullcontext()
         with is_built:
-            self.masked_lm = MaskedLM(model_of(shape).to(dtype))
+            self.masked_lm = MaskedLM(model_of(shape))
         self.model: torch.nn.Module = self.masked_lm
         if strategy == "fsdp":
-            shard(self.masked_lm, CPU, None, dist.get_world_size())
+            shard(self.masked_lm, CPU, None, Layout(dist.get_world_size()))
         else:
             self.model = DistributedDataParallel(self.masked_lm, gradient_as_bucket_view=True)
         self.optimizer = Optimizer(self.model, TrainConfig(learning_rate=1e-3), 200, CPU)
@@ -147,20 +143,6 @@ def step() -> None:
         say(f"step, {shape}: ddp {1000 * ddp:.0f} ms CPU, fsdp {1000 * fsdp:.0f} ms CPU, {fsdp / ddp:.2f} x{goal}")
 
 
-def losses() -> None:
-    for dtype in (torch.float64, torch.float32):
-        found = []
-        for strategy in ("ddp", "fsdp"):
-            training = Training(strategy, "tiny", 4, 16, dtype)
-            found.append([summed(training.step()) for _ in range(200)])
-        apart = [abs(fsdp / ddp - 1) for ddp, fsdp in zip(*found, strict=True)]
-        if dtype is torch.float64:
-            say(f"losses, fp64: {max(apart):.1e} apart at most in 200 steps (goal <= 1e-9)")
-        else:
-            drift = f"{apart[-1]:.1e} at step 200, {max(apart):.1e} at most"
-            say(f"losses, fp32: {max(apart[:20]):.1e} apart at most in 20 steps (goal <= 1e-5); {drift}")
-
-
 def memory(strategy: str) -> None:
     peak = Peak()
     if strategy != "imports":
@@ -171,11 +153,11 @@ def memory(strategy: str) -> None:
 
 
 def loading(folder: str) -> None:
-    shard(MaskedLM(model_of("tiny")), CPU, None, dist.get_world_size())  # imports what it needs
+    shard(MaskedLM(model_of("tiny")), CPU, None, Layout(dist.get_world_size()))  # imports what it needs
     before, peak = anonymous_mb(), Peak()
     with building(is_main=dist.get_rank() == 0):
         model = MaskedLM(load_model(AutoModelForMaskedLM, folder, "a model"))
-    shard(model, CPU, None, dist.get_world_size())
+    shard(model, CPU, None, Layout(dist.get_world_size()))
     shards = sum(weight.to_local().nbytes for weight in model.parameters()) / 1e6  # type: ignore[attr-defined]
     above = summed(peak.mb - before - shards)
     say(f"loading, {summed(shards):.0f} MB: {above:.0f} MB above imports and shards, all ranks together (goal <= 300)")
@@ -240,7 +222,7 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-PARTS = {part.__name__: part for part in (step, losses, memory, loading, save)}
+PARTS = {part.__name__: part for part in (step, memory, loading, save)}
 
 
 # --- at the top -------------------------------------------------------------------------------------

@@ -367,6 +367,7 @@ def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: MonkeyP
     findings = json.loads(cli("doctor", "--json", code=1).stdout)
     assert [finding["subject"] for finding in findings if finding["level"] == "problem"] == ["project"]
     assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")
+    assert "--gpu-tests: torch can use no GPU" in cli("doctor", "--gpu-tests", code=2).stderr
 
 
 @pytest.mark.promise("guide-G1")

@@ -86,3 +86,28 @@ def test_slurm_is_told_with_its_version_or_why_it_does_not_answer(
 def test_nothing_is_told_of_slurm_where_it_is_not_installed(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert list(doctor._slurm()) == []
+
+
+OF_GPUS = """
+import pytest
+pytestmark = pytest.mark.gpu
+def test_a(record_property): record_property("peak", "2 GB")
+def test_b(): assert 1 == 2
+def test_c(): pytest.skip("needs two GPUs")
+"""
+
+
+def test_tests_of_gpus_are_findings_with_figures_and_what_was_left_out(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    (folder := tmp_path / "tests" / "gpu").mkdir(parents=True)
+    (folder / "test_x.py").write_text(OF_GPUS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    monkeypatch.setattr(doctor, "_GPU_TESTS", folder)
+    left_out, passed, failed, skipped = doctor._gpu_tests()
+    assert [each.level for each in (left_out, passed, failed, skipped)] == ["warn", "ok", "problem", "warn"]
+    assert passed.text.startswith("test_x.py::test_a (") and passed.text.endswith(" s, peak 2 GB)")
+    assert failed.text.endswith(": assert 1 == 2") and failed.next_step.endswith("tests/gpu/test_x.py::test_b")
+    assert (skipped.text, skipped.next_step) == ("test_x.py::test_c: left out", "needs two GPUs")
+    monkeypatch.setattr(doctor, "_GPU_TESTS_S", 0.0)
+    assert [*doctor._gpu_tests()][1].text.startswith("stopped after 0 s: the tests that are not listed here")

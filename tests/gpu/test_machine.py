@@ -131,8 +131,6 @@ def test_a_gpu_made_for_16_bits_is_not_told_to_use_fp32(name: str, record_proper
     record_property("time against fp32", f"{slowdown(device, name):.2f}")
     if torch.cuda.get_device_capability() >= (8, 0):
         assert warning(device, name) == ""
-    else:
-        assert slowdown(device, name) > 0
 
 
 def test_tf32_is_on_in_all_but_fp32(record_property: Record) -> None:

@@ -132,8 +132,9 @@ def memory_of(config: TrainConfig, world_size: int, precision: str) -> Memory | 
     """Return the memory per process under the config's strategy; None if the model is unknown.
 
     On several ranks DDP holds all gradients all the time, in its buckets, as accumulation over passes does. Otherwise
-    each step allocates them while it frees activations. On an NVIDIA H200 the peaks of seven trainings by one process
-    were within 4 % (and 0.1 GB) of the figure, when all logits of a batch were computed at once.
+    each step allocates them while it frees activations. Of shards it is the least: where there is more memory, nodes
+    have replicas, and gradients stay whole over accumulated passes. On an NVIDIA H200 the peaks of seven trainings by
+    one process were within 4 % (and 0.1 GB) of the figure, when all logits of a batch were computed at once.
     """
     is_sharded = config.strategy == "fsdp"
     state = sharded_bytes(config, world_size, precision) if is_sharded else training_bytes(config, precision)

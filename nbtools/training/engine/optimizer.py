@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, masking_utils
 
 from nbtools.config import TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DivergedError
 from nbtools.launcher.checks.step_count import learning_rate, moved_rate, rate_settings
-from nbtools.training.sharding.fsdp import all_ranks_value, own_part, own_rows_of, release
+from nbtools.training.sharding.fsdp import all_ranks_value, own_part, own_rows_of, reduce_gradients, release
 from nbtools.training.sharding.sharded_checkpoint import rows_like
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,7 +25,12 @@ COMPILER = "inductor"
 
 
 def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Context for forward and backward: DDP averages gradients over ranks only in the last pass of a step."""
+    """Context for forward and backward: gradients are averaged over ranks in the last pass of a step.
+
+    Sharded ones are in every pass, if they do not fit whole (see `sharding.fsdp.layout_of`).
+    """
+    if isinstance(model, FSDPModule):
+        reduce_gradients(model, is_last=is_last)
     if is_last or not isinstance(model, DistributedDataParallel):
         return contextlib.nullcontext()
     return model.no_sync()

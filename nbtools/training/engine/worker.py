@@ -64,7 +64,7 @@ from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import StepClock
 from nbtools.training.process.vote import Vote
-from nbtools.training.sharding.fsdp import blocks_of, building, shard
+from nbtools.training.sharding.fsdp import blocks_of, building, layout_of, shard
 from nbtools.training.text.adapter import bases_of, cast_frozen
 from nbtools.training.text.pretrained_models import be_quiet
 
@@ -235,7 +235,10 @@ class Worker:
         has_unused = self.world_size > 1 and self.config.strategy == "ddp" and find_unused_parameters()
         cast_frozen(module, TYPES.get(self.config.precision))
         if is_sharded := self.config.strategy == "fsdp":
-            shard(module, self.device, TYPES.get(self.config.precision), self.world_size)
+            layout = layout_of(self.config, self.ranks)
+            shard(module, self.device, TYPES.get(self.config.precision), layout)
+            if layout.num_replicas > 1:
+                self.say(f"weights are divided among {layout.num_shards} ranks, on each of {layout.num_replicas} nodes")
         else:
             module = module.to(self.device)
         if self.config.compile:

@@ -1,8 +1,9 @@
 """Sharded training (FSDP2): each rank keeps a part of every weight, gradient and moment, and gathers one block a time.
 
 A block is a layer of the transformer. The embedding is gathered by itself, unless it shares its weights with the head;
-all others with the root, the module given to `shard`. The gradients of every accumulated pass are reduced at once:
-whole ones would take the memory that sharding saves.
+all others with the root, the module given to `shard`. Where memory allows (see `layout_of`), weights are divided among
+the ranks of one node only, so that no weight is gathered over the network, and accumulated gradients stay whole until
+the last pass of a step, which reduces them once.
 
 Every pass of a block is a collective. Therefore all ranks make the same passes in the same order: in evaluations (see
 `sampler.batches_of_rank`), for samples, and in generation until the texts of all ranks have ended.
@@ -13,9 +14,11 @@ import contextvars
 import ctypes
 import functools
 import math
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -24,14 +27,53 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError
+from nbtools.launcher.checks.sizes import memory_of, num_trainable_parameters
+from nbtools.training.process.ranks import Ranks
 
 _M_MMAP_THRESHOLD = -3
 """Option of glibc's mallopt: from this size on, blocks come from mmap; once set, it no longer adapts."""
 
 
-def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | None, num_ranks: int) -> None:
-    """Divide the weights of `module` among all ranks, by rows, and move them to this rank's device.
+_USABLE = 0.8
+"""Share of a device's memory that a choice of `layout_of` may fill: the figure is not that of every model."""
+
+
+class Layout(NamedTuple):
+    """How weights are divided among the ranks, and when their gradients are reduced."""
+
+    num_shards: int
+    """Parts of the weights: as many as ranks, or as ranks of a node."""
+    num_replicas: int = 1
+    """Nodes of which each has all parts."""
+    reduces_once: bool = True
+    """Whether gradients stay whole until the last accumulated pass; else each pass adds to this rank's part of them."""
+
+
+def layout_of(config: TrainConfig, ranks: Ranks) -> Layout:
+    """Return how to divide the weights: what takes more memory only if it is known to fit; every rank calls it.
+
+    Nodes have replicas only if each has as many ranks, with successive numbers.
+    """
+    on_node = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world_size))
+    on_gpu = ranks.device.type == "cuda"
+    own = torch.cuda.mem_get_info(ranks.device)[1] if on_gpu else psutil.virtual_memory().total / on_node
+    most, fewest, is_mixed, least = ranks.max([on_node, -on_node, ranks.rank % on_node != ranks.local_rank, -own])
+    num_trained = num_trainable_parameters(config) or 0
+
+    def fits(num_shards: int, more: float) -> bool:
+        memory = memory_of(config, num_shards, config.precision)
+        return memory is not None and memory.activations is not None and memory.total + more <= -least * _USABLE
+
+    has_nodes = most == -fewest and not is_mixed and not ranks.world_size % on_node
+    num_shards = on_node if has_nodes and on_node > 1 and fits(on_node, 0) else ranks.world_size
+    num_whole = num_trained * (1 - 1 / num_shards)
+    return Layout(num_shards, ranks.world_size // num_shards, fits(num_shards, 4 * num_whole))
+
+
+def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | None, layout: Layout) -> None:
+    """Divide the weights of `module` among the ranks, by rows, and move them to this rank's device.
 
     Each reads its part of weights that are in files (`stored_weights`); the others come from rank 0, one after the
     other. Weights keep their type; a forward pass computes with `compute_type`, if given, and gradients are then
@@ -45,7 +87,10 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     units = [*blocks_of(module), *_own_tables(module)]
     if device.type == "cpu":
         _give_back_freed_memory()
-    mesh = init_device_mesh(device.type, (num_ranks,))
+    sizes = {"replicas": layout.num_replicas, "shards": layout.num_shards}
+    if layout.num_replicas == 1:
+        del sizes["replicas"]
+    mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     reduce_type = None if compute_type is None else torch.float32
     # Inputs keep their type: a weight of a loss has no place in bf16, and autocast is on in any case.
     policy = MixedPrecisionPolicy(param_dtype=compute_type, reduce_dtype=reduce_type, cast_forward_inputs=False)
@@ -59,6 +104,7 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     for unit in units:
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     fully_shard(module, mesh=mesh, mp_policy=policy)
+    module.reduces_once = layout.reduces_once  # type: ignore[assignment]
     if any(weight.is_meta for weight in given.values()):
         module.to_empty(device=device)
     else:
@@ -205,6 +251,14 @@ def release(module: nn.Module) -> None:
             part.reshard()
 
 
+def reduce_gradients(module: Any, *, is_last: bool) -> None:
+    """Let the next backward pass of a sharded module reduce gradients over ranks as far as its layout says.
+
+    Those of the last accumulated pass are always reduced; without whole ones the others are, within a node.
+    """
+    (module.set_requires_gradient_sync if module.reduces_once else module.set_requires_all_reduce)(is_last)
+
+
 def is_sharded(module: nn.Module) -> bool:
     """Whether weights of `module` are divided among the ranks."""
     return any(isinstance(part, FSDPModule) for part in module.modules())
@@ -229,9 +283,14 @@ def own_rows(tensor: Tensor) -> tuple[int, int]:
     rows = tensor.shape[0] if tensor.ndim else 0
     if not isinstance(tensor, DTensor):
         return 0, rows
-    each = math.ceil(rows / tensor.device_mesh.size())
-    first = min(tensor.device_mesh.get_local_rank() * each, rows)
+    mesh = tensor.device_mesh
+    first = min(mesh.get_local_rank(mesh.ndim - 1) * math.ceil(rows / mesh.shape[-1]), rows)
     return first, first + tensor.to_local().shape[0]
+
+
+def is_in_checkpoint(tensor: Tensor) -> bool:
+    """Whether this rank writes its rows of a tensor: only the first replica of a sharded one does."""
+    return not (isinstance(tensor, DTensor) and tensor.device_mesh.ndim > 1 and tensor.device_mesh.get_local_rank(0))
 
 
 def own_rows_of(weight: Tensor, value: Any) -> Tensor:

@@ -19,7 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
 from nbtools.training.process.ranks import gathered
-from nbtools.training.sharding.fsdp import own_part, own_rows, own_rows_of
+from nbtools.training.sharding.fsdp import is_in_checkpoint, own_part, own_rows, own_rows_of
 from nbtools.training.sharding.stored_tensors import StoredRows, StoredTensor, stored_tensors, write_rows
 
 Claims = dict[str, dict[str, Any]]
@@ -50,7 +50,7 @@ def copied(
         shards[f"{MODEL}/{part}".rstrip("/")] = {
             name: _copied_rows(weights[name], f"{part}/{name}", memory)
             for name in first_names.values()
-            if rank == 0 or isinstance(weights[name], nn.Parameter)
+            if rank == 0 or (isinstance(weights[name], nn.Parameter) and is_in_checkpoint(weights[name]))
         }
     return shards, _without_sharded(state, "", shards[OPTIMIZER], memory)
 
@@ -69,7 +69,8 @@ def _without_sharded(value: Any, path: str, sharded: dict[str, StoredRows], memo
         for key, item in value.items():
             place = f"{path}.{key}" if path else str(key)
             if isinstance(item, DTensor):
-                sharded[place] = _copied_rows(item, f"{OPTIMIZER}:{place}", memory)
+                if is_in_checkpoint(item):
+                    sharded[place] = _copied_rows(item, f"{OPTIMIZER}:{place}", memory)
             else:
                 kept[key] = _without_sharded(item, place, sharded, memory)
         return kept
@@ -170,6 +171,8 @@ class ShardedSaves:
         error: Exception | None = None
         try:
             for name, tensors in shards.items():
+                if not tensors and self._rank:  # of a further replica
+                    continue
                 path = folder / name / _SHARD.format(f"{self._rank + 1:05d}")
                 claims[path.relative_to(folder).as_posix()] = write_rows(path, tensors)
         except Exception as failed:  # noqa: BLE001 - rank 0 raises it

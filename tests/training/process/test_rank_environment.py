@@ -161,8 +161,7 @@ if os.environ["RANK"] == "1":
 @pytest.mark.promise("safety-shared-disk")
 def test_nodes_without_a_shared_disk_are_told_what_to_share(start: ByHand) -> None:
     start.script.write_text(f"import os\n{ELSEWHERE}\n{start.script.read_text()}")
-    nodes = [{**rank, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"} for rank in launched_ranks(2, free_port())]
-    codes, said = start.ended(start.script, variables=nodes)
+    codes, said = start.ended(start.script, variables=launched_ranks(2, free_port(), per_node=1))
     assert codes == [1, 1]
     assert said.count("DataError") >= 2, said
     assert f"{socket.gethostname()}: does not see {start.project.runs}" in said

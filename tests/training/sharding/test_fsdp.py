@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 import transformers
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from nbtools.errors import ConfigError
 from nbtools.project import Project
@@ -22,8 +23,8 @@ from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.worker import Worker
-from nbtools.training.sharding import sharded_checkpoint, stored_tensors
-from nbtools.training.sharding.fsdp import blocks_of, building, shard
+from nbtools.training.sharding import fsdp, sharded_checkpoint, stored_tensors
+from nbtools.training.sharding.fsdp import Layout, blocks_of, building, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
 from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
@@ -36,6 +37,8 @@ from nbtools.training.text import chunked_logits
 chunked_logits.LARGEST_CHUNK = 100
 """
 """Before a script starts: the loss is computed for a few positions at a time."""
+EACH_PASS = "\nfrom nbtools.training.sharding import fsdp\nfsdp.num_trainable_parameters = lambda config: 10**15\n"
+"""Before a script starts: whole gradients do not fit."""
 
 
 def config(**changes: Any) -> MLMPretrainingConfig:
@@ -59,18 +62,37 @@ def losses(files: RunDir, after: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("more", "steps", "tolerance"),
-    [pytest.param(FLOAT64, 60, 1e-9, marks=pytest.mark.slow, id="f64"), pytest.param("", 20, 1e-5, id="f32")],
+    ("nodes", "more", "tolerance"),
+    [
+        pytest.param(2, FLOAT64, 1e-9, marks=pytest.mark.slow, id="replicas"),
+        pytest.param(2, FLOAT64 + EACH_PASS, 1e-9, marks=pytest.mark.slow, id="replicas, reduced in each pass"),
+        pytest.param(1, "", 1e-5, id="f32"),
+    ],
 )
-def test_losses_are_those_of_ddp(start: ByHand, more: str, steps: int, tolerance: float) -> None:
-    values = {"max_steps": steps, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
-    values |= {"dropout": 0.1}
-    values |= {"eval_every": steps, "checkpoint_every": steps, "checkpoint_epochs": False}
-    sharded = losses(start.forked(config(**values), more=more + CHUNKS).files)
+def test_losses_are_those_of_ddp(start: ByHand, nodes: int, more: str, tolerance: float) -> None:
+    ranks = {"nproc": 2 * nodes, "per_node": 2}
+    values = {"max_steps": 20, "epochs": 100, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
+    values |= {"dropout": 0.1, "batch_size": 4 // nodes}
+    values |= {"eval_every": 20, "checkpoint_every": 20, "checkpoint_epochs": False}
+    files = start.forked(config(**values), more=more + CHUNKS, **ranks).files
+    assert ("among 2 ranks, on each of 2 nodes" in files.log.read_text()) == (nodes == 2)
     values |= {"strategy": "ddp", "gradient_checkpointing": False}
-    whole = losses(start.forked(config(**values), more=more).files)
-    assert len(whole) == steps
-    assert sharded == pytest.approx(whole, rel=tolerance)
+    whole = losses(start.forked(config(**values), more=more, **ranks).files)
+    assert len(whole) == 20
+    assert losses(files) == pytest.approx(whole, rel=tolerance)
+
+
+@pytest.mark.parametrize(("usable", "each_step"), [(0.8, 1), (0.0, 3)])
+def test_gradients_are_reduced_once_per_step_where_whole_ones_fit(
+    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, usable: float, each_step: int
+) -> None:
+    calls: list[int] = []
+    real = _fsdp_param_group.foreach_reduce
+    monkeypatch.setattr(_fsdp_param_group, "foreach_reduce", lambda *args: (calls.append(1), real(*args))[1])
+    monkeypatch.setattr(fsdp, "_USABLE", usable)
+    divided = losses(trained(config(batch_size=2, gradient_accumulation_steps=3, dropout=0.0)))
+    assert len(calls) == len(divided) * each_step * 3, "two blocks, and the rest"
+    assert divided == pytest.approx(losses(trained(config(batch_size=6, dropout=0.0))), rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -106,14 +128,16 @@ def test_shards_resume_on_any_number_of_ranks_and_under_ddp(start: ByHand) -> No
     resumed = start.forked(config(**values), "--resume-from", straight.checkpoint(3)).files
     assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
 
-    straight = start.forked(config(batch_size=6, ema_decay=0.9), more=FLOAT64).files
+    straight = start.forked(config(batch_size=3, ema_decay=0.9), nproc=4, per_node=2, more=FLOAT64).files
     saved = straight.checkpoint(3)
+    assert len([*saved.rglob("shard-*")]) == 4, "weights and moments of one replica"
     for world_size, batch_size, strategy in ((1, 12, "fsdp"), (3, 4, "fsdp"), (2, 6, "ddp")):
         other = config(batch_size=batch_size, strategy=strategy, ema_decay=0.9)
         files = start.forked(other, "--resume-from", saved, nproc=world_size, more=FLOAT64).files
         assert losses(files) == pytest.approx(losses(straight, after=3), rel=1e-6)
     whole = start.forked(config(batch_size=6, strategy="ddp"), more=FLOAT64).files
-    files = start.forked(config(batch_size=6), "--resume-from", whole.checkpoint(3), more=FLOAT64).files
+    on_nodes = config(batch_size=3)
+    files = start.forked(on_nodes, "--resume-from", whole.checkpoint(3), nproc=4, per_node=2, more=FLOAT64).files
     assert losses(files) == pytest.approx(losses(whole, after=3), rel=1e-6)
 
 
@@ -267,4 +291,4 @@ def test_a_model_without_blocks_or_with_a_single_number_is_refused() -> None:
     single = nn.Module()
     single.scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ConfigError, match="scale is a single number"):
-        shard(single, torch.device("cpu"), None, 1)
+        shard(single, torch.device("cpu"), None, Layout(1))
