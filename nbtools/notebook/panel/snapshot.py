@@ -73,8 +73,6 @@ def _values_of(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 _NUM_BREAKS = 4
-_FRAGMENTED = 0.2
-"""Share of a GPU's memory outside tensors from which on a panel shows it."""
 _STALL_S, _STALL_STEPS = 300.0, 20
 """A training without heartbeats stalls if it writes no row in these seconds and in the time of these steps."""
 _NUM_STOP_LINES = 400
@@ -235,8 +233,6 @@ def _use_of(own: History) -> list[str]:
     if own.last("train/data_wait") is None:
         return []
     told = {"train/mfu": "MFU {:.0%}", "system/peak_memory_gb": "peak {:.3g} GB"}
-    if (own.last("system/fragmentation") or 0.0) >= _FRAGMENTED:
-        told["system/fragmentation"] = "{:.0%} of its memory in gaps"
     found = [(words, own.last(name)) for name, words in told.items()]
     return [words.format(value) for words, value in found if value is not None and math.isfinite(value)]
 

@@ -29,10 +29,7 @@ _BASELINE = re.compile(r"(unigram|bigram|majority|human)_(loss|accuracy|copy_rat
 """A context-free model's value, a human one, or the best possible one: drawn as a level, not as a curve."""
 _OUTSIDE = re.compile(r"(oracle|ngram)_loss")
 """The loss of generated text under an external likelihood, drawn beside the model's own loss."""
-_IN_WORDS = (
-    *("train/data_wait", "train/peer_wait"),
-    *("system/peak_memory_gb", "system/peak_reserved_gb", "system/fragmentation"),
-)
+_IN_WORDS = "train/data_wait", "train/peer_wait", "system/peak_memory_gb"
 """Metrics that a panel shows beside the progress bar, not as a chart."""
 _MOST_CURVES = 5
 """Most curves of a chart; a group with more metrics, or with labels that need more room, has further charts."""

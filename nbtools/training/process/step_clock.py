@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -49,16 +49,6 @@ def training_flops(model: PreTrainedModel, num_tokens: float, num_predicted: flo
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     attention = 2 * layers * num_tokens**2 * width
     return 2.0 * _PASSES * (num_tokens * weights_of_encoder + num_predicted * weights_of_head + attention)
-
-
-def memory_row(stats: Mapping[str, int]) -> dict[str, float]:
-    """Return the peaks of a GPU's memory since the start from `torch.cuda.memory_stats`, in 10^9 bytes.
-
-    Fragmentation is the share of the memory taken from the GPU that tensors did not fill when they took most.
-    """
-    tensors, reserved = (stats[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-    row = {"system/peak_memory_gb": tensors / 1e9, "system/peak_reserved_gb": reserved / 1e9}
-    return {**row, "system/fragmentation": 1 - tensors / max(reserved, 1)}
 
 
 class StepClock:
@@ -147,19 +137,18 @@ class StepClock:
         """Return what was measured since the start, which is now again, and record the phases; every rank calls it.
 
         Returns:
-            Samples of all ranks per second, and a row with the longest wait for data, the peaks of memory of the rank
-            that has most, and the share of the peak rate.
+            Samples of all ranks per second, and a row with the waits and the peak memory of the slowest rank, and the
+            share of the peak rate.
         """
         seconds = max(time.monotonic() - self._aside_s - self._since, 1e-9)
         rate, data_wait = (self._progress.samples - self._samples) / seconds, self._waited_s / seconds
         own_s = self._arrivals_s()
         self.start()
         device, world_size = self._ranks.device, self._ranks.world_size
-        memory = memory_row(torch.cuda.memory_stats(device)) if self.phases.on_gpu else {}
+        peak_memory = torch.cuda.max_memory_allocated(device) / 1e9 if self.phases.on_gpu else 0.0
         sums_s = [sum(own_s) if rank == self._ranks.rank else 0.0 for rank in range(world_size)]
         with self.collective():
-            data_wait, *latest_s = self._ranks.max([data_wait, *memory.values(), *sums_s, *own_s])
-        memory, latest_s = dict(zip(memory, latest_s, strict=False)), latest_s[len(memory) :]
+            data_wait, peak_memory, *latest_s = self._ranks.max([data_wait, peak_memory, *sums_s, *own_s])
         row, first = {"train/data_wait": data_wait}, int(self._first >= 0)
         if own_s:
             sums_s, latest_s = latest_s[:world_size], latest_s[world_size:]
@@ -170,7 +159,7 @@ class StepClock:
         self._first = -1
         if self.peak_samples_per_s:
             row["train/mfu"] = rate / self.peak_samples_per_s
-        return rate, row | memory
+        return rate, {**row, "system/peak_memory_gb": peak_memory} if peak_memory else row
 
     def _arrivals_s(self) -> list[float]:
         """Return the seconds before each arrival since the last call, of which all ranks have as many.
