@@ -128,7 +128,7 @@ main() {
   set_up notebook,train,data
   case "$mode" in
     --setup-only) register_for_user ;;
-    --headless) exec "$PYTHON" -m nbtools.notebook.execute "$NOTEBOOK" ;;
+    --headless) exec "$PYTHON" "$PROJECT_ROOT/.ci/execute_notebooks.py" "$NOTEBOOK" ;;
     *)
       if [ -n "$project" ]; then
         cd -- "$project" || exit

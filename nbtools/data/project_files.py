@@ -11,7 +11,7 @@ from nbtools.errors import DataError
 
 _DEEPEST = 3
 _MOST_ENTRIES = 2000
-_SKIPPED = {"runs", "node_modules", "__pycache__", "site-packages", "build", "dist"}
+_SKIPPED = {"runs", "tests", "node_modules", "__pycache__", "site-packages", "build", "dist"}
 _OWN = Path(__file__).parents[1]
 _MAIN = re.compile(
     rb"__main__|argparse|ArgumentParser|import (?:click|typer|tyro|hydra|fire)\b|from (?:absl|jsonargparse|lightning)"

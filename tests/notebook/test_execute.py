@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbtools.notebook.execute import main
+from execute_notebooks import main
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -44,7 +44,7 @@ def test_execution_shows_progress_and_ends_with_the_summary_and_touches_nothing(
         tmp_path / "a.ipynb", "x = 40 + 2\nprint('first')", ("print(f'sum {x}')", "summary"), "print('last')"
     )
     before = path.read_bytes()
-    command = [sys.executable, "-m", "nbtools.notebook.execute", path]
+    command = [sys.executable, ROOT / ".ci" / "execute_notebooks.py", path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "[1/3] x = 40 + 2" in done.stdout

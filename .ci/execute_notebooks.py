@@ -1,4 +1,4 @@
-"""Execute notebooks without a browser: `python -m nbtools.notebook.execute NOTEBOOK... [--store | --output DIR]`.
+"""Execute notebooks without a browser: `python .ci/execute_notebooks.py NOTEBOOK... [--store | --output DIR]`.
 
 Each notebook runs from top to bottom in its own folder, cell by cell, with progress. `--store` writes the outputs back
 into the notebook, without widget state and without metadata that differs between executions; the stored notebooks are
@@ -33,7 +33,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Execute the notebooks that `argv` names; return 0, or 1 as soon as a cell of one of them fails."""
-    parser = argparse.ArgumentParser(prog="python -m nbtools.notebook.execute", description="Execute notebooks.")
+    parser = argparse.ArgumentParser(description="Execute notebooks.")
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", action="store_true", help="write the outputs back into the notebooks")
