@@ -141,6 +141,7 @@ class Controls:
         """Offer the commands of this run for copying."""
         commands = {
             "id": run.id,
+            "folder": str(run.dir),
             "nbtools watch": f"nbtools watch {run.id}",
             "nbtools stop": f"nbtools stop {run.id}",
             "nt.LivePlot": f'nt.LivePlot("{run.id}")',

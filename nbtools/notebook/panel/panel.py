@@ -222,7 +222,7 @@ class LivePlot(ChartView):
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in shown.snapshot.restarts)
         steps = choices.span if choices.x == "step" else None
-        widgets.tabs.look(shown, now, is_stopped=is_stopped, steps=steps)
+        widgets.tabs.look(shown, is_stopped=is_stopped, steps=steps)
         if wanted == self._wanted and not shows_more:
             self._store()
             return
