@@ -84,8 +84,7 @@ class LivePlot(ChartView):
         super().__init__(f"LivePlot({run.id!r})", _TEXT, options, dark=dark)
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
-        steer = SteerRow(self._steer, lambda text: self._steer(text=text))
-        curves = self._image, self._box
+        curves, steer = (self._image, self._box), SteerRow(self._steer)
         self._widgets = Controls(curves, self._smoothing, steer, self._changed, self._check_changes)
         self.widget = self._widgets.whole
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)

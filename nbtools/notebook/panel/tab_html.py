@@ -41,13 +41,10 @@ def config(run: Run) -> str:
     notes += [("repeats", verdict.removeprefix("repeats "))] if (verdict := reproduced(run)) else []
     launched.append(("again", f"nbtools launch --again {run.id}"))
     parts = [_table(notes)] * bool(notes)
-    if events := facts.steered(run.events):
-        parts.append(details_html(f"Steered ({len(events)})", _table(events), is_open=True))
-    if notices := facts.notices(run.files):
-        parts.append(details_html(f"Notices ({len(notices)})", _table(notices), is_open=True))
-    parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
-    if usual:
-        parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))
+    for title, rows in (("Steered", facts.steered(run.events)), ("Notices", facts.notices(run.files))):
+        parts += [details_html(f"{title} ({len(rows)})", _table(rows), is_open=True)] * bool(rows)
+    parts += [head, _table(own, ("field", "value", "default", ""))] * bool(own)
+    parts += [details_html(f"As by default ({len(usual)})", _table(usual))] * bool(usual)
     parts += [details_html("Launch", _table(launched), is_open=not values), uncommitted(run)]
     return "".join(parts)
 

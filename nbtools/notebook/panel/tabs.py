@@ -1,6 +1,7 @@
 """The tabs below the curves; only the open tab reads and draws."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -31,7 +32,7 @@ class Tabs:
         self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
         self.config, self.system = html_widget(), html_widget()
         self.hold = make_control(widgets.ToggleButton, "Hold these steps", width=150, tooltip=_HOLD, disabled=True)
-        self.hold.observe(lambda change: self._hold(is_held=change.new), "value")
+        self.hold.observe(self._hold, "value")
         system = widgets.VBox((self.hold, self.system), layout={"width": "100%"})
         shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, system)
         self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG).add_class("nbt-tabs")
@@ -76,9 +77,9 @@ class Tabs:
             if shown.system.read() or self._is_new(index, (run.id, bars)):
                 self.system.value = bars + tab_html.machine(shown.system.values)
 
-    def _hold(self, *, is_held: bool) -> None:
-        self._before = self._steps if is_held else None
-        self._changed(None)
+    def _hold(self, change: Any) -> None:
+        self._before = self._steps if change.new else None
+        self._changed(change)
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True
