@@ -105,9 +105,8 @@ class CheckpointList:
         self.choice.value = next((one for one in self.found if one.step == step), self.choice.value)
 
     def _offer_copies(self, *_: object) -> None:
-        chosen, copies = self.choice.value, ""
-        if chosen != LATEST:
-            copies = copy_button("Copy path", str(chosen.path))
+        chosen = self.choice.value
+        copies = "" if chosen == LATEST else copy_button("Copy path", str(chosen.path))
         if isinstance(chosen, Checkpoint):
             call = f"nt.Playground({str(chosen.path.parent.parent)!r}, checkpoint={chosen.name!r})"
             copies += " " + copy_button("Copy the call that tries its model", call)

@@ -113,8 +113,7 @@ def failure(found: Failure, log_path: str) -> str:
     place = "" if found.rank is None else f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
     trace = (found.traceback or "").rstrip().splitlines()
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
-    trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
-    others = [line[:400] for line in found.other_lines]
+    trace = [f"… {num_cut} more lines above"] * bool(num_cut) + trace[num_cut:]
     told = "\n".join([*found.lines, "", *trace, f"log: {log_path}"])
     return (
         f"<div role='alert' style='{FONT}{TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
@@ -126,7 +125,7 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + (f"<div style='{MONO}'>output: {literal(found.log[:500])}</div>" if found.log else "")
         + html_parts.folded_lines("traceback", trace)
-        + html_parts.folded_lines(plural(len(others), "other rank"), others)
+        + html_parts.folded_lines(plural(len(found.others), "other rank"), found.other_lines)
         + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
     )
 
@@ -135,8 +134,8 @@ def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     """Return the Python stacks of the ranks, folded; those of the ranks in `first` come first and are open."""
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
-        lines = [line[:500] for line in item.text.splitlines()]
-        boxes.append(html_parts.folded_lines(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
+        title, lines = f"rank {item.rank} (pid {item.pid})", item.text.splitlines()
+        boxes.append(html_parts.folded_lines(title, lines, is_open=item.rank in first))
     style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 

@@ -55,9 +55,8 @@ class SystemReader:
 
 
 def _values_of(row: Mapping[str, Any]) -> dict[str, float]:
-    found = {"CPU %": finite(row.get("cpu_percent"))}
-    if (rss := finite(row.get("rss_bytes"))) is not None:
-        found["Memory GB"] = rss / 1e9
+    rss = finite(row.get("rss_bytes"))
+    found = {"CPU %": finite(row.get("cpu_percent")), "Memory GB": None if rss is None else rss / 1e9}
     gpus = [gpu for gpu in row.get("gpus") or () if isinstance(gpu, dict)]
     for key, (title, scale) in _GPU.items():
         read = {f"GPU {finite(gpu.get('index')) or 0:.0f}": finite(gpu.get(key)) for gpu in gpus}
