@@ -154,10 +154,9 @@ def lost(run: RunDir, host: str | None, step: int) -> Failure:
     if is_removed(run):
         return Failure(None, host, None, None, removed_in_words(run))
     message = f"its processes have ended without recording an end (step {step})"
-    if not (printed := evidence.text_end(run.supervisor_log).strip()):
-        return explained(Failure(None, host, None, None, message), run)
-    said, _ = evidence.last_output(printed, 1)
-    return explained(Failure(None, host, None, None, f"{message}; the supervisor ended{said}", printed), run)
+    if printed := evidence.text_end(run.supervisor_log).strip():
+        message += f"; the supervisor ended{evidence.last_output(printed, 1)[0]}"
+    return explained(Failure(None, host, None, None, message, printed or None), run)
 
 
 def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:

@@ -115,11 +115,7 @@ CAUSES = (
     Cause(r"Too many open files|items of ancdata", "too many files are open", "Raise ulimit -n, or lower num_workers."),
     SHARED_MEMORY,
     DISK_FULL,
-    Cause(
-        r"Disk quota exceeded",
-        "the disk quota is used up",
-        "Free some files (nbtools clean); quota -s shows the limit.",
-    ),
+    Cause(r"Disk quota exceeded", "the disk quota is used up", "Remove some files (nbtools clean); see quota -s."),
     Cause(r"File too large", "the limit of file size was reached", "Raise it (ulimit -f); the disk is not full."),
     Cause(
         r"requested and \d+ written|inline_container\.cc:\d+\] \. (?:unexpected pos|.*write failed)",

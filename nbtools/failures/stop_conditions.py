@@ -120,15 +120,9 @@ class StopConditions:
         return self._found("no_improvement", step, self._best_by, row[self._best_by], said)
 
     def _found(self, condition: str, step: int, metric: str, value: object, said: str) -> dict[str, Any]:
-        number = finite(value)
-        return {
-            "condition": condition,
-            "step": step,
-            "metric": metric,
-            "value": str(value) if number is None else strict_number(number),
-            "finite_step": self._finite_step,
-            "sentence": f"{one_line(metric, 100)} {said}",
-        }
+        number, sentence = finite(value), f"{one_line(metric, 100)} {said}"
+        found = {"condition": condition, "step": step, "metric": metric, "finite_step": self._finite_step}
+        return {**found, "value": str(value) if number is None else strict_number(number), "sentence": sentence}
 
 
 class NoticeConditions(StopConditions):

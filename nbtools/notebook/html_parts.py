@@ -38,7 +38,7 @@ STATES = {
     "FAILED": ("✕", "#d13a1f", "Failed", ""),
     "LOST": ("?", "#e76300", "Lost", "its processes ended without a record"),
 }
-_MAX_DIFF_LINES = 2000
+_MAX_DIFF_LINES, _LONGEST_LINE = 2000, 500
 
 
 def note(text: str, *, is_warning: bool = False) -> str:
@@ -72,11 +72,14 @@ def details_html(title: str, body: str, *, is_open: bool = False, style: str = "
 def folded_lines(
     title: str, lines: Sequence[str], is_open: bool = False, *, colours: Mapping[str, str] | None = None
 ) -> str:
-    """Return lines that unfold under a title, with `colours` by their first character; empty without lines."""
+    """Return lines, cut if they are long, that unfold under a title, with `colours` by their first character.
+
+    It is empty without lines.
+    """
     if not lines:
         return ""
     box = f"{MONO}{TEXT}{SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
-    shown = [literal(line) for line in lines]
+    shown = [literal(line[:_LONGEST_LINE]) for line in lines]
     if colours:
         shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
     body = f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre>"
@@ -85,7 +88,7 @@ def folded_lines(
 
 def diff(title: str, lines: Sequence[str], rest: str) -> str:
     """Return a unified diff, folded; `rest` says where those of its lines are that are left out."""
-    shown = [line[:500] for line in lines[:_MAX_DIFF_LINES]]
+    shown = [*lines[:_MAX_DIFF_LINES]]
     if len(lines) > len(shown):
         shown.append(f"… {len(lines) - len(shown):,} more lines: {rest}")
     return folded_lines(title, shown, colours={"+": "#2e8b57", "-": "#d13a1f", "@": "#3f90da"})

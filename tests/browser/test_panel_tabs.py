@@ -54,7 +54,6 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
         "Checkpoints": "not checked",
         "Config": "Differs from the default",
         "System": "GPU power",
-        "Files": "metrics.jsonl",
     }
     see(panel, parts["Samples"])  # samples come first where there are some
     for width in (1600, 900):

@@ -60,11 +60,8 @@ class CheckpointList:
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
-        none = [("no checkpoint", LATEST)]
-        tooltip = "Checkpoint that the new run starts from"
-        self.choice = make_control(
-            widgets.Dropdown, "Continue from", width=350, label=100, tooltip=tooltip, options=none
-        )
+        none, tip = [("no checkpoint", LATEST)], "Checkpoint that the new run starts from"
+        self.choice = make_control(widgets.Dropdown, "Continue from", width=350, label=100, tooltip=tip, options=none)
         tooltip = "field=value pairs, separated by spaces; the new run gets its own script with them"
         self.changes = make_control(widgets.Text, "Changes", width=320, label=62, tooltip=tooltip)
         self.changes.placeholder = "learning_rate=1e-4 seed=1"
@@ -84,9 +81,7 @@ class CheckpointList:
         self._why_none = ""
         self._key: object = None
 
-    def offer(
-        self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool = False, why_none: str = ""
-    ) -> bool:
+    def offer(self, found: Sequence[AnyCheckpoint], *, is_resumed: bool, is_program: bool, why_none: str) -> bool:
         """Offer checkpoints, newest first; returns whether there is one, or the run that this one resumed may have.
 
         Those of a program have names instead of measured values, and a fork of it has arguments instead of changes.
@@ -110,9 +105,8 @@ class CheckpointList:
         self.choice.value = next((one for one in self.found if one.step == step), self.choice.value)
 
     def _offer_copies(self, *_: object) -> None:
-        chosen, copies = self.choice.value, ""
-        if chosen != LATEST:
-            copies = copy_button("Copy path", str(chosen.path))
+        chosen = self.choice.value
+        copies = "" if chosen == LATEST else copy_button("Copy path", str(chosen.path))
         if isinstance(chosen, Checkpoint):
             call = f"nt.Playground({str(chosen.path.parent.parent)!r}, checkpoint={chosen.name!r})"
             copies += " " + copy_button("Copy the call that tries its model", call)
@@ -207,10 +201,8 @@ class ResumeOffer:
         """Offer checkpoints, oldest first."""
         self.is_program = not has_recipe(run.files)
         self.why_not = why_not_resumable(run) if self.is_program else ""
-        is_resumed, why_none = bool(mapping_at(run.info, "resumed_from")), why_no_checkpoints(run)
-        self.has_checkpoint = self._list.offer(
-            found, is_resumed=is_resumed, is_program=self.is_program, why_none=why_none
-        )
+        about: dict[str, Any] = {"is_program": self.is_program, "why_none": why_no_checkpoints(run)}
+        self.has_checkpoint = self._list.offer(found, is_resumed=bool(mapping_at(run.info, "resumed_from")), **about)
         if self.is_program:
             self._list.program.show(*said_in_words(run))
         self.nothing_left = ""

@@ -15,6 +15,8 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.requests.steer import Steerable
 
+Act = Callable[..., None]
+"""Acts on a click or an edit."""
 _STOP = ("Stop", "End every process of this run; a recipe saves a checkpoint first")
 _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
@@ -35,18 +37,17 @@ class SteerRow:
     """A button for each action, and a text with new values; hidden for a training that takes no requests.
 
     Args:
-        act: Called with the name of an action.
-        change: Called with a text such as `learning_rate=5e-4 max_steps=2000`.
+        act: Called with the name of an action, or with a `text` such as `learning_rate=5e-4 max_steps=2000`.
     """
 
-    def __init__(self, act: Callable[[str], None], change: Callable[[str], None]) -> None:
+    def __init__(self, act: Act) -> None:
         self.buttons: dict[str, widgets.Button] = {}
         for name, (text, icon, tooltip) in _ACTIONS.items():
             self.buttons[name] = make_control(widgets.Button, text, width=100, icon=icon, tooltip=tooltip)
             self.buttons[name].on_click(lambda _, name=name: act(name))
         self.changes = make_control(widgets.Text, "Change", width=330, label=56)
         self.apply = make_control(widgets.Button, "Apply", width=84, icon="check", tooltip="From the next step on")
-        self.apply.on_click(lambda _: change(self.changes.value))
+        self.apply.on_click(lambda _: act(text=self.changes.value))
         self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
         self.widget.layout.display = "none"
 
@@ -110,12 +111,7 @@ class Controls:
     """
 
     def __init__(
-        self,
-        curves: Sequence[widgets.Widget],
-        smoothing: widgets.Widget,
-        steer: SteerRow,
-        changed: Callable[..., None],
-        typed: Callable[..., None],
+        self, curves: Sequence[widgets.Widget], smoothing: widgets.Widget, steer: SteerRow, changed: Act, typed: Act
     ) -> None:
         self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
         self.buttons, self.steer, self.notices = RunButtons(self.tabs.checkpoints.start), steer, Notices(self.page)
@@ -123,8 +119,7 @@ class Controls:
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
         menu = make_control(widgets.ToggleButton, "Menu", width=80, tooltip=_MENU, icon="bars")
-        notify = self.notices.begin, self.notices.test
-        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, *notify)
+        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, self.notices.begin, self.notices.test)
         unfolded.layout.display = "none"
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)
@@ -141,6 +136,7 @@ class Controls:
         """Offer the commands of this run for copying."""
         commands = {
             "id": run.id,
+            "folder": str(run.dir),
             "nbtools watch": f"nbtools watch {run.id}",
             "nbtools stop": f"nbtools stop {run.id}",
             "nt.LivePlot": f'nt.LivePlot("{run.id}")',

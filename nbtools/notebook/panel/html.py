@@ -72,14 +72,11 @@ def progress(
     """
     step, total_steps, pace = facts.step, facts.total_steps, facts.seconds_per_step
     share = min(1.0, step / total_steps) if total_steps else 0.0
-    parts = [f"step {step:,} of {total_steps:,}" if total_steps else f"step {step:,}"]
-    if total_steps:
-        parts.append(f"{100 * share:.0f}%")
+    parts = [f"step {step:,} of {total_steps:,} · {100 * share:.0f}%" if total_steps else f"step {step:,}"]
     if elapsed_s is not None:
         parts.append(f"{'waiting for' if state == 'QUEUED' else 'elapsed'} {duration(max(1.0, elapsed_s))}")
     if remaining_s is not None:
         parts.append(f"about {duration(remaining_s)} left" if remaining_s >= 1 else "nearly done")
-    parts = [literal(part) for part in parts]
     if job_s is not None:
         limit = f"the job ends in {duration(max(0.0, job_s))}"
         is_early = ends_too_early(job_s, remaining_s)
@@ -116,8 +113,7 @@ def failure(found: Failure, log_path: str) -> str:
     place = "" if found.rank is None else f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
     trace = (found.traceback or "").rstrip().splitlines()
     num_cut = max(0, len(trace) - _MAX_TRACE_LINES)
-    trace = ([f"… {num_cut} more lines above"] if num_cut else []) + [line[:500] for line in trace[num_cut:]]
-    others = [line[:400] for line in found.other_lines]
+    trace = [f"… {num_cut} more lines above"] * bool(num_cut) + trace[num_cut:]
     told = "\n".join([*found.lines, "", *trace, f"log: {log_path}"])
     return (
         f"<div role='alert' style='{FONT}{TEXT}box-sizing:border-box;width:0;min-width:100%;overflow-wrap:anywhere;"
@@ -129,7 +125,7 @@ def failure(found: Failure, log_path: str) -> str:
         + (f"<div>What to do: {literal(found.advice[:1000])}</div>" if found.advice else "")
         + (f"<div style='{MONO}'>output: {literal(found.log[:500])}</div>" if found.log else "")
         + html_parts.folded_lines("traceback", trace)
-        + html_parts.folded_lines(plural(len(others), "other rank"), others)
+        + html_parts.folded_lines(plural(len(found.others), "other rank"), found.other_lines)
         + f"<div style='{MUTED}font-size:12px'>{copy_button('Copy', told)}log: {literal(log_path)}</div></div>"
     )
 
@@ -138,32 +134,28 @@ def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     """Return the Python stacks of the ranks, folded; those of the ranks in `first` come first and are open."""
     boxes = []
     for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
-        lines = [line[:500] for line in item.text.splitlines()]
-        boxes.append(html_parts.folded_lines(f"rank {item.rank} (pid {item.pid})", lines, is_open=item.rank in first))
+        title, lines = f"rank {item.rank} (pid {item.pid})", item.text.splitlines()
+        boxes.append(html_parts.folded_lines(title, lines, is_open=item.rank in first))
     style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 
 
 def ranks(
-    beats: Sequence[RankHeartbeat],
-    stragglers: Sequence[Straggler],
-    now: float,
-    is_running: bool,
-    nproc_per_node: int | None = None,
+    beats: Sequence[RankHeartbeat], late: Sequence[Straggler], now: float, is_running: bool, per_node: int | None = None
 ) -> str:
     """Return one chip per rank with its step and phase; of many ranks, the stragglers and those furthest behind.
 
-    Stragglers show for how long they have been silent; ranks of several nodes name theirs.
+    Stragglers, `late`, show for how long they have been silent; ranks of several nodes name theirs.
     """
     if not beats:
         return ""
-    late = {straggler.beat.rank: straggler for straggler in stragglers}
-    nodes = nodes_of(beats, nproc_per_node)
+    silent = {straggler.beat.rank: straggler for straggler in late}
+    nodes = nodes_of(beats, per_node)
     places = {beat.rank: f" on node {node} ({beat.host[:40]})" for node, on in nodes.items() for beat in on}
-    shown = sorted(beats, key=lambda beat: (beat.rank not in late, beat.step, beat.rank))[:_MAX_CHIPS]
+    shown = sorted(beats, key=lambda beat: (beat.rank not in silent, beat.step, beat.rank))[:_MAX_CHIPS]
     chips = []
     for beat in sorted(shown, key=lambda beat: beat.rank):
-        straggler, age = late.get(beat.rank), now - beat.time
+        straggler, age = silent.get(beat.rank), now - beat.time
         seen = f" · {duration(age)} ago" if is_running and age >= 3 else ""
         if straggler is not None:
             condition = f", {literal(straggler.condition)}" if straggler.condition else ""

@@ -64,9 +64,8 @@ class MediaView:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
         if not self._parts:
             return ""
-        body = details_html(
-            "<b>Samples and charts</b>", "".join(part.html for part in self._parts.values()), is_open=True
-        )
+        parts = "".join(part.html for part in self._parts.values())
+        body = details_html("<b>Samples and charts</b>", parts, is_open=True)
         return f"<div class='{NO_FORMULAS}' style='max-width:{WIDTH}px'>{body}</div>"
 
 

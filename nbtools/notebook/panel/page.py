@@ -18,9 +18,7 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
-_NOTIFY = (
-    "Have this browser tell the end of the run, its alarms, and what notify_on names, while a page shows the panel"
-)
+_NOTIFY = "Have this browser tell the end of the run, its alarms and what notify_on names, while a page shows them"
 _TEST = "Show a notification now"
 _WHY_NOT = {
     "missing": "the browser has none for this page; they need https or localhost, and a computer's browser",

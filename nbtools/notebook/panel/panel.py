@@ -84,8 +84,7 @@ class LivePlot(ChartView):
         super().__init__(f"LivePlot({run.id!r})", _TEXT, options, dark=dark)
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
-        steer = SteerRow(self._steer, lambda text: self._steer(text=text))
-        curves = self._image, self._box
+        curves, steer = (self._image, self._box), SteerRow(self._steer)
         self._widgets = Controls(curves, self._smoothing, steer, self._changed, self._check_changes)
         self.widget = self._widgets.whole
         self._resume = ResumeOffer(self._widgets.tabs.checkpoints)
@@ -222,7 +221,7 @@ class LivePlot(ChartView):
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in shown.snapshot.restarts)
         steps = choices.span if choices.x == "step" else None
-        widgets.tabs.look(shown, now, is_stopped=is_stopped, steps=steps)
+        widgets.tabs.look(shown, is_stopped=is_stopped, steps=steps)
         if wanted == self._wanted and not shows_more:
             self._store()
             return

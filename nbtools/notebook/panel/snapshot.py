@@ -1,6 +1,5 @@
 """The data that a panel shows of a run, read from its directory after a file has changed."""
 
-import math
 import re
 import time
 from collections import defaultdict
@@ -48,19 +47,16 @@ class SystemReader:
 
     def read(self) -> bool:
         """Read new rows; returns whether there were any."""
-        is_new = False
-        for row in (row for block in iter(self._tail.read, b"") for row in objects_in(block)):
-            if finite(row.get("time")) is not None:
-                is_new = True
-                for name, value in _values_of(row).items():
-                    self.values[name].append(value)
-        return is_new
+        rows = [row for block in iter(self._tail.read, b"") for row in objects_in(block)]
+        values = [_values_of(row) for row in rows if finite(row.get("time")) is not None]
+        for name, value in (item for each in values for item in each.items()):
+            self.values[name].append(value)
+        return bool(values)
 
 
 def _values_of(row: Mapping[str, Any]) -> dict[str, float]:
-    found = {"CPU %": finite(row.get("cpu_percent"))}
-    if (rss := finite(row.get("rss_bytes"))) is not None:
-        found["Memory GB"] = rss / 1e9
+    rss = finite(row.get("rss_bytes"))
+    found = {"CPU %": finite(row.get("cpu_percent")), "Memory GB": None if rss is None else rss / 1e9}
     gpus = [gpu for gpu in row.get("gpus") or () if isinstance(gpu, dict)]
     for key, (title, scale) in _GPU.items():
         read = {f"GPU {finite(gpu.get('index')) or 0:.0f}": finite(gpu.get(key)) for gpu in gpus}
@@ -233,8 +229,7 @@ def _use_of(own: History) -> list[str]:
     if own.last("train/data_wait") is None:
         return []
     told = {"train/mfu": "MFU {:.0%}", "system/peak_memory_gb": "peak {:.3g} GB"}
-    found = [(words, own.last(name)) for name, words in told.items()]
-    return [words.format(value) for words, value in found if value is not None and math.isfinite(value)]
+    return [words.format(value) for name, words in told.items() if (value := finite(own.last(name))) is not None]
 
 
 def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[str]]:
@@ -252,15 +247,11 @@ def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[
 
 def _gaps_of(own: History) -> list[str]:
     """Return a sentence for each kind of metric rows that are missing."""
-    said = []
-    if own.num_dropped:
-        said.append(f"{own.num_dropped:,} metric rows could not be written (disk full?)")
-    if own.num_skipped:
-        said.append(f"{own.num_skipped:,} damaged lines of metrics.jsonl are skipped")
-    if own.num_unread_bytes:
-        unread = f"{own.num_unread_bytes / 1e6:,.1f} MB of output"
-        said.append(f"{unread} was not searched for metrics: the output grew too fast")
-    return said
+    dropped = f"{own.num_dropped:,} metric rows could not be written (disk full?)"
+    skipped = f"{own.num_skipped:,} damaged lines of metrics.jsonl are skipped"
+    unread = f"{own.num_unread_bytes / 1e6:,.1f} MB of output was not searched for metrics: the output grew too fast"
+    counts = {dropped: own.num_dropped, skipped: own.num_skipped, unread: own.num_unread_bytes}
+    return [sentence for sentence, count in counts.items() if count]
 
 
 def notes_of(run: Run, restarts: list[Restart]) -> list[str]:
@@ -289,8 +280,7 @@ def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
 def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:
     """Return the problems of a running training: values that are not finite, a stall, too little time."""
     remaining_s = facts.remaining_s(now)
-    alarms = [*facts.lasting]
-    alarms += [f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1]]
+    alarms = [*facts.lasting, *(f"rank {one.beat.rank} silent for {duration(one.silent_s)}" for one in late[:1])]
     usual_s = max(_STALL_S, _STALL_STEPS * (facts.seconds_per_step or 0.0))
     if not facts.ranks and facts.last_row and now - facts.last_row > usual_s:
         alarms.append(f"no new values for {duration(now - facts.last_row)}")

@@ -1,24 +1,19 @@
-"""The HTML of the tabs that are text alone: config, machine and files of a run; every text is escaped."""
+"""The HTML of the tabs that are text alone: config and machine of a run; every text is escaped."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 
 from nbtools.errors import literal, plural, shown
-from nbtools.launcher.checks.findings import size
-from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, copy_button, details_html, diff, sparkline, table_html
+from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, details_html, diff, sparkline, table_html
 from nbtools.recipes import RECIPES
 from nbtools.run import facts
 from nbtools.run.compare import reproduced
-from nbtools.run.records import local_time, mapping_at
-from nbtools.run.removal.disk_usage import num_bytes_in
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir.git_source import recorded_diff
 from nbtools.rundir.json_files import whole
 
-_MOST_FILES = 200
 _NUM_MEASURED = 120
 """Points of the small curves of the machine; each is the mean of a part of the run."""
 
@@ -46,13 +41,10 @@ def config(run: Run) -> str:
     notes += [("repeats", verdict.removeprefix("repeats "))] if (verdict := reproduced(run)) else []
     launched.append(("again", f"nbtools launch --again {run.id}"))
     parts = [_table(notes)] * bool(notes)
-    if events := facts.steered(run.events):
-        parts.append(details_html(f"Steered ({len(events)})", _table(events), is_open=True))
-    if notices := facts.notices(run.files):
-        parts.append(details_html(f"Notices ({len(notices)})", _table(notices), is_open=True))
-    parts += [head, _table(own, ("field", "value", "default", ""))] if own else []
-    if usual:
-        parts.append(details_html(f"As by default ({len(usual)})", _table(usual)))
+    for title, rows in (("Steered", facts.steered(run.events)), ("Notices", facts.notices(run.files))):
+        parts += [details_html(f"{title} ({len(rows)})", _table(rows), is_open=True)] * bool(rows)
+    parts += [head, _table(own, ("field", "value", "default", ""))] * bool(own)
+    parts += [details_html(f"As by default ({len(usual)})", _table(usual))] * bool(usual)
     parts += [details_html("Launch", _table(launched), is_open=not values), uncommitted(run)]
     return "".join(parts)
 
@@ -83,22 +75,6 @@ def machine(measured: Mapping[str, Sequence[float]]) -> str:
     if not rows:
         return f"<div style='{FONT}{MUTED}'>Nothing has been measured yet.</div>"
     return table_html(rows)
-
-
-def files(run: Run) -> str:
-    """Return names, sizes and times of the entries of a run's directory; a folder counts with its content."""
-    found: list[tuple[str, ...]] = []
-    with suppress(OSError), os.scandir(run.dir) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            with suppress(OSError):
-                status, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
-                count = num_bytes_in(run.dir / entry.name) if is_folder else status.st_size
-                found.append((entry.name + "/" * is_folder, size(count), local_time(status.st_mtime)))
-    more = len(found) - _MOST_FILES
-    note = f"<div style='{FONT}{MUTED}'>and {more:,} more</div>" if more > 0 else ""
-    path = str(run.dir)
-    head = f"<div style='{FONT}{MUTED}{MONO}margin:0 0 4px'>{literal(path)} {copy_button('Copy', path)}</div>"
-    return head + _table(found[:_MOST_FILES], ("name", "size", "changed")) + note
 
 
 def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:

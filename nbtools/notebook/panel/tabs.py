@@ -1,6 +1,7 @@
 """The tabs below the curves; only the open tab reads and draws."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -14,14 +15,13 @@ from nbtools.notebook.plots.view import Limits
 from nbtools.notebook.widgets import html_widget, make_control
 from nbtools.rundir.json_files import file_stamp
 
-SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM, FILES = range(6)
-TITLES = ("Samples", "Log", "Checkpoints", "Config", "System", "Files")
-_FILES_EVERY_S = 5.0
+SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM = range(5)
+TITLES = ("Samples", "Log", "Checkpoints", "Config", "System")
 _HOLD = "Keep the time of each rank in the steps that the charts show, beside that of the steps that they show next"
 
 
 class Tabs:
-    """The six tabs of a panel.
+    """The five tabs of a panel.
 
     Args:
         changed: called after another tab was chosen, or the search of the log.
@@ -30,11 +30,11 @@ class Tabs:
 
     def __init__(self, changed: Callable[[object], None], typed: Callable[[object], None]) -> None:
         self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
-        self.config, self.system, self.files = (html_widget() for _ in range(3))
+        self.config, self.system = html_widget(), html_widget()
         self.hold = make_control(widgets.ToggleButton, "Hold these steps", width=150, tooltip=_HOLD, disabled=True)
-        self.hold.observe(lambda change: self._hold(is_held=change.new), "value")
+        self.hold.observe(self._hold, "value")
         system = widgets.VBox((self.hold, self.system), layout={"width": "100%"})
-        shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, system, self.files)
+        shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, system)
         self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG).add_class("nbt-tabs")
         self.widget.observe(self._choose, "selected_index")
         self._changed = changed
@@ -58,7 +58,7 @@ class Tabs:
         self.checkpoints.choose(step)
         self.widget.selected_index = CHECKPOINTS
 
-    def look(self, shown: ShownRun, now: float, *, is_stopped: bool, steps: Limits | None) -> None:
+    def look(self, shown: ShownRun, *, is_stopped: bool, steps: Limits | None) -> None:
         """Bring the shown tab up to date; the samples are drawn by the panel, which also stores them.
 
         Args:
@@ -76,12 +76,10 @@ class Tabs:
             bars = phase_bars(shown.phases, steps, self._before)
             if shown.system.read() or self._is_new(index, (run.id, bars)):
                 self.system.value = bars + tab_html.machine(shown.system.values)
-        elif index == FILES and self._is_new(index, (run.id, now // _FILES_EVERY_S)):
-            self.files.value = tab_html.files(run)
 
-    def _hold(self, *, is_held: bool) -> None:
-        self._before = self._steps if is_held else None
-        self._changed(None)
+    def _hold(self, change: Any) -> None:
+        self._before = self._steps if change.new else None
+        self._changed(change)
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True

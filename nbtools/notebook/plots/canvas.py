@@ -12,6 +12,7 @@ import traitlets
 
 from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace
 from nbtools.notebook.plots.decimation import Floats
+from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 _FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"]
@@ -108,11 +109,7 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     return {
         **described,
         "series": [columns.add(trace) for trace in chart.series],
-        "marks": [{**asdict(mark), "y": _known(mark.y)} for mark in chart.marks],
+        "marks": [{**asdict(mark), "y": finite(mark.y)} for mark in chart.marks],
         "cuts": [{"x": x, "label": label} for x, label in chart.cuts],
         "badge": asdict(chart.badge) if chart.badge else None,
     }
-
-
-def _known(value: float | None) -> float | None:
-    return value if value is not None and np.isfinite(value) else None

@@ -118,6 +118,8 @@ def break_of(series: Series | Sketch) -> Break | None:
 
 # --- ticks --------------------------------------------------------------------------------------
 
+_UNITS = (86400, "d", 3600, "{}h"), (3600, "h", 60, "{:02d}m"), (60, "m", 1, "{:02d}s")
+"""Seconds and name of each unit of a duration, and seconds and shape of the unit behind it."""
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -146,9 +148,8 @@ def log_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
 
 def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:
     """Return ticks of an axis in seconds, at whole seconds, minutes, hours or days."""
-    spacing = next((s for s in _SECONDS if (high - low) / s <= num_max), None)
-    if spacing is None:
-        spacing = 86400 * math.ceil((high - low) / 86400 / num_max)
+    days = math.ceil((high - low) / 86400 / num_max)
+    spacing = next((s for s in _SECONDS if (high - low) / s <= num_max), 86400 * days)
     return [(float(s), duration(s)) for s in range(math.ceil(low / spacing) * spacing, math.floor(high) + 1, spacing)]
 
 
@@ -157,12 +158,9 @@ def clock_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]
     ahead = time.localtime(high).tm_gmtoff  # of UTC, also for times before a change to summer time
     positions = [position - ahead for position, _ in time_ticks(low + ahead, high + ahead, num_max)]
     spacing = positions[1] - positions[0] if len(positions) > 1 else 0.0
-    labels = []
-    for position in positions:
-        is_midnight = (position + ahead) % 86400 == 0
-        shape = "%b %d" if is_midnight else "%H:%M:%S" if spacing < 60 else "%H:%M"
-        labels.append(time.strftime(shape, time.gmtime(position + ahead)))
-    return list(zip(positions, labels, strict=True))
+    usual = "%H:%M:%S" if spacing < 60 else "%H:%M"
+    shapes = ("%b %d" if (position + ahead) % 86400 == 0 else usual for position in positions)
+    return [(at, time.strftime(shape, time.gmtime(at + ahead))) for at, shape in zip(positions, shapes, strict=True)]
 
 
 def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
@@ -188,13 +186,8 @@ def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
 def duration(seconds: float) -> str:
     """Return a duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
     seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds}s" if seconds else "0"
-    if seconds < 3600:
-        minutes, rest = divmod(seconds, 60)
-        return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
-    if seconds < 86400:
-        hours, rest = divmod(seconds // 60, 60)
-        return f"{hours}h{rest:02d}m" if rest else f"{hours}h"
-    days, rest = divmod(seconds // 3600, 24)
-    return f"{days}d{rest}h" if rest else f"{days}d"
+    for length, unit, part, shape in _UNITS:
+        if seconds >= length:
+            count, rest = divmod(seconds // part, length // part)
+            return f"{count}{unit}{shape.format(rest) if rest else ''}"
+    return f"{seconds}s" if seconds else "0"

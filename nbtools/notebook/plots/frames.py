@@ -70,7 +70,8 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
     longest = _MOST_CHARACTERS if keep_lines else _MOST_PICTURE_COLUMNS
     shown = [(number, frame[:longest]) for number, frame in picked(frames, most)] or [(0, "")]
     across = min(len(shown), _DRAWINGS_PER_ROW) if keep_lines else 1
-    columns, rows = _extent([frame for _, frame in shown], keep_lines)
+    every = [_lines(frame, keep_lines) for _, frame in shown]
+    columns, rows = max(len(line) for lines in every for line in lines), max(map(len, every))
     columns, rows = (columns + 3, rows + 2) if keep_lines else (columns + _NUMBER_COLUMNS, rows)
     size = (_WIDTH * (columns * across + 1), _HEIGHT * (rows * -(-len(shown) // across) + 1))
     picture = Picture.new("RGB", size, "white")
@@ -115,12 +116,6 @@ def _lines(frame: str, keep_lines: bool) -> list[str]:
     if keep_lines:
         return frame[:_MOST_CHARACTERS].split("\n")
     return [frame.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")]
-
-
-def _extent(frames: Sequence[str], keep_lines: bool) -> tuple[int, int]:
-    """Columns and rows of the largest frame."""
-    every = [_lines(frame, keep_lines) for frame in frames]
-    return max(len(line) for lines in every for line in lines), max(map(len, every))
 
 
 def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int, str, str]]:

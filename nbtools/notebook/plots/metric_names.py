@@ -116,9 +116,7 @@ def labels_of(names: Sequence[str], group: str) -> list[str]:
 def label_of(name: str, group: str) -> str:
     """Return the legend's name of a metric in the panel of its group, if no other one there has the same."""
     split, rest = _split(name)
-    if (found := _BASELINE.fullmatch(rest)) and found[1]:
-        return found[1]
-    if found := _OUTSIDE.fullmatch(rest):
+    if (found := _BASELINE.fullmatch(rest) or _OUTSIDE.fullmatch(rest)) and found[1]:
         return found[1]
     if group in ("scores", "return"):
         words = [word for word in rest.split("_") if word != group]

@@ -98,14 +98,12 @@ def _signalled(process: psutil.Process, answer: Path) -> str:
     before = answer.stat().st_size if answer.exists() else 0
     process.send_signal(signal.SIGUSR2)
     size, changed = before, time.monotonic()
-    deadline = changed + _ANSWER_S
-    while True:
+    now = started = changed
+    while now - started <= _ANSWER_S and (size == before or now - changed <= _SETTLED_S):
         time.sleep(0.05)
         now, found = time.monotonic(), answer.stat().st_size if answer.exists() else 0
         if found != size:
             size, changed = found, now
-        if now > deadline or (size > before and now - changed > _SETTLED_S):
-            break
     with contextlib.suppress(OSError), open_regular(answer) as file:
         file.seek(before)
         return file.read(_MAX_BYTES).decode(errors="replace").strip()
@@ -113,19 +111,18 @@ def _signalled(process: psutil.Process, answer: Path) -> str:
 
 
 def _spied(rank: int, pid: int, why: str) -> RankStacks:
-    program = _py_spy()
-    if program is None:
+    if (program := _py_spy()) is None:
         return RankStacks(rank, pid, f"no stacks: {why}; install py-spy to read them from outside", False)
     command = [program, "dump", "--pid", str(pid)]
     try:
         spied = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PY_SPY_S, check=False)
+        text = spied.stdout[:_MAX_BYTES].decode(errors="replace").strip()
+        if spied.returncode == 0 and text:
+            return RankStacks(rank, pid, text, True)
+        said = [f"exit code {spied.returncode}", *spied.stderr.decode(errors="replace").strip().splitlines()][-1]
     except (OSError, subprocess.TimeoutExpired) as error:
-        return RankStacks(rank, pid, f"no stacks: {why}; {' '.join(command)}: {error}", False)
-    text = spied.stdout[:_MAX_BYTES].decode(errors="replace").strip()
-    if spied.returncode == 0 and text:
-        return RankStacks(rank, pid, text, True)
-    error_lines = spied.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {spied.returncode}"]
-    return RankStacks(rank, pid, f"no stacks: {why}; {' '.join(command)}: {error_lines[0][:500]}", False)
+        said = str(error)
+    return RankStacks(rank, pid, f"no stacks: {why}; {' '.join(command)}: {said[:500]}", False)
 
 
 def _py_spy() -> str | None:
