@@ -104,10 +104,10 @@ def test_tests_of_gpus_are_findings_with_figures_and_what_was_left_out(
     (folder / "test_x.py").write_text(OF_GPUS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
     monkeypatch.setattr(doctor, "_GPU_TESTS", folder)
-    left_out, passed, failed, skipped = doctor._gpu_tests()
-    assert [each.level for each in (left_out, passed, failed, skipped)] == ["warn", "ok", "problem", "warn"]
+    passed, failed, skipped = doctor._gpu_tests()
+    assert [each.level for each in (passed, failed, skipped)] == ["ok", "problem", "warn"]
     assert passed.text.startswith("test_x.py::test_a (") and passed.text.endswith(" s, peak 2 GB)")
     assert failed.text.endswith(": assert 1 == 2") and failed.next_step.endswith("tests/gpu/test_x.py::test_b")
     assert (skipped.text, skipped.next_step) == ("test_x.py::test_c: left out", "needs two GPUs")
-    monkeypatch.setattr(doctor, "_GPU_TESTS_S", 0.0)
-    assert [*doctor._gpu_tests()][1].text.startswith("stopped after 0 s: the tests that are not listed here")
+    monkeypatch.setattr(doctor, "_GPU_TESTS_S", 0.01)
+    assert next(doctor._gpu_tests()).text.startswith("stopped after 0.01 s: the tests that are not listed here")
