@@ -510,7 +510,10 @@ def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supe
         file.write(memory_row(0.95))
     next(process for process in members(run.files) if process.environ().get("RANK") == str(victim)).kill()
     found = failed(run)
-    assert (found.rank, found.signal) == (victim, "SIGKILL")
+    assert (found.rank, found.exitcode, found.signal) == (victim, -9, "SIGKILL")
+    assert found.host and [other["rank"] for other in found.others] == [1 - victim]
+    assert found.step == next(beat.step for beat in read_heartbeats(run.files) if beat.rank == victim)
+    eventually(lambda: not members(run.files))
     assert found.message.startswith(f"killed by SIGKILL at step {found.step}: most likely the host ran out of memory: ")
     assert found.advice is not None
     assert "batch_size" in found.advice
