@@ -357,7 +357,5 @@ def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: s
 def test_without_learning_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     history = demo(start, "--learning-rate", "1e-6", "--max-steps", "100")
     loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
-    assert loss is not None
-    assert unigram is not None
-    assert loss > unigram
+    assert loss is not None and unigram is not None and loss > unigram
     assert (history.last("eval/accuracy") or 0) < 0.2
