@@ -12,13 +12,12 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench_history import write_rows
+from bench_history import answer, told, write_rows
 
 GOAL_FIRST_S, GOAL_RATIO, GOAL_WARM_CPU_S = 1.0, 1.2, 0.5
 
@@ -74,11 +73,7 @@ def child(root: Path, *words: str) -> object:
     """Run a function of this file in a process of its own and return what it prints."""
     environment = {**os.environ, "NBTOOLS_ROOT": str(root), "XDG_CACHE_HOME": str(root / "cache")}
     environment["MPLCONFIGDIR"] = str(Path("~/.cache/matplotlib").expanduser())  # its list of fonts
-    command = [sys.executable, __file__, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(__file__, *words, env=environment)
 
 
 def main(num_rows: int = 1_000_000, num_runs: int = 20, num_rounds: int = 1) -> int:
@@ -110,9 +105,7 @@ def main(num_rows: int = 1_000_000, num_runs: int = 20, num_rounds: int = 1) -> 
         f"complete <= {GOAL_RATIO} x the openings": ratio <= GOAL_RATIO,
         f"again <= {GOAL_WARM_CPU_S} CPU s": warm_cpu_s <= GOAL_WARM_CPU_S,
     }
-    for goal, reached in goals.items():
-        print(f"{'reached' if reached else 'MISSED '}  {goal}")
-    return int(not all(goals.values()))
+    return told(goals)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 NAMES = ("train/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s", "train/epoch")
 GOAL_CPU_S, GOAL_MB, GOAL_CPU_100K_S, GOAL_GROWTH = 3.0, 250, 0.3, 1.2
@@ -113,12 +114,17 @@ def child(name: str, path: str) -> None:
     print(json.dumps([num_points, cpu_s, int(peak[1]) / 1024 if peak else None]))
 
 
+def answer(program: str, *words: str, env: dict[str, str] | None = None) -> Any:
+    """Run a program in a process of its own and return the JSON that it prints last."""
+    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise RuntimeError(f"{words}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def measure(name: str, path: Path) -> tuple[int, float, float]:
     """Run `child` in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "--child", name, str(path)], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-    num_points, cpu_s, peak_mb = json.loads(done.stdout.splitlines()[-1])
+    num_points, cpu_s, peak_mb = answer(__file__, "--child", name, str(path))
     return num_points, cpu_s, peak_mb
 
 
@@ -158,6 +164,13 @@ def new_lines(path: Path, num_rows: int) -> list[float]:
     return costs
 
 
+def told(goals: dict[str, bool]) -> int:
+    """Print what became of each goal; 0 if all are reached."""
+    for goal, reached in goals.items():
+        print(f"{'reached' if reached else 'MISSED '}  {goal}")
+    return int(not all(goals.values()))
+
+
 def main(num_rounds: int = 3) -> int:
     """Print the tables; 0 if the goals are reached."""
     missing = [name for name in LOADS if name not in ("nbtools", "json") and importlib.util.find_spec(name) is None]
@@ -184,9 +197,7 @@ def main(num_rounds: int = 3) -> int:
         f"cold load of 100,000 rows <= {GOAL_CPU_100K_S} CPU-s": cpu_100k_s <= GOAL_CPU_100K_S,
         f"new lines at 1,000,000 rows <= {GOAL_GROWTH} x those at 1,000": many <= GOAL_GROWTH * few,
     }
-    for goal, reached in goals.items():
-        print(f"{'reached' if reached else 'MISSED '}  {goal}")
-    return int(not all(goals.values()))
+    return told(goals)
 
 
 if __name__ == "__main__":

@@ -10,54 +10,22 @@ import io
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 
-import numpy as np
+from bench_canvas import cpu_ms, make_run, rows
 from matplotlib import pyplot as plt
 
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 METRICS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/tokens_per_s", "eval/loss")
 ROUNDS = 15
-
-
-def rows(first: int, last: int) -> bytes:
-    """Rows as a run writes them."""
-    noise = np.random.default_rng(first).random((last - first, 5))
-    values = 0.05 * noise + 5 / np.sqrt(10 + np.arange(first, last))[:, None]
-    line = (
-        b'{"step":%d,"time":%.3f,"samples":%d,' + b",".join(b'"%b":%%.6f' % name.encode() for name in METRICS) + b"}\n"
-    )
-    return b"".join(line % (step, 1.7e9 + step, 64 * step, *values[step - first]) for step in range(first, last))
-
-
-def make_run(runs: Path, num_rows: int) -> RunDir:
-    """A run directory with so many rows, whose lock is held until this program ends: it reads as RUNNING."""
-    files = RunDir(runs / f"2026-01-31_142233_rows{num_rows}")
-    files.ranks.mkdir(parents=True)
-    files.checkpoints.mkdir()
-    write_json(files.launch, {"name": "bench", "recipe": "mlm_pretraining", "script": "bench.py", "time": 1.7e9})
-    write_json(files.config, {"derived": {"total_steps": 2 * num_rows}})
-    assert acquire_lock(files.lock) is not None
-    files.log.write_text("started\n")
-    files.metrics.write_bytes(rows(0, num_rows))
-    return files
-
-
-def cpu(action: Callable[[], object]) -> float:
-    """CPU seconds of the whole process during `action`."""
-    began = time.process_time()
-    action()
-    return time.process_time() - began
 
 
 def replot(run: Run) -> bytes:
@@ -84,18 +52,18 @@ def main() -> None:
         print(f"{'rows':>9} {'refresh, CPU s (min, median)':>30} {'peer':>16} {'ratio':>7} {'PNG, kB':>8}")
         panels = {}
         for num_rows in (1_000, 1_000_000):
-            files = make_run(Path(folder), num_rows)
+            files = make_run(Path(folder), f"rows{num_rows}", rows(METRICS, 0, num_rows))
             panels[num_rows] = (LivePlot(files.path, refresh_s=3600), files)
             panels[num_rows][0].refresh()
         for num_rows, (panel, files) in panels.items():
             ours, theirs, at = [], [], num_rows
             for _ in range(ROUNDS):
                 with files.metrics.open("ab") as file:
-                    file.write(rows(at, at + 10))
+                    file.write(rows(METRICS, at, at + 10))
                 at += 10
-                ours.append(cpu(panel.refresh))
+                ours.append(cpu_ms(panel.refresh) / 1000)
                 if len(theirs) < 5:
-                    theirs.append(cpu(lambda panel=panel: replot(panel.run)))  # type: ignore[misc]
+                    theirs.append(cpu_ms(lambda panel=panel: replot(panel.run)) / 1000)  # type: ignore[misc]
             best[num_rows] = min(ours)
             size = len(bytes(panel._image.value)) / 1000
             print(
@@ -104,19 +72,17 @@ def main() -> None:
             )
         print(f"1,000,000 rows against 1,000: {best[1_000_000] / best[1_000]:.2f} (at most 1.2; 0.2 s each)")
         panel, files = panels[1_000_000]
-        idle = min(cpu(panel.refresh) for _ in range(20))
-        print(f"a look when nothing changed: {1e3 * idle:.2f} ms CPU")
+        idle = min(cpu_ms(panel.refresh) for _ in range(20))
+        print(f"a look when nothing changed: {idle:.2f} ms CPU")
         at = 2_000_000
         for count in (10, 1_000, 100_000):
-            block = rows(at, at + count)
+            block = rows(METRICS, at, at + count)
             with files.metrics.open("ab") as file:
                 file.write(block)
             at += count
-            took = cpu(lambda: panel.run.history.version)
-            print(
-                f"reading {count:>7,} new rows ({len(block) / 1000:>8,.1f} kB) of that run: {1e3 * took:>7.2f} ms CPU"
-            )
-        many_ranks(make_run(Path(folder), 10_000))
+            took = cpu_ms(lambda: panel.run.history.version)
+            print(f"reading {count:>7,} new rows ({len(block) / 1000:>8,.1f} kB) of that run: {took:>7.2f} ms CPU")
+        many_ranks(make_run(Path(folder), "ranks", rows(METRICS, 0, 10_000)))
         for panel, _ in panels.values():
             panel.close()
 
@@ -129,8 +95,8 @@ def many_ranks(files: RunDir) -> None:
         for rank in range(1_000):
             beat = {"rank": rank, "pid": 7, "host": f"n{rank // 8}", "step": step, "phase": "forward", "nth": 0}
             write_json(files.heartbeat(rank), {**beat, "time": time.time(), "stacks_signal": 10})
-        took.append(cpu(panel.refresh))
-    print(f"one look at 1,000 ranks: {1e3 * min(took):.0f} ms CPU (at most 100)")
+        took.append(cpu_ms(panel.refresh))
+    print(f"one look at 1,000 ranks: {min(took):.0f} ms CPU (at most 100)")
     panel.close()
 
 

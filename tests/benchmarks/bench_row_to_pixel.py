@@ -9,40 +9,28 @@ Playwright and a Chromium (`apt-get install chromium`).
     python tests/benchmarks/bench_row_to_pixel.py [number of rows]
 """
 
-import contextlib
 import json
-import os
 import random
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import nbformat
 from bench_canvas import METRICS, make_run, rows
 from bench_canvas_page import FRAMES, busy
 from playwright.sync_api import sync_playwright
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from browser.conftest import Lab, Notebook, running_lab
+
 from nbtools.rundir.json_files import write_json
-from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
-RUN_ID = "2026-01-31_142233_bench"
-READY = """async () => {
-  const widget = window.jupyterapp?.shell.currentWidget;
-  if (!widget?.sessionContext) return false;
-  await widget.sessionContext.ready;
-  const kernel = widget.sessionContext.session?.kernel;
-  return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
-}"""
 LISTEN = """() => {
   window.draws = [];
   const drawn = document.querySelector('.nbt-canvas').parentElement;
@@ -62,28 +50,12 @@ QUIET += ["--disable-component-update", "--disable-sync"]
 
 
 def make_project(root: Path) -> RunDir:
-    """A project with one live run of 1,000 rows and a notebook that shows it."""
+    """A project with one live run of 1,000 rows."""
     for folder in ("scripts", "notebooks", "runs"):
         (root / folder).mkdir()
     (root / "pyproject.toml").touch()
-    files = RunDir(root / "runs" / RUN_ID)
-    files.ranks.mkdir(parents=True)
-    files.checkpoints.mkdir()
-    write_json(files.launch, {"name": "bench", "recipe": "mlm_pretraining", "script": "bench.py", "time": time.time()})
+    files = make_run(root / "runs", "bench", "".join(map(row, range(1000))).encode())
     write_json(files.config, {"derived": {"total_steps": 10_000}})
-    files.log.write_text("started\n")
-    assert acquire_lock(files.lock) is not None
-    with files.metrics.open("w") as file:
-        file.writelines(row(step) for step in range(1000))
-    for name, *sources in (
-        ("row", f"nt.LivePlot({RUN_ID!r})"),
-        ("frames", "nt.compare('*_lr_*', metrics=['*'])", COMPUTES),
-        ("zooms", "nt.LivePlot('2026-01-31_142233_long')"),
-    ):
-        cells = [nbformat.v4.new_code_cell(source) for source in ("import nbtools as nt", *sources)]
-        notebook = nbformat.v4.new_notebook(cells=cells)
-        notebook.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
-        nbformat.write(notebook, root / "notebooks" / f"{name}.ipynb")
     return files
 
 
@@ -93,53 +65,13 @@ def row(step: int) -> str:
     return json.dumps({"step": step, "time": time.time(), "train/loss": loss, "train/grad_norm": loss / 3}) + "\n"
 
 
-@contextlib.contextmanager
-def jupyter_lab(root: Path) -> Iterator[str]:
-    """A server on that project; yields the notebook's address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
-    command += [f"--port={port}", f"--ServerApp.root_dir={root}", "--IdentityProvider.token=bench"]
-    settings = root / "settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True)
-    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
-    environment = os.environ | {"JUPYTERLAB_SETTINGS_DIR": str(root / "settings")}
-    with (root / "server.log").open("w") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        try:
-            base = f"http://127.0.0.1:{port}"
-            for _ in range(240):
-                with contextlib.suppress(OSError):
-                    urllib.request.urlopen(f"{base}/api?token=bench")
-                    break
-                time.sleep(0.25)
-            yield base
-        finally:
-            server.terminate()
-            server.wait(30)
-
-
-def open_notebook(browser: Any, base: str, name: str, num_cells: int = 2) -> Any:
-    """Open a notebook, run its first cells and return the page."""
-    page = browser.new_page(viewport={"width": 1280, "height": 1000})
-    page.goto(f"{base}/doc/tree/notebooks/{name}.ipynb?token=bench&reset")
-    page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)
-    page.wait_for_function(READY, timeout=60_000)
-    for index in range(num_cells):
-        run_cell(page, index)
-    return page
-
-
-def run_cell(page: Any, index: int) -> None:
-    """Start a cell."""
-    page.evaluate(
-        """index => {
-          window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
-          window.jupyterapp.commands.execute('notebook:run-cell');
-        }""",
-        index,
-    )
+def open_notebook(browser: Any, lab: Lab, name: str, *sources: str) -> Notebook:
+    """Open a notebook of these cells, run the first two and return it."""
+    notebook = Notebook(browser.new_page(viewport={"width": 1280, "height": 1000}), lab)
+    notebook.open(lab.write_notebook(f"{name}.ipynb", "import nbtools as nt", *sources))
+    for index in range(2):
+        notebook.run_cell(index)
+    return notebook
 
 
 def first_canvas(page: Any) -> Any:
@@ -167,8 +99,9 @@ def measure_rows(page: Any, files: RunDir, num_rows: int) -> list[float]:
     return taken
 
 
-def measure_frames(page: Any, compared: Sequence[RunDir]) -> dict[str, list[float]]:
+def measure_frames(notebook: Notebook, compared: Sequence[RunDir]) -> dict[str, list[float]]:
     """CPU and wall milliseconds of a frame of a moving pointer while rows arrive, beside an idle and a busy kernel."""
+    page = notebook.page
     first_canvas(page)
     page.evaluate(FRAMES)
     session = page.context.new_cdp_session(page)
@@ -188,7 +121,7 @@ def measure_frames(page: Any, compared: Sequence[RunDir]) -> dict[str, list[floa
     version = "() => Number(document.querySelector('.nbt-canvas').parentElement.dataset.version)"
     for kernel in ("an idle kernel", "a busy kernel"):
         if kernel == "a busy kernel":
-            run_cell(page, 2)
+            notebook.start_cell(2)
             first_canvas(page)  # the page has scrolled to that cell
         before = page.evaluate(version)
         cpu, wall = found[f"{kernel}, CPU"], found[f"{kernel}, wall"] = [], []
@@ -236,17 +169,15 @@ def main() -> None:
         files = make_project(root := Path(folder))
         compared = [make_run(root / "runs", f"lr_{n}", rows(METRICS[:6], 0, 2000)) for n in range(NUM_COMPARED)]
         make_run(root / "runs", "long", rows(METRICS[:4] + METRICS[-1:], 0, 1_000_000))
-        with jupyter_lab(root) as base, sync_playwright() as playwright:
+        with running_lab(root / "home", root) as lab, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
-            told("zoom of 1,000,000 rows x 5", measure_zooms(open_notebook(browser, base, "zooms")), "ms", "(<= 120)")
-            for kernel, taken in measure_frames(open_notebook(browser, base, "frames"), compared).items():
+            long = open_notebook(browser, lab, "zooms", "nt.LivePlot('2026-01-31_142233_long')")
+            told("zoom of 1,000,000 rows x 5", measure_zooms(long.page), "ms", "(<= 120)")
+            several = open_notebook(browser, lab, "frames", "nt.compare('*_lr_*', metrics=['*'])", COMPUTES)
+            for kernel, taken in measure_frames(several, compared).items():
                 told(f"a frame with a move, {kernel}", taken, "ms", "(<= 16)")
-            told(
-                "written row to pixel",
-                measure_rows(open_notebook(browser, base, "row"), files, num_rows),
-                "s",
-                "(<= 2)",
-            )
+            growing = open_notebook(browser, lab, "row", "nt.LivePlot('2026-01-31_142233_bench')")
+            told("written row to pixel", measure_rows(growing.page, files, num_rows), "s", "(<= 2)")
             browser.close()
 
 

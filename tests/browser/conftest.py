@@ -224,14 +224,9 @@ def _eventually() -> Callable[..., Any]:
     return eventually
 
 
-@pytest.fixture(scope="session")
-def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A JupyterLab server on a copy of the project; what it launched is stopped at the end."""
-    home = tmp_path_factory.mktemp("lab")
-    project = home / "project"
-    for folder in ("notebooks", "scripts"):
-        shutil.copytree(ROOT / folder, project / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    shutil.copy(ROOT / "pyproject.toml", project)
+@contextmanager
+def running_lab(home: Path, project: Path) -> Iterator[Lab]:
+    """Serve a project with a JupyterLab that has its settings and files in `home`."""
     for name, content in SETTINGS.items():
         path = home / "settings" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +263,6 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         eventually(answers, "the server answers")
         yield started
     finally:
-        _stop_runs(project)
         server.terminate()
         try:
             server.wait(timeout=30)
@@ -276,6 +270,21 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
             server.kill()
             server.wait()
         log.close()
+
+
+@pytest.fixture(scope="session")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab server on a copy of the project; what it launched is stopped at the end."""
+    home = tmp_path_factory.mktemp("lab")
+    project = home / "project"
+    for folder in ("notebooks", "scripts"):
+        shutil.copytree(ROOT / folder, project / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copy(ROOT / "pyproject.toml", project)
+    with running_lab(home, project) as started:
+        try:
+            yield started
+        finally:
+            _stop_runs(project)
 
 
 def _stop_runs(project: Path) -> None:

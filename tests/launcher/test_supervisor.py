@@ -22,7 +22,6 @@ from nbtools.project import Project
 from nbtools.run import stop
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
 from nbtools.rundir.lock import is_locked
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -65,21 +64,6 @@ def test_the_first_failing_rank_is_named_with_its_traceback(supervised: Start) -
     assert failure.message == "ValueError: boom at step 3"
     assert "fake_trainer.py" in (failure.traceback or "")
     assert not run.files.attempts.exists(), "without max_restarts it stays failed"
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_fails_the_run_by_name_and_takes_the_others_with_it(supervised: Start, victim: int) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 3)
-    processes_of(run)[str(victim)].kill()
-    assert run.wait(timeout_s=30, check=False) is RunState.FAILED
-    assert (failure := run.failure) is not None
-    assert (failure.rank, failure.exitcode, failure.signal) == (victim, -9, "SIGKILL")
-    assert failure.host
-    last = next(beat.step for beat in read_heartbeats(run.files) if beat.rank == victim)
-    assert failure.message.startswith(f"killed by SIGKILL at step {last}: ")
-    assert (failure.step, [other["rank"] for other in failure.others]) == (last, [1 - victim])
-    eventually(lambda: not members(run.files))
 
 
 def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:

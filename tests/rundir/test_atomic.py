@@ -4,11 +4,11 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from file_size import file_size_limit
 from fixture_types import MonkeyPatch
 
 from nbtools.rundir import atomic
@@ -40,21 +40,6 @@ def content(path: Path) -> bytes:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-@contextmanager
-def file_size_limit(num_bytes: int) -> Iterator[None]:
-    """Let every write beyond `num_bytes` of a file fail, as on a full disk."""
-    import resource
-    import signal
-
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 @ALL

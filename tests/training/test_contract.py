@@ -138,6 +138,12 @@ HALF = [{"precision": "bf16"}, {"precision": "fp16"}]
 TEXTS = {"dataset": "topics", "vocab_size": 100, "prompt_length": 12}
 VERDICTS = {**TEXTS, "judging": "verdicts", "max_judge_tokens": 6}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "masked_diffusion": [
+        *(*HALF, {"gradient_checkpointing": True}, {"tokenizer": "words"}, {"eos_last": True, "temperature": 0.0}),
+        {"remasking": "random", "temperature": 0.0, "sample_block_length": 4, "sample_steps": 4, "suppress_eos": True},
+        {"dataset": None, "min_words": 5, "vocab_size": 128},
+    ],
+    "text_classification": [{"precision": "bf16"}],
     "algorithm_distillation": [*HALF, {"gradient_checkpointing": True}, {"source_algorithm": "q_learning"}],
     "llm_gan": [
         *(*HALF, {"gradient_checkpointing": True, "dropout": 0.1}, {"judge_steps": 1, "lr_schedule": "cosine"}),
@@ -198,6 +204,27 @@ def test_two_ranks_train_sharded_as_whole(case: Case, start: ByHand, cpu_project
         assert settings[0]["auto_map"] == json.loads((base / "config.json").read_text())["auto_map"]
         for name in ("modeling_llada.py", "tokenizer.json"):
             assert (cpu_project.root / sharded.id / name).read_bytes() == (base / name).read_bytes()
+
+
+QUIETER: dict[str, dict[str, Any]] = {
+    "masked_diffusion": {"sample_texts": 0},
+    "algorithm_distillation": {"eval_rollouts": 1, "eval_every": 1, "eval_batch_size": 1},
+    "llm_gan": {"eval_every": 6},
+}
+"""Fields of what is evaluated and shown, by recipe."""
+
+
+@pytest.mark.parametrize("key", QUIETER)
+def test_what_is_evaluated_and_shown_does_not_change_what_is_learnt(
+    key: str, trained: Callable[..., RunDir], cpu_project: Project
+) -> None:
+    trainings.write_inputs(key, cpu_project)
+    stages = {"generator_warmup_steps": 3, "judge_warmup_steps": 3} if key == "llm_gan" else {}  # evaluated either way
+    last = 8 if key == "llm_gan" else 6
+    config = CASES[key].config(dropout=0.2, max_steps=last, checkpoint_every=last, **stages)
+    weights = [weights_in(trained(config.replace(**more)).checkpoint(last)) for more in ({}, QUIETER[key], {"seed": 1})]
+    same = [all(torch.equal(weights[0][name], other[name]) for name in weights[0]) for other in weights[1:]]
+    assert same == [True, False]
 
 
 def make_best(patch: pytest.MonkeyPatch, best: int) -> None:
@@ -342,7 +369,7 @@ def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_
 @pytest.mark.promise("fault-26", "fault-27")
 @pytest.mark.slow
 def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
-    case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project
+    case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
     values = {"batch_size": 2, "gradient_accumulation_steps": 2, "dropout": 0.2, "max_steps": 8, "log_every": 4}
@@ -358,3 +385,4 @@ def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
     # One process with the joined batch takes the same samples.
     alone = rows(trained(config.replace(batch_size=4, dropout=0.0), Path(saved)))
     assert [(row["step"], row["samples"]) for row in alone] == [(row["step"], row["samples"]) for row in later]
+    assert "2 processes until now, 1 from here on" in capfd.readouterr().out

@@ -127,9 +127,12 @@ def test_both_strategies_and_lora_are_told_without_a_gpu() -> None:
     assert re.search(r"; ddp [\d.]+ MiB, fsdp [\d.]+ MiB$", plain), plain
 
 
+@pytest.mark.promise("guide-L9")
 def test_presets_of_llada_fit_the_gpus_that_they_are_for() -> None:
     for count in (2, 4):
         config, launch = RECIPES["masked_diffusion"].preset(f"shakespeare_{count}gpu")
+        RECIPES["masked_diffusion"].refuse(config)  # does not ask for the model's code
+        assert num_trainable_parameters(config) == 8_015_581_184
         assert (config.strategy, launch.nproc_per_node) == ("fsdp", count)
         assert check_size(config, count, gpus(131, count))[-1].level == "ok"  # 141 GB
 

@@ -1,20 +1,19 @@
 """Checkpoints: whole or absent, every byte checked, nothing executed, the run goes on without a disk."""
 
-import contextlib
 import ctypes
 import gc
 import hashlib
 import math
 import random
-import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from file_size import file_size_limit
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,24 +189,13 @@ def test_saving_a_step_again_replaces_it(folder: Path, model: ModernBertForMaske
     assert [entry.name for entry in folder.iterdir()] == ["step-000005"]
 
 
-@contextlib.contextmanager
-def full_disk(num_bytes: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes, as on a full disk; held no longer than needed, for pytest writes too."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.promise("fault-9")
 @pytest.mark.parametrize("limit", [500, 2_000, 100_000])  # hits config.json, the weights, state.pt
 def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
     folder: Path, model: ModernBertForMaskedLM, limit: int
 ) -> None:
     save(folder, model, 5, keep_last=1)
-    with pytest.raises(OSError), full_disk(limit):
+    with pytest.raises(OSError), file_size_limit(limit):
         save(folder, model, 6, keep_last=1, state={"big": torch.zeros(100_000)})
     (listed,) = checkpoints_in(folder)
     assert listed.step == 5
@@ -218,7 +206,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
 def test_a_tokenizer_on_a_full_disk_is_an_error_of_the_disk(folder: Path) -> None:
     vocabulary = {str(number): number for number in range(9999)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="0"))  # its errors are bare Exceptions
-    with pytest.raises(OSError, match="os error"), full_disk(100_000):
+    with pytest.raises(OSError, match="os error"), file_size_limit(100_000):
         save(folder, tiny_model(), 5, write_model=lambda at: tokenizer.save(str(at / "tokenizer.json")))
     assert list(folder.iterdir()) == []
 

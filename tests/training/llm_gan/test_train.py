@@ -37,8 +37,6 @@ from trainings import ByHand, assert_same_checkpoints, gradients_of, rows
 
 TINY = trainings.TINY["llm_gan"]
 """The generator learns in steps 1 and 2, the judge in 3 and 4, then the game begins."""
-IN_EACH_STAGE = (1, 3, 4, 6)
-"""Steps to go on from: in each stage, and where the game begins."""
 
 
 def tiny(**changes: Any) -> LLMGANConfig:
@@ -114,7 +112,7 @@ def test_a_resumed_run_ends_with_the_same_bits_in_every_stage(trained: Callable[
     config = tiny(batch_size=4, gradient_accumulation_steps=2, dropout=0.2, log_every=4, epochs=1)
     straight = trained(config)
     seen = rows(straight)
-    for middle, num_workers in (*((step, 0) for step in IN_EACH_STAGE), (6, 1)):
+    for middle, num_workers in ((1, 0), (3, 0), (4, 0), (6, 1)):  # in each stage, and where the game begins
         resumed = trained(config.replace(num_workers=num_workers), straight.checkpoint(middle))
         assert_same_checkpoints(straight.checkpoint(8), resumed.checkpoint(8))
         assert rows(resumed) == [row for row in seen if row["step"] > middle]
@@ -260,14 +258,6 @@ def test_every_weight_learns_in_half_precision_as_in_full(
     half, _ = gradients_of(go_on, config.replace(precision=precision, gradient_clip=0), monkeypatch)
     assert len(half) == len(whole) > 8
     assert all(gradient.abs().sum() > 0 for gradient in half)
-
-
-def test_what_is_evaluated_and_shown_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
-    config = tiny(dropout=0.2, generator_warmup_steps=3, judge_warmup_steps=3)  # evaluated there either way
-    first, second, third = (trained(config.replace(**more)) for more in ({}, {"eval_every": 6}, {"seed": 1}))
-    names = [Checkpoint.read(files.checkpoint(8)).manifest["files"] for files in (first, second, third)]
-    weights = [claims["model/generator/model.safetensors"] for claims in names]
-    assert weights[0] == weights[1] != weights[2]
 
 
 def test_the_generators_weights_alone_can_be_gone_on_from(trained: Callable[..., RunDir], cpu_project: Project) -> None:

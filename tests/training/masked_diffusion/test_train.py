@@ -16,13 +16,12 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
 from nbtools.errors import CheckpointError, ConfigError
-from nbtools.launcher.checks.sizes import check_size, num_trainable_parameters, training_bytes
-from nbtools.machine.devices import Device
+from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MaskedDiffusionConfig
-from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
@@ -175,33 +174,6 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     assert last.metrics["eval/unigram_loss"] == pytest.approx(unigram)
 
 
-def test_what_is_sampled_does_not_change_what_is_learnt(trained: Callable[..., RunDir]) -> None:
-    config = tiny(dropout=0.2, checkpoint_every=6)
-    first, second, third = (trained(config.replace(**more)) for more in ({}, {"sample_texts": 0}, {"seed": 1}))
-    names = [Checkpoint.read(files.checkpoint(6)).manifest["files"] for files in (first, second, third)]
-    weights = [claims["model/model.safetensors"] for claims in names]
-    assert weights[0] == weights[1] != weights[2]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tokenizer": "words"},
-        {"precision": "bf16"},
-        {"precision": "fp16"},
-        {"gradient_checkpointing": True},
-        {"remasking": "random", "temperature": 0.0, "sample_block_length": 4, "sample_steps": 4, "suppress_eos": True},
-        {"eos_last": True, "temperature": 0.0},
-        {"sample_texts": 0},
-        {"dataset": None, "min_words": 5, "vocab_size": 128},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_every_setting_trains(trained: Callable[..., RunDir], changes: dict[str, Any]) -> None:
-    files = trained(tiny(**changes, max_steps=3))
-    assert math.isfinite(rows(files)[-1]["eval/loss"])
-
-
 def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDir], texts: Project) -> None:
     pairs = [{"prompt": f"say {n}: ", "answer": str(n % 9 + 1) * 3} for n in range(100, 700)]
     (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
@@ -345,24 +317,6 @@ def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..
 def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         tiny(**changes)
-
-
-# --- LLaDA ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("guide-L9")
-def test_preflight_says_what_llada_takes_without_asking_for_its_code() -> None:
-    config, _ = RECIPES["masked_diffusion"].preset("shakespeare_2gpu")
-    assert isinstance(config, MaskedDiffusionConfig)
-    assert num_trainable_parameters(config) == 8_015_581_184
-    assert training_bytes(config) == 16 * 8_015_581_184
-    RECIPES["masked_diffusion"].refuse(config)
-    small = Device(0, "GPU-0", "a GPU", 80 * 2**30, 0, (), "0")
-    (problem,) = (finding.text for finding in check_size(config, 1, [small]) if finding.level == "problem")
-    assert "take 128.0 GiB on every GPU, and GPU 0 (a GPU) has 80.0 GiB" in problem
-    found = {finding.subject: finding.text for finding in check_size(config.replace(strategy="ddp"), 1, [])}
-    assert found["parameters"].startswith("about 8,015,581,184")
-    assert ": 119.4 GiB for weights" in found["memory"]
 
 
 OWN_CODE = {

@@ -224,17 +224,6 @@ def test_head_that_reads_the_table_of_tokens_trains_as_under_ddp(
     assert sharded == pytest.approx(whole, rel=1e-5)
 
 
-def test_pretrained_weights_are_read_by_rows_and_train_as_under_ddp(
-    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_model_of(project.root / "bert")
-    values = {"model_name": "bert", "dropout": 0.0, "learning_rate": 1e-3}
-    monkeypatch.chdir(project.root)
-    whole = losses(trained(config(strategy="ddp", **values)))
-    monkeypatch.setattr(transformers.BertForMaskedLM, "from_pretrained", None)  # which reads them whole
-    assert losses(trained(config(**values))) == pytest.approx(whole, rel=1e-5)
-
-
 def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

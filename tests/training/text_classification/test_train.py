@@ -205,14 +205,6 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
     assert "eval/accuracy_1_digits" not in rows(files)[-1]
 
 
-@pytest.mark.slow
-def test_bf16_gradient_checkpointing_and_fp32_learn_alike(trained: Callable[..., RunDir]) -> None:
-    variants: tuple[dict[str, Any], ...] = ({}, {"precision": "bf16"}, {"gradient_checkpointing": True})
-    losses = [rows(trained(tiny(**changes)))[-1]["train/loss"] for changes in variants]
-    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=0.05)
-    assert losses[0] != losses[1]
-
-
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.slow
 def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
