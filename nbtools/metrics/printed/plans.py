@@ -192,9 +192,9 @@ class LinePlans:
                 roles.append((role, each))
                 if each.total is not None:
                     roles.append(("of" if role == "counter" else "num_epochs", each.total))
-        roles += [("", slot) for slot in reading.values] + ([("rank", reading.rank)] if reading.rank else [])
+        roles += [("", slot) for slot in reading.values]
         spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
-        if reading.rank is None and (found := _RANK.search(line, 0, position(0))):
+        if found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
         if not spans:  # a pattern of the user that names neither a metric nor a counter
             return LinePlan(kind)

@@ -122,12 +122,6 @@ class StepCounters:
             return self._at_epoch(line, n)
         name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
         loop, main = self.loops.get(name), self.main
-        is_other = loop is not main and not (line.is_plain or line.is_evaluation or line.is_given) and total is None
-        if is_other and main is not None and main.has_rows and main.interval:
-            other, own = main.base + main.last, (loop.base if loop else 0) + n
-            if own < other or own > other + max(main.interval, loop.interval if loop else 0):
-                line.is_unsure = True  # it counts something else, and both would share an axis
-                return None
         if loop is None:
             loop = self.loops[name] = Loop()
         is_other = bool(main and total and main.total and total != main.total)
