@@ -333,13 +333,9 @@ def rank_of(name: str) -> int | None:
     last = first if second.startswith(("max", "total", "num")) else last
     if (rank := COUNTERS.get("_".join(words[-2:]))) is not None:
         return rank
-    parts = re.split(r"[/_]", last)
-    rank = COUNTERS.get(
-        last, COUNTERS.get(parts[-1]) if len(parts) == 2 and parts[0] in ("train", "trainer", "training") else None
-    )
-    if rank is None or any(map(_TOTALS.fullmatch, words[:-1])):
+    if any(map(_TOTALS.fullmatch, words[:-1])):
         return None
-    return rank
+    return COUNTERS.get(last, COUNTERS.get(re.sub(r"^train(?:er|ing)?[/_](?=[^/_]+$)", "", last)))
 
 
 def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:

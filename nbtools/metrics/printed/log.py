@@ -211,8 +211,7 @@ class PrintedRows:
     def _close_box(self) -> None:
         """Place the lines of a box, which are one row: at its counter of the whole run, else at any, else as others."""
         box, self._box = self._box, []
-        counted = [(plan.statement, plan, numbers) for plan, numbers, _ in box if plan.statement is not None]
-        counted = [each for each in counted if each[0].counter]
+        counted = [(own, plan, numbers) for plan, numbers, _ in box if (own := plan.statement) and own.counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
             self.steps.place(statement, {role: numbers[group] for role, group in plan.places.items()})

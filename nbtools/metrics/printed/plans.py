@@ -186,14 +186,10 @@ class LinePlans:
         epoch = next((each for each in reading.counters if each.rank == EPOCH), None)
         others = (each for each in reading.counters if each.rank != EPOCH)
         counter = min(others, key=lambda each: each.rank, default=None)
-        roles: list[tuple[str, Slot]] = []
-        for role, each in (("counter", counter), ("epoch", epoch)):
-            if each is not None:
-                roles.append((role, each))
-                if each.total is not None:
-                    roles.append(("of" if role == "counter" else "num_epochs", each.total))
+        roles = [("counter", counter), ("of", counter.total if counter else None)]
+        roles += [("epoch", epoch), ("num_epochs", epoch.total if epoch else None)]
         roles += [("", slot) for slot in reading.values]
-        spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
+        spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles if slot]
         if found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
         if not spans:  # a pattern of the user that names neither a metric nor a counter

@@ -121,9 +121,7 @@ class StepCounters:
         if line.unit == "epoch":
             return self._at_epoch(line, n)
         name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
-        loop, main = self.loops.get(name), self.main
-        if loop is None:
-            loop = self.loops[name] = Loop()
+        loop, main = self.loops.setdefault(name, Loop()), self.main
         is_other = bool(main and total and main.total and total != main.total)
         is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
@@ -159,11 +157,6 @@ class StepCounters:
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
         if line.is_bar and not n and (line.is_plain or loop.last >= 0):
             return None if line.is_plain else self.position  # it shows what was measured before
-        near = loop.last + max(loop.interval, 1)
-        is_next = loop.base <= n <= loop.base + near or n == line.last + line.interval
-        if line.num_falls < loop.num_falls and near < n and line.last < n and is_next:
-            line.last = n  # others of its name have started over, this one counts on
-            return line.unit, n
         is_new = loop.last < 0
         if is_new:
             loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
