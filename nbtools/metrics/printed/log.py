@@ -182,7 +182,7 @@ class PrintedRows:
         statement = plan.statement
         if statement is None:
             return
-        if plan.rank is not None and self._is_of_another_rank(plan, numbers[plan.rank]):
+        if "rank" in plan.places and self._is_of_another_rank(plan, numbers[plan.places["rank"]]):
             return
         has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):

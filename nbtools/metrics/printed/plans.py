@@ -51,9 +51,7 @@ class LinePlan:
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
     places: dict[str, int] = field(default_factory=dict)
-    """The groups that give the step: of the `counter`, what it is `of`, the `epoch`, and the number of epochs."""
-    rank: int | None = None
-    """The group of the rank that has printed the line."""
+    """The groups of the `counter`, what it is `of`, the `epoch`, and `num_epochs`; and of the `rank` that prints."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -205,11 +203,8 @@ class LinePlans:
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end
-            if role == "rank":
-                plan.rank = group
-            elif role:
-                plan.places[role] = group
             if role:
+                plan.places[role] = group
                 continue
             heading = None if reading.counters else self._split
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)

@@ -104,8 +104,7 @@ class StepCounters:
         if line.attempt != self._attempt:
             line.attempt, line.last, line.num_falls = self._attempt, -1, -1
         n, total = None if counter is None else int(counter), None if of is None else int(of)
-        if not (line.is_unsure or line.is_given) and self._is_contradicted(line, n, total, epoch):
-            line.is_unsure = True
+        line.is_unsure = line.is_unsure or (not line.is_given and self._is_contradicted(line, n, total, epoch))
         if line.is_unsure:
             return None
         before = self._epoch
