@@ -99,8 +99,7 @@ class Number:
         self.slot, self.gap, self.follows = Slot("", *span), gap, follows
         self.text = line[slice(*span)]
         self.is_whole = self.text.replace(",", "").isdecimal()
-        opened = _OPEN.search(gap)
-        label = gap[: opened.start()] if opened else gap
+        label = _OPEN.sub("", gap, count=1)
         self.is_listed = "[" in gap[len(label) :]
         equals = _EQUALS.search(label)
         self.is_explicit = equals is not None and bool(label[: equals.start()].strip())

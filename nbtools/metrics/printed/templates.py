@@ -1,6 +1,7 @@
 """Templates from a program's source: the texts that it prints or logs, as patterns with the names of its variables."""
 
 import ast
+import contextlib
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -75,18 +76,15 @@ def templates_of(files: Sequence[Path]) -> list[str]:
 
 
 def _tree(path: Path) -> ast.Module | None:
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            return None
-        return syntax_tree(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            return syntax_tree(path.read_bytes())
+    return None
 
 
 def _imports(tree: ast.Module, path: Path, places: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     for node in ast.walk(tree):
-        names: list[str] = []
-        bases = places
+        names, bases = list[str](), places
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
