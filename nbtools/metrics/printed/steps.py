@@ -156,6 +156,11 @@ class StepCounters:
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
         if line.is_bar and not n and (line.is_plain or loop.last >= 0):
             return None if line.is_plain else self.position  # it shows what was measured before
+        near = loop.last + max(loop.interval, 1)
+        is_next = loop.base <= n <= loop.base + near or n == line.last + line.interval
+        if line.num_falls < loop.num_falls and near < n and line.last < n and is_next:
+            line.last = n  # others of its name have started over, this one counts on
+            return line.unit, n
         is_new = loop.last < 0
         if is_new:
             loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
