@@ -39,6 +39,8 @@ _OF_OPTIMIZER: Final = re.compile(
 )
 """Names that are of the optimizer's step if no split is named; every other name then has no split."""
 _NUMBERED: Final = re.compile(r"(?:_?\d{1,3})?(?:'s)?$")  # the end of a numbered split: valid_1's auc
+_MEAN: Final = re.compile(r"^(?:mean|avg|average)_(?=.)")
+"""Words that an evaluation's metric need not have: it has one value, which is a mean."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[a-z])(?=[A-Z][a-z])")
 
 
@@ -68,10 +70,10 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 @functools.lru_cache(4096)
-def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
+def metric_of(name: str, split: str | None) -> str:
     """Return `split/name` for a name as it was printed; the name alone if neither it nor `split` says the split.
 
-    With "" for the split it is open even for a loss. The number of a split (`valid_1`) is kept only if `is_full`.
+    With "" for the split it is open even for a loss. The number of a split (`valid_1`) is left out.
     """
     tokens = parts_of(name)
     known = next((token for token in tokens if token in SPLITS), None)
@@ -80,7 +82,7 @@ def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
         for i, token in enumerate(tokens)
         if token != known
         and token not in tokens[i - 1 : i]  # loss[loss=1.2]
-        and (is_full or not (token.isdigit() and i and tokens[i - 1] == known))
+        and not (token.isdigit() and i and tokens[i - 1] == known)
     ]
     plain = _ALIASES.get("_".join(rest)) or "_".join(_ALIASES.get(token, token) for token in rest) or "value"
     if known:
@@ -89,7 +91,7 @@ def metric_of(name: str, split: str | None, *, is_full: bool = False) -> str:
         split = "train"
     if not split:
         return f"{plain}_value" if plain in ("step", "unit") else plain  # the first columns of a history's table
-    return f"{split}/{plain if split == 'train' else without_mean(plain)}"
+    return f"{split}/{plain if split == 'train' else _MEAN.sub('', plain)}"
 
 
 def curve_of(name: str, curves: dict[str, str], split: str | None = None) -> str:
@@ -99,9 +101,3 @@ def curve_of(name: str, curves: dict[str, str], split: str | None = None) -> str
         names = (curve, name, *(f"{name}_{number}" for number in range(2, len(curves) + 3)))
         curves[name] = next(each for each in names if each not in taken)
     return curves[name]
-
-
-def without_mean(plain: str) -> str:
-    """Return a name without a leading `avg_`: an evaluation has one value, which is a mean."""
-    first, _, others = plain.partition("_")
-    return others if others and first in ("mean", "avg", "average") else plain

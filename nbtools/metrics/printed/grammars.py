@@ -17,7 +17,6 @@ _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
-_ARROW: Final = re.compile(r"\s*(?:[-=]+>|→)\s*")
 _OF: Final = ("/", "of", "out of", "|of|")
 _TOTAL_FOLLOWS: Final = re.compile(r"\s?/\s?\d++(?!/)| (?:out )?of \d")
 _AFTER: Final = re.compile(
@@ -35,7 +34,6 @@ _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
-_NO_ROW: Final = re.compile(r"(?:improved|decreased|increased|sav(?:ed|ing)|load(?:ed|ing)|resum)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
 NO_METRICS: Final = ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed")
@@ -80,11 +78,10 @@ class Reading:
     is_bar: bool = False
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
-    rank: Slot | None = None
 
     def with_others(self, other: "Reading") -> "Reading":
         """Return this reading with the values of another one for numbers that it leaves out."""
-        known = [*self.values, *self.counters, *([self.rank] if self.rank else [])]
+        known = (*self.values, *self.counters)
         taken = {slot.start for each in known for slot in (each, each.total) if slot is not None}
         return replace(self, values=(*self.values, *(slot for slot in other.values if slot.start not in taken)))
 
@@ -102,8 +99,7 @@ class Number:
         self.slot, self.gap, self.follows = Slot("", *span), gap, follows
         self.text = line[slice(*span)]
         self.is_whole = self.text.replace(",", "").isdecimal()
-        opened = _OPEN.search(gap)
-        label = gap[: opened.start()] if opened else gap
+        label = _OPEN.sub("", gap, count=1)
         self.is_listed = "[" in gap[len(label) :]
         equals = _EQUALS.search(label)
         self.is_explicit = equals is not None and bool(label[: equals.start()].strip())
@@ -123,7 +119,6 @@ class LineScan:
         self.line = line
         self.values: list[Slot] = []
         self.counters: list[Slot] = []
-        self.rank: Slot | None = None
         self.split = first_split(line)
         self.is_bar = _BAR.search(line) is not None
         self.bar_at = line.find("%|") if self.is_bar else -1
@@ -180,7 +175,7 @@ class LineScan:
         label = line[: self.bar_at if self.bar_at >= 0 else first]
         if not values and (not counters or (is_bar and not _TRAINING.fullmatch(label))):
             return None
-        if self.num_loose > _MAX_LOOSE_WORDS or (_NO_ROW.search(line) and not counters):
+        if self.num_loose > _MAX_LOOSE_WORDS:
             return None
         is_uncertain = self.num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)
         if not values and is_uncertain and not is_bar:
@@ -196,19 +191,11 @@ class LineScan:
         inner = [counter for counter in counters if counter.rank != EPOCH] or counters
         kinds = "".join(sorted({counter.name[:2] or "n" for counter in inner}))
         said = " ".join([*head, kinds]).lower()
-        return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, rank=self.rank)
+        return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar)
 
 
 Form = Callable[[LineScan, Number], bool]
 """Takes a number of a line if it is of this form, and returns whether it is."""
-
-
-def _improved(scan: LineScan, number: Number) -> bool:
-    """The best one so far: `0.5 --> 0.4`."""
-    is_change = bool(scan.values) and _ARROW.fullmatch(number.gap) is not None
-    if is_change:
-        scan.values.pop()
-    return is_change
 
 
 def _total(scan: LineScan, number: Number) -> bool:
@@ -242,13 +229,6 @@ def _mean(scan: LineScan, number: Number) -> bool:
     if is_loop and number.follows[:1] == ")":
         scan.values[-1] = replace(number.slot, name=scan.values[-1].name, split=scan.split)
     return True
-
-
-def _rank(scan: LineScan, number: Number) -> bool:
-    """The rank that prints the line."""
-    is_rank = number.is_whole and number.name.lower() in ("rank", "local_rank", "gpu")
-    scan.rank = number.slot if is_rank else scan.rank
-    return is_rank
 
 
 def _counter(scan: LineScan, number: Number) -> bool:
@@ -314,9 +294,9 @@ def _value(scan: LineScan, number: Number) -> bool:
     return True
 
 
-_CONTINUED: Final[tuple[Form, ...]] = (_improved, _total, _listed)
+_CONTINUED: Final[tuple[Form, ...]] = (_total, _listed)
 """Forms in which a number belongs to the one before."""
-_NAMED: Final[tuple[Form, ...]] = (*(_mean, _rank, _counter), *(_epoch_of_split, _first_of_two, _leading, _value))
+_NAMED: Final[tuple[Form, ...]] = (*(_mean, _counter, _epoch_of_split), *(_first_of_two, _leading, _value))
 """Forms in which the words before a number say what it is."""
 
 
@@ -352,13 +332,9 @@ def rank_of(name: str) -> int | None:
     last = first if second.startswith(("max", "total", "num")) else last
     if (rank := COUNTERS.get("_".join(words[-2:]))) is not None:
         return rank
-    parts = re.split(r"[/_]", last)
-    rank = COUNTERS.get(
-        last, COUNTERS.get(parts[-1]) if len(parts) == 2 and parts[0] in ("train", "trainer", "training") else None
-    )
-    if rank is None or any(map(_TOTALS.fullmatch, words[:-1])):
+    if any(map(_TOTALS.fullmatch, words[:-1])):
         return None
-    return rank
+    return COUNTERS.get(last, COUNTERS.get(re.sub(r"^train(?:er|ing)?[/_](?=[^/_]+$)", "", last)))
 
 
 def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit: bool) -> bool:

@@ -182,7 +182,7 @@ class PrintedRows:
         statement = plan.statement
         if statement is None:
             return
-        if plan.rank is not None and self._is_of_another_rank(plan, numbers[plan.rank]):
+        if "rank" in plan.places and self._is_of_another_rank(plan, numbers[plan.places["rank"]]):
             return
         has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
         if not has_step and (is_erased or self._waiting):
@@ -211,8 +211,7 @@ class PrintedRows:
     def _close_box(self) -> None:
         """Place the lines of a box, which are one row: at its counter of the whole run, else at any, else as others."""
         box, self._box = self._box, []
-        counted = [(plan.statement, plan, numbers) for plan, numbers, _ in box if plan.statement is not None]
-        counted = [each for each in counted if each[0].counter]
+        counted = [(own, plan, numbers) for plan, numbers, _ in box if (own := plan.statement) and own.counter]
         for statement, plan, numbers in sorted(counted, key=lambda each: each[0].is_whole_run)[-1:]:
             statement.is_plain = False
             self.steps.place(statement, {role: numbers[group] for role, group in plan.places.items()})

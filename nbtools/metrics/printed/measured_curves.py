@@ -164,8 +164,7 @@ class PrintedCurves:
         `is_given` tells that the name is the user's own.
         """
         key = (statement, f"{split_of([*parts_of(name)], split)}/{name}")
-        curve = self._curves.get(key)
-        if curve is None:
+        if key not in self._curves:
             own = name if is_given and "/" in name else metric_of(name, split)
             head, slash, plain = own.rpartition("/")
             words = "_".join(re.findall(r"[^\W\d]+", statement)[:2])
@@ -173,8 +172,8 @@ class PrintedCurves:
             numbered = (f"{own}_{i}" for i in range(2, 1000))
             own = next(each for each in (*names, *numbered, own) if each not in self._names or is_given)
             self._names.add(own)
-            curve = self._curves[key] = PrintedCurve(own, is_given)
-        return curve
+            self._curves[key] = PrintedCurve(own, is_given)
+        return self._curves[key]
 
     def draw(self, history: History, times: LineTimes, generation: int) -> None:
         """Move the points of all curves that are measured into the history."""

@@ -69,12 +69,10 @@ class Pattern:
         for start, end, is_number in varying_parts(line):
             index += is_number
             parts[-1] += line[at:start].replace("{", "{{").replace("}", "}}")
-            name = names.get(index, ANY) if is_number else ANY
+            at, name = end, names.get(index, ANY) if is_number else ANY
             if not parts[-1] and len(parts) > 1 and name == ANY == parts[-2]:
-                at = end
                 continue
             parts += [name, ""]
-            at = end
             chosen |= {} if name == ANY else {name: (start, end)}
         parts[-1] += line[at:].replace("{", "{{").replace("}", "}}")
         if unknown := sorted(names.keys() - range(index + 1)):
@@ -155,9 +153,7 @@ def _literal(text: str, *, is_after_number: bool, is_before_number: bool) -> str
     words = [re.escape(word) for word in text.split(" ")]
     if len(words) > 1 and not "".join(words):
         return " "
-    if is_before_number:
-        words[-1] = words[-1] + " ?+" if words[-1] else ""
     joined = " ".join(words)
-    if is_before_number and not words[-1]:
-        joined = joined[:-1] + " ?+"
+    if is_before_number:
+        joined = joined.removesuffix(" ") + " ?+"
     return " ?+" + joined if is_after_number and text[0] != " " else joined

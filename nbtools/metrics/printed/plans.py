@@ -51,9 +51,7 @@ class LinePlan:
     expression: re.Pattern[str] | None = None
     has_commas: bool = False
     places: dict[str, int] = field(default_factory=dict)
-    """The groups that give the step: of the `counter`, what it is `of`, the `epoch`, and the number of epochs."""
-    rank: int | None = None
-    """The group of the rank that has printed the line."""
+    """The groups of the `counter`, what it is `of`, the `epoch`, and `num_epochs`; and of the `rank` that prints."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -186,15 +184,11 @@ class LinePlans:
         epoch = next((each for each in reading.counters if each.rank == EPOCH), None)
         others = (each for each in reading.counters if each.rank != EPOCH)
         counter = min(others, key=lambda each: each.rank, default=None)
-        roles: list[tuple[str, Slot]] = []
-        for role, each in (("counter", counter), ("epoch", epoch)):
-            if each is not None:
-                roles.append((role, each))
-                if each.total is not None:
-                    roles.append(("of" if role == "counter" else "num_epochs", each.total))
-        roles += [("", slot) for slot in reading.values] + ([("rank", reading.rank)] if reading.rank else [])
-        spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles]
-        if reading.rank is None and (found := _RANK.search(line, 0, position(0))):
+        roles = [("counter", counter), ("of", counter.total if counter else None)]
+        roles += [("epoch", epoch), ("num_epochs", epoch.total if epoch else None)]
+        roles += [("", slot) for slot in reading.values]
+        spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles if slot]
+        if found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
         if not spans:  # a pattern of the user that names neither a metric nor a counter
             return LinePlan(kind)
@@ -209,11 +203,8 @@ class LinePlans:
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end
-            if role == "rank":
-                plan.rank = group
-            elif role:
-                plan.places[role] = group
             if role:
+                plan.places[role] = group
                 continue
             heading = None if reading.counters else self._split
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)

@@ -54,9 +54,8 @@ def folded(line: str) -> str:
     start, head = 0, text[:_PREFIX_CHARACTERS]
     while found := _MARK.match(head, start):
         start = found.end()
-    while start and text[start - 1 : start] in "-|>,":  # a sign or a row of a table, unless a logger's mark is before
-        if text[:start].strip("-|>, ") != "":
-            break
+    # a sign or a row of a table, unless a logger's mark is before
+    while start and text[start - 1 : start] in "-|>," and not text[:start].strip("-|>, "):
         start -= 1
     rest = text[start:].strip() if text[:start].strip("-|>,: ") else text
     return _TRAILING_PLACE.sub("", rest) or text
@@ -79,8 +78,5 @@ def shape_of(line: str) -> str:
 
 def varying_parts(line: str) -> list[tuple[int, int, bool]]:
     """Return start and end of what differs between lines of one shape, and whether each is a number."""
-    return [
-        (found.start(), found.end(), found.lastgroup == "number")
-        for found in _PART.finditer(line)
-        if found.lastgroup != "name"
-    ]
+    parts = ((*found.span(), found.lastgroup) for found in _PART.finditer(line))
+    return [(start, end, kind == "number") for start, end, kind in parts if kind != "name"]

@@ -104,8 +104,7 @@ class StepCounters:
         if line.attempt != self._attempt:
             line.attempt, line.last, line.num_falls = self._attempt, -1, -1
         n, total = None if counter is None else int(counter), None if of is None else int(of)
-        if not (line.is_unsure or line.is_given) and self._is_contradicted(line, n, total, epoch):
-            line.is_unsure = True
+        line.is_unsure = line.is_unsure or (not line.is_given and self._is_contradicted(line, n, total, epoch))
         if line.is_unsure:
             return None
         before = self._epoch
@@ -121,15 +120,7 @@ class StepCounters:
         if line.unit == "epoch":
             return self._at_epoch(line, n)
         name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
-        loop, main = self.loops.get(name), self.main
-        is_other = loop is not main and not (line.is_plain or line.is_evaluation or line.is_given) and total is None
-        if is_other and main is not None and main.has_rows and main.interval:
-            other, own = main.base + main.last, (loop.base if loop else 0) + n
-            if own < other or own > other + max(main.interval, loop.interval if loop else 0):
-                line.is_unsure = True  # it counts something else, and both would share an axis
-                return None
-        if loop is None:
-            loop = self.loops[name] = Loop()
+        loop, main = self.loops.setdefault(name, Loop()), self.main
         is_other = bool(main and total and main.total and total != main.total)
         is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:

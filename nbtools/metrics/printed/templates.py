@@ -1,6 +1,7 @@
 """Templates from a program's source: the texts that it prints or logs, as patterns with the names of its variables."""
 
 import ast
+import contextlib
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -75,18 +76,15 @@ def templates_of(files: Sequence[Path]) -> list[str]:
 
 
 def _tree(path: Path) -> ast.Module | None:
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            return None
-        return syntax_tree(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            return syntax_tree(path.read_bytes())
+    return None
 
 
 def _imports(tree: ast.Module, path: Path, places: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     for node in ast.walk(tree):
-        names: list[str] = []
-        bases = places
+        names, bases = list[str](), places
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -114,10 +112,8 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
     first, *others = call.args
     is_print = isinstance(call.func, ast.Name)
     if isinstance(first, ast.Constant) and isinstance(first.value, str) and others and not is_print:
-        if re.search(r"\{[^{}]*\}", first.value):  # of loguru
-            return _filled(_FIELDS, first.value, others, {}, function)
-        formatted = ast.Tuple(others, ast.Load())
-        return _parts(ast.BinOp(first, ast.Mod(), formatted), function)  # logger.info("step %d", step)
+        is_loguru = re.search(r"\{[^{}]*\}", first.value) is not None
+        return _filled(_FIELDS if is_loguru else _FORMATS, first.value, others, {}, function)
     sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
     parts: list[Part] = []
     for i, argument in enumerate(call.args):
@@ -155,18 +151,15 @@ def _value(node: ast.expr, is_number: bool, function: ast.AST, depth: int = 0) -
     return _parts(node, function, depth) if is_text else [(node, is_number)]
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
 def _assigned(name: str, function: ast.AST) -> ast.expr | None:
     """Return the text that a name has got in a function, if it is put together of others."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-            is_format = isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "format"
-            is_filled = isinstance(node.value, ast.BinOp) and _is_text(node.value.left)
-            if isinstance(node.value, ast.JoinedStr | ast.IfExp) or is_format or is_filled:
-                return node.value
+            match node.value:
+                case ast.JoinedStr() | ast.IfExp() | ast.BinOp(left=ast.Constant(value=str())):
+                    return node.value
+                case ast.Call(func=ast.Attribute(attr="format")):
+                    return node.value
     return None
 
 
@@ -252,14 +245,11 @@ def _name(node: ast.expr, text: str, before: str, after: Piece, function: ast.AS
     if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
         return f"total_{before}"
     last = variable.lower().rpartition("/")[2]
-    if (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div)
-        and _variable(node.left).lower() in (*COUNTERS, *_INDEXES)
-    ):
-        return ANY  # a share of the epoch
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and "len(" in ast.unparse(node):
-        return "samples"
+    match node:
+        case ast.BinOp(op=ast.Div(), left=left) if _variable(left).lower() in (*COUNTERS, *_INDEXES):
+            return ANY  # a share of the epoch
+        case ast.BinOp(op=ast.Mult()) if "len(" in ast.unparse(node):
+            return "samples"
     label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
     words = "_".join(label.lower().split())
     for each in (words, words.rpartition("_")[2], last):

@@ -144,7 +144,6 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
     [
         (lambda n: f"Class {n % 3}: IoU 0.{n}1\nClass {n % 3 + 1}: IoU 0.{n}2\n", "several rows of one step"),
         (lambda n: f"EarlyStopping counter: {n} out of 10\n", "an early stop counts to its patience"),
-        (lambda n: f"lr: 0.{n}1 -> 0.{n}2\n", "the old value and the new one"),
         (lambda n: f"validation loss decreased (inf --> 0.{9 - n}1)\n", "the best one and the new one"),
         (lambda n: f"| AP |\n|----|\n| 3{n}.1 |\nsegm:\n| AP |\n|----|\n| 2{n}.1 |\n", "two tables of one step"),
         (lambda n: f"Best acc: 0.{min(n, 3)}1 at epoch {min(n, 3)}\n", "the epoch of another line"),
@@ -159,11 +158,6 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
 def test_a_number_that_may_be_no_metric_is_not_drawn(log: Path, line: Callable[[int], str], why: str) -> None:
     text = "".join(epoch + line(n) for n, epoch in enumerate(EPOCHS, 1))
     assert {*curves_of(log, text)} == {"train/loss"}, why
-
-
-def test_counters_that_count_different_things_share_no_axis(log: Path) -> None:
-    text = "".join(f"update {100 * n}: reward 1.{n}1\nstep {7 * n}: length 1.{n}3\n" for n in range(1, 9))
-    assert len(curves_of(log, text)) == 1
 
 
 def test_rows_without_any_counter_are_drawn_only_by_a_template_or_a_pattern(log: Path) -> None:
