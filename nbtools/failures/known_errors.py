@@ -122,12 +122,7 @@ CAUSES = (
         "a file could not be written whole",
         "The disk, its quota or the limit of file size was reached: see df, quota -s and ulimit -f.",
     ),
-    Cause(
-        r"Read-only file system",
-        "the file system is read-only",
-        "A disk with errors is often made read-only: dmesg says why. Once it can be written again, resume the run. If "
-        "it is meant to be read-only, as in a container, write elsewhere.",
-    ),
+    Cause(r"Read-only file system", "the file system is read-only", "Write elsewhere; after a disk error, see dmesg."),
     LOADER_WORKER_DIED,
     Cause(
         r"Caught \w+ in DataLoader worker process \d+",

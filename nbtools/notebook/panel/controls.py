@@ -119,7 +119,7 @@ class Controls:
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
         menu = make_control(widgets.ToggleButton, "Menu", width=80, tooltip=_MENU, icon="bars")
-        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, self.notices.begin, self.notices.test)
+        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, self.notices.begin)
         unfolded.layout.display = "none"
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)

@@ -40,12 +40,12 @@ async function copy(button) {
   setTimeout(() => (button.textContent = before), 1500);
 }
 
-/** Show a notification, if there is a title; return whether the browser allows it: "granted", "missing" and others. */
+/** Show a notification; return whether the browser allows it: "granted", "missing" and others. */
 function show(title, body, tag) {
   if (!isSecureContext || !window.Notification) return "missing";
   const { permission } = Notification;
   try {
-    if (title && permission === "granted") new Notification(title, { body, tag }).onclick = () => window.focus();
+    if (permission === "granted") new Notification(title, { body, tag }).onclick = () => window.focus();
   } catch { return "missing"; } // on phones only a service worker may show one
   return permission;
 }
@@ -67,8 +67,7 @@ function render({ model, el }) {
     root.addEventListener("click", ({ target }) => {
       const button = target.closest?.("[data-copy]");
       if (button) copy(button);
-      const asks = target.closest?.(".nbt-notify, .nbt-test");
-      if (asks) ask(asks.matches(".nbt-test"));
+      if (target.closest?.(".nbt-notify")) ask();
       const number = target.closest?.("[data-n]"); // one of the log, or of the editor's line
       if (number) model.send({ number: +number.dataset.n, line: number.closest("[data-line]")?.textContent ?? "" });
     }, options);
@@ -78,9 +77,9 @@ function render({ model, el }) {
     for (const scroller of root.querySelectorAll(".nbt-log")) keepPlace(scroller, signal);
     seek();
   };
-  const ask = async (isTest) => { // within a click, as browsers require
+  const ask = async () => { // within a click, as browsers require
     await window.Notification?.requestPermission();
-    model.send({ permission: show(...(isTest ? ["nbtools", "This is a test", "nbtools"] : [])), is_test: isTest });
+    model.send({ permission: show("nbtools", "Notifications arrive: this is a test", "nbtools") });
   };
   const seek = () => {
     if (!root || !model.get("is_sought")) return;

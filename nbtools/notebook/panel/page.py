@@ -19,7 +19,6 @@ from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 _NOTIFY = "Have this browser tell the end of the run, its alarms and what notify_on names, while a page shows them"
-_TEST = "Show a notification now"
 _WHY_NOT = {
     "missing": "the browser has none for this page; they need https or localhost, and a computer's browser",
     "denied": "the browser does not allow this page to show notifications; change that in its settings of the site",
@@ -47,8 +46,7 @@ class Notices:
     def __init__(self, page: Page) -> None:
         self._page = page
         self.begin = make_control(widgets.Button, "Notify", width=92, icon="bell", tooltip=_NOTIFY)
-        self.test = make_control(widgets.Button, "Test", width=76, tooltip=_TEST)
-        self.begin.add_class("nbt-notify"), self.test.add_class("nbt-test")
+        self.begin.add_class("nbt-notify")
         self._since: float | None = None
         self._running: Run | None = None
         self._kinds: list[str] = []
@@ -61,8 +59,6 @@ class Notices:
         """
         if why := _WHY_NOT.get(str(said.get("permission"))):
             raise LaunchError(f"no notification: {why}")
-        if said.get("is_test"):
-            return "A notification was sent to the browser"
         self._since = time.time()
         return "The browser tells the end of the run, its alarms, and what notify_on names: one of a kind per hour"
 

@@ -106,8 +106,8 @@ class LivePlot(ChartView):
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
-        for asks in (self._widgets.notices.begin, self._widgets.notices.test):
-            asks.on_click(lambda _: self._tell("The page is asked; without its script it shows no notifications"))
+        asked = "The page is asked; without its script it shows no notifications"
+        self._widgets.notices.begin.on_click(lambda _: self._tell(asked))
         if not answers_beside_cells(self._widgets.whole):
             self._widgets.note.value = note(f"While a cell runs, stop with: nbtools stop {run.id}")
         self._start()

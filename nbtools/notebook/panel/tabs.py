@@ -1,7 +1,6 @@
 """The tabs below the curves; only the open tab reads and draws."""
 
 from collections.abc import Callable
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -12,12 +11,11 @@ from nbtools.notebook.panel.media_view import MediaView
 from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.notebook.plots.phase_bars import phase_bars
 from nbtools.notebook.plots.view import Limits
-from nbtools.notebook.widgets import html_widget, make_control
+from nbtools.notebook.widgets import html_widget
 from nbtools.rundir.json_files import file_stamp
 
 SAMPLES, LOG, CHECKPOINTS, CONFIG, SYSTEM = range(5)
 TITLES = ("Samples", "Log", "Checkpoints", "Config", "System")
-_HOLD = "Keep the time of each rank in the steps that the charts show, beside that of the steps that they show next"
 
 
 class Tabs:
@@ -31,17 +29,12 @@ class Tabs:
     def __init__(self, changed: Callable[[object], None], typed: Callable[[object], None]) -> None:
         self.samples, self.log, self.checkpoints = MediaView(), LogView(changed), CheckpointList(typed)
         self.config, self.system = html_widget(), html_widget()
-        self.hold = make_control(widgets.ToggleButton, "Hold these steps", width=150, tooltip=_HOLD, disabled=True)
-        self.hold.observe(self._hold, "value")
-        system = widgets.VBox((self.hold, self.system), layout={"width": "100%"})
-        shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, system)
+        shown = (self.samples.widget, self.log.widget, self.checkpoints.widget, self.config, self.system)
         self.widget = widgets.Tab(shown, titles=TITLES, selected_index=LOG).add_class("nbt-tabs")
         self.widget.observe(self._choose, "selected_index")
         self._changed = changed
         self._is_chosen = False
         self._keys: dict[int, object] = {}
-        self._steps: Limits | None = None
-        self._before: Limits | None = None
 
     @property
     def index(self) -> int:
@@ -72,14 +65,9 @@ class Tabs:
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = tab_html.config(run)
         elif index == SYSTEM:
-            self._steps, self.hold.disabled = steps, steps is None and not self.hold.value
-            bars = phase_bars(shown.phases, steps, self._before)
+            bars = phase_bars(shown.phases, steps)
             if shown.system.read() or self._is_new(index, (run.id, bars)):
                 self.system.value = bars + tab_html.machine(shown.system.values)
-
-    def _hold(self, change: Any) -> None:
-        self._before = self._steps if change.new else None
-        self._changed(change)
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import FONT, MUTED, SURFACE, TEXT, WARN
 from nbtools.notebook.plots.view import Limits
-from nbtools.run.ranks.phases import PhaseRows, change_between, shares_in_words, shares_of, why_slow
+from nbtools.run.ranks.phases import PhaseRows, shares_in_words, shares_of, why_slow
 
 # White numbers are readable on each of them, in both themes.
 _COLOURS = {"data": "#b35900", "waiting": "#b3261e", "forward": "#2a74b8", "backward": "#1d5488"}
@@ -15,17 +15,10 @@ _MOST_BARS = 16
 _LABELLED = 0.05
 
 
-def phase_bars(phases: PhaseRows, steps: Limits | None = None, before: Limits | None = None) -> str:
-    """Return the bars of the whole run, and of a part of its steps, beside those of the part `before` and what differs.
-
-    It is empty without phases.
-    """
-    parts = [(part, phases.seconds(part)) for part in (before, steps) if part is not None]
-    told = (_bars(f"In steps {first:,.0f} to {last:,.0f}", seconds) for (first, last), seconds in parts)
-    beside = "".join(f"<div style='flex:1 1 300px'>{part}</div>" for part in told)
-    change = change_between(parts[0][1], parts[1][1]) if len(parts) > 1 else ""
-    said = f"<div role='note' style='{FONT}{TEXT}'>{change}</div><div style='display:flex;flex-wrap:wrap;gap:0 18px'>"
-    return f"{_bars('Time of each rank', phases.seconds())}{said}{beside}</div>"
+def phase_bars(phases: PhaseRows, steps: Limits | None = None) -> str:
+    """Return the bars of the whole run, and of a part of its steps; empty without phases."""
+    zoomed = "" if steps is None else _bars(f"In steps {steps[0]:,.0f} to {steps[1]:,.0f}", phases.seconds(steps))
+    return _bars("Time of each rank", phases.seconds()) + zoomed
 
 
 def _bars(title: str, seconds: Mapping[int, Mapping[str, float]]) -> str:

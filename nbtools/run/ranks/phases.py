@@ -103,17 +103,6 @@ def why_slow(seconds: Mapping[int, Mapping[str, float]]) -> str:
     return max(found)[1] if found else ""
 
 
-def change_between(before: Mapping[int, Mapping[str, float]], after: Mapping[int, Mapping[str, float]]) -> str:
-    """Return the phase whose share of a rank's time differs the most between two parts of a run; empty without both."""
-    was, now = ({rank: shares_of(spent) for rank, spent in part.items()} for part in (before, after))
-    every = [(rank, phase) for rank in was if now.get(rank) for phase in was[rank]]
-    if not every:
-        return ""
-    rank, phase = max(every, key=lambda each: abs(now[each[0]][each[1]] - was[each[0]][each[1]]))
-    told = f"{phase}{f' of rank {rank}' if len(was) > 1 else ''}"
-    return f"Largest change: {told}, {was[rank][phase]:.0%} -> {now[rank][phase]:.0%} of the time."
-
-
 def _findings(known: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[float, str]]:
     """Yield the share of time that is lost, and a sentence: on phases that are too long, and on slow ranks."""
     for phase, (too_much, sentence) in _OF_ALL.items():
