@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from nbtools.notebook.board.table import RunTable
 
 from nbtools.cli.commands import main as nbtools
+from nbtools.notebook.board.board import Board
 from nbtools.notebook.board.runs import runs
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project

@@ -1,6 +1,5 @@
 """The board of `nt.runs()` and `nt.compare` in a real JupyterLab, by pointer and by keys."""
 
-import json
 import random
 import re
 import shutil
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from pages import look_in_the_dark
+from run_folder import RunFolder
 
 from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json, write_json
@@ -21,25 +21,18 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 def make(runs: Path, number: int, name: str, why: str = "completed", **changed: Any) -> RunDir:
     """Write an ended run with a curve that depends on its number."""
-    run = RunDir(runs / f"2026-01-{number + 1:02d}_120000_{name}")
-    run.ranks.mkdir(parents=True)
+    run, at = RunDir(runs / f"2026-01-{number + 1:02d}_120000_{name}"), time.time() - 86400 * (30 - number)
+    folder = RunFolder(run, at, name=name, script=f"/p/{name}.py")
     run.lock.touch()
-    at = time.time() - 86400 * (30 - number)
-    write_json(run.launch, {"name": name, "recipe": "mlm_pretraining", "time": at, "script": f"/p/{name}.py"})
     config = RECIPES["mlm_pretraining"].preset("cpu_demo")[0].model_dump(mode="json") | changed
     write_json(run.config, {"recipe": "mlm_pretraining", "config": config, "derived": {"total_steps": 400}})
     noise = random.Random(number)
-    rows = []
     for step in range(10, 401, 10):
         row = {"step": step, "time": at + step, "train/loss": 2 + 4 / step**0.3 + noise.random() / 5}
-        rows.append(row | ({"eval/loss": 2.2 + (4 + number / 9) / step**0.3} if step % 50 == 0 else {}))
-    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run.log.write_text("started\n")
+        folder.write([row | ({"eval/loss": 2.2 + (4 + number / 9) / step**0.3} if step % 50 == 0 else {})])
     run.script.write_text(f"first = 1\nlast = {number // 13}\n")
-    last = {"train/loss": rows[-1]["train/loss"], "eval/loss": rows[-1]["eval/loss"]}
-    write_json(run.finished, {"why": why, "step": 400, "metrics": last, "time": at + 400})
-    code = {"returncode": int(why == "failed"), "stopped": why == "stopped", "time": at + 400, "duration_s": 400.0}
-    write_json(run.exit, code)
+    write_json(run.finished, {"why": why, "step": 400, "metrics": {}, "time": at + 400})
+    folder.end(int(why == "failed"), stopped=why == "stopped", at=at + 400)
     return run
 
 

@@ -138,7 +138,7 @@ class BoardControls:
         hear: Callable[[Mapping[str, Any]], None],
         curves: Sequence[widgets.Widget],
     ) -> None:
-        self.removal, self.labels, self.grid = removal, LabelForm(save), RunGrid(hear)
+        self.labels, self.grid = LabelForm(save), RunGrid(hear)
         self.text = make_control(
             widgets.Text, "Filter", placeholder="name, tag, state, recipe, note", width=330, label=38
         )
@@ -171,11 +171,6 @@ class BoardControls:
     def show_grid(self) -> None:
         """Show the list that the page draws, in place of the stored one."""
         self._box.layout.display, self.plain.layout.display = "block", "none"
-
-    @property
-    def has_grid(self) -> bool:
-        """Whether the page draws the list."""
-        return self._box.layout.display == "block"
 
     def offer_fields(self, every: Sequence[str], drawn: Sequence[str], split: str) -> None:
         """Offer fields to group by, and those that differ between the drawn runs to split by."""

@@ -78,13 +78,13 @@ class Board(ChartView):
         self._lines.slots = {name: slot for slot, name in enumerate(names)}
         self._followed: list[str] = [] if drawn is None else names
         choices = self._search_changed, layout.group, drawn is not None
-        removal = Removal(lambda: [self._run_of(row).dir for row in self._lines.chosen], self._act, self._tell)
+        self._removal = Removal(lambda: [self._run_of(row).dir for row in self._lines.chosen], self._act, self._tell)
         acts = {"open": self._open_run, "compare": self._compare, "stop": self._stop_runs, "resume": self._resume_run}
         curves = self._image, self._box, self._smoothing
-        self._controls = BoardControls(acts, *choices, removal, self._save_labels, self._hear, curves)
+        self._controls = BoardControls(acts, *choices, self._removal, self._save_labels, self._hear, curves)
         self.widget = self._controls.whole
         self._controls.plain.value = self._lines.plain()
-        removal.forget(wrong)
+        self._removal.forget(wrong)
         self._fill()
         if drawn is not None:
             self._offer_fields()
@@ -154,7 +154,7 @@ class Board(ChartView):
                 lines.fold(message["fold"])
             if (name := message.get("tick")) in lines.rows:
                 (lines.ticked.add if is_on is True else lines.ticked.discard)(str(name))
-                self._controls.removal.forget()
+                self._removal.forget()
             if "draw" in message and not lines.draw(message["draw"], is_on):
                 self._tell(f"{MOST_RUNS} runs are drawn at most: hide one first", is_wrong=True)
             if (turn := message.get("turn")) == "0":
@@ -311,6 +311,16 @@ class Board(ChartView):
                 self._store()
 
     @property
+    def _group(self) -> str:
+        group = self._lines.layout.group
+        return group if any(group in facts for facts in self.comparison.facts) else ""
+
+    def _draw(self) -> None:
+        legend = run_legend(self.comparison, self._group)
+        self._new_figure = partial(RunFigure, dark=self._dark, titled=False, runs=legend)
+        super()._draw()
+
+    @property
     def _alt(self) -> str:
         return f"curves of {title_of_runs(self.comparison)}"
 
@@ -320,11 +330,8 @@ class Board(ChartView):
 
     def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
         """Return the charts, in a zoom with the rows of the part that is shown."""
-        group = self._lines.layout.group
-        group = group if any(group in facts for facts in self.comparison.facts) else ""
-        options = Options(**self._options(), split=self._controls.split.value, group=group)
+        options = Options(**self._options(), split=self._controls.split.value, group=self._group)
         curves, comparison = self._reader.curves, self.comparison
-        self._new_figure = partial(RunFigure, dark=self._dark, titled=False, runs=run_legend(comparison, group))
         charts = overlay(comparison, curves, options, sizes)
         width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
         if parts := coarse_parts(comparison, curves, charts, width):

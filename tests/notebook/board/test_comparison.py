@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from ipywidgets import HTML
 from matplotlib.text import Text
 from PIL import Image
@@ -25,7 +23,6 @@ from nbtools.notebook.board.curve_reader import CurveReader
 from nbtools.notebook.board.overlay import overlay, role, run_legend
 from nbtools.notebook.board.tables_html import scaling_rows, tables_html
 from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
-from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Options
 from nbtools.project import Project
@@ -136,19 +133,6 @@ def test_the_time_since_the_start_leaves_out_the_pause_before_a_resume(project: 
     assert found.shown[0].series[1].x[-1] == 19.0
 
 
-def test_a_reduced_curve_keeps_every_extreme_and_the_mean() -> None:
-    history, rng = History(), np.random.default_rng(0)
-    values = rng.normal(size=100_000)
-    values[77_777] = 50.0
-    lines = (f'{{"step":{step},"loss":{value}}}\n' for step, value in enumerate(values.tolist()))
-    history.extend("".join(lines).encode())
-    sketch = curves_of(history)["loss"]
-    curve = decimate(sketch, sketch.steps, (0, 99_999), 300)
-    assert len(curve.x) == 300 and not curve.is_exact and curve.per_column == pytest.approx(100_000 / 300)
-    assert curve.high.max() == 50.0 and curve.low.min() == values.min()
-    assert abs(curve.mean.mean() - values.mean()) < 1e-3
-
-
 def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
     a, b = make("a", {}), make("b", {})
     with b.files.metrics.open("a") as file:
@@ -240,6 +224,8 @@ def test_a_saved_notebook_keeps_a_constant_text_the_picture_and_the_tables(
     panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
     assert repr(panel) == "<comparison of 2 runs>"
     outputs = [data for data, _ in panel._outputs()]
+    height = RunFigure(titled=False, runs=run_legend(panel.comparison)).height
+    assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
     assert [data["text/plain"] for data in outputs] == ["<comparison of 2 runs>", "", "", ""]
     assert outputs[1]["image/png"].startswith(b"\x89PNG") and "What differs" in outputs[2]["text/html"]
 
@@ -294,23 +280,6 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
 def test_wait_returns_once_all_is_read(make: MakeRun, opened: Callable[..., Board]) -> None:
     panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)).wait(60)
     assert panel._reader.num_unread == 0 and "last rows only" not in panel._controls.note.value
-
-
-def test_displayed_outputs_are_renewed(
-    make: MakeRun, opened: Callable[..., Board], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published: list[tuple[Any, bool]] = []
-    monkeypatch.setattr(
-        "nbtools.notebook.widgets._publish",
-        lambda data, metadata, transient, update=False: published.append((data, update)),
-    )
-    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
-    panel._ipython_display_()
-    assert [update for _, update in published] == [False] * 4
-    panel._store(at_once=True)
-    static = [["text/html", "text/plain"], ["image/png", "text/plain"], ["text/html", "text/plain"]]
-    assert [list(data) for data, update in published if update][-3:] == static
 
 
 # --- the command line -------------------------------------------------------------------------------
