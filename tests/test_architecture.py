@@ -32,6 +32,7 @@ SINGLE_MODULES = {
     "machine/devices.py": {"pynvml"},
     "notebook/plots/canvas.py": {"anywidget", "traitlets"},
     "notebook/panel/page.py": {"anywidget", "traitlets"},
+    "notebook/board/actions.py": {"anywidget", "traitlets"},
     "notebook/execute.py": {"nbclient", "nbformat"},
     "notebook/plots/figure.py": {"PIL"},  # matplotlib's own writer of PNG files
     "notebook/plots/frames.py": {"PIL"},  # animated pictures

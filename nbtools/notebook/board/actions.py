@@ -5,17 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets as widgets
+import traitlets
 
 from nbtools.errors import ConfigError, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook import html_parts
-from nbtools.notebook.board.run_grid import RunGrid
 from nbtools.notebook.widgets import Below, button, html_widget, in_row, make_control, offer
 from nbtools.run.removal.clean import RemovalPlan, plan_removal
 from nbtools.rundir.names import Labels
 
 _NOTHING = ("nothing", "")
+_HERE = Path(__file__).parent
 
 
 def _grows(text: widgets.Text) -> None:
@@ -111,6 +113,20 @@ class Removal:
         said = plan.remove()
         self.forget()
         return said[0].upper() + said[1:]
+
+
+class RunGrid(anywidget.AnyWidget):
+    """Shows HTML of `RunLines`; `receive` is called with each message, perhaps on another thread."""
+
+    # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
+    _esm = (_HERE / "board.js").read_text(encoding="utf-8")
+    _css = (_HERE / "board.css").read_text(encoding="utf-8")
+    list = traitlets.Unicode("").tag(sync=True)
+    menu = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, receive: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__()
+        self.on_msg(lambda _, content, buffers: receive(content) if isinstance(content, dict) else None)
 
 
 class BoardControls:

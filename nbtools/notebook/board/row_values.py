@@ -1,4 +1,4 @@
-"""What the list of runs shows of a run beside its records: fields, the ends of its metrics, and a small curve."""
+"""Values of a run that the list shows beside its records: fields, ends of its metrics, and a small curve."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,10 +1,10 @@
-"""The lines of the board's list: which runs fit, in which order and groups, and what the page is told of each."""
+"""The lines of the board's list: which runs fit, in which order and groups, and their HTML."""
 
 from collections.abc import Iterator, Sequence
 
 from nbtools.errors import literal, plural
-from nbtools.notebook.board import columns
-from nbtools.notebook.board.columns import Group
+from nbtools.notebook.board import cells
+from nbtools.notebook.board.cells import RunGroup
 from nbtools.notebook.board.row_values import RunValues, values_of
 from nbtools.notebook.board.saved_layout import USUAL, Layout, is_column
 from nbtools.notebook.board.tables_html import swatch
@@ -30,7 +30,7 @@ class RunLines:
         self.slots: dict[str, int] = {}
         """The colour's number of each run that is drawn."""
         self._unfolded: set[str] = set()
-        self._lines: list[RunRow | Group] = []
+        self._lines: list[RunRow | RunGroup] = []
         self.fitting: list[RunRow] = []
         self.unread: list[RunRow] = []
         """Runs whose values the order or the groups need."""
@@ -50,10 +50,10 @@ class RunLines:
 
     @property
     def on_page(self) -> list[RunRow]:
-        return [self.rows.get(line.id, line) for line in self._shown if not isinstance(line, Group)]
+        return [self.rows.get(line.id, line) for line in self._shown if not isinstance(line, RunGroup)]
 
     @property
-    def _shown(self) -> list[RunRow | Group]:
+    def _shown(self) -> list[RunRow | RunGroup]:
         return self._lines[self.page * NUM_LINES : (self.page + 1) * NUM_LINES]
 
     def plain(self) -> str:
@@ -114,14 +114,14 @@ class RunLines:
         layout, every = self.layout, words.lower().split()
         found = [row for row in self.rows.values() if row.id in self.slots or not only_drawn]
         found = [row for row in found if all(word in _text_of(row) for word in every)]
-        needs_all = columns.needs_values(layout.sort) or bool(layout.group)
+        needs_all = cells.needs_values(layout.sort) or bool(layout.group)
         self.unread = [row for row in found if row.id not in self.values] if needs_all else []
-        self.fitting = columns.in_order(found, self.values, layout.sort, is_reversed=layout.is_reversed)
+        self.fitting = cells.in_order(found, self.values, layout.sort, is_reversed=layout.is_reversed)
         self._lines = [*self._in_groups()] if layout.group else [*self.fitting]
         self.page = max(0, min(self.page, (len(self._lines) - 1) // NUM_LINES))
 
-    def _in_groups(self) -> Iterator[RunRow | Group]:
-        for group in columns.grouped(self.fitting, self.values, self.layout.group):
+    def _in_groups(self) -> Iterator[RunRow | RunGroup]:
+        for group in cells.groups_of(self.fitting, self.values, self.layout.group):
             yield group
             yield from group.rows if group.value in self._unfolded else ()
 
@@ -137,11 +137,11 @@ class RunLines:
             _button("turn", "1", "›", "Next page", "disabled" * (first + NUM_LINES >= len(self._lines))),
             _button("turn", "0", "↻", "Look for new runs"),
         )
-        is_falling = columns.is_falling(layout.sort, is_reversed=layout.is_reversed)
+        is_falling = cells.is_falling(layout.sort, is_reversed=layout.is_reversed)
         heads, order = "", ("descending", " ▼") if is_falling else ("ascending", " ▲")
         for key in ("run", *layout.columns):
             sort, sign = order if key == layout.sort else ("none", "")
-            name = columns.title_of(key)
+            name = cells.title_of(key)
             sorter = _button("sort", key, f"{literal(name)}{sign}", f"Sort by {name}")
             heads += f"<th scope='col' aria-sort='{sort}' class='{_kind(key)}'>{sorter}</th>"
         lines = "".join(self._line(line, self._differing()) for line in shown)
@@ -150,25 +150,25 @@ class RunLines:
         bar = f"<div class='nbt-board-bar'><span role='status'>{place}</span>{''.join(turns)}</div>"
         return f"{bar}<div class='nbt-board-scroll' tabindex='0' role='region' aria-label='Runs'>{table}</div>"
 
-    def _line(self, line: RunRow | Group, differing: Sequence[str]) -> str:
+    def _line(self, line: RunRow | RunGroup, differing: Sequence[str]) -> str:
         used = self.layout.columns
-        if isinstance(line, Group):
+        if isinstance(line, RunGroup):
             is_open = line.value in self._unfolded
             sign, more = ("▾", "aria-expanded='true'") if is_open else ("▸", "aria-expanded='false'")
             fold = _button("fold", line.value, f"{sign} {literal(line.title)}", line.title, more)
-            cells = "".join(f"<td class='{_kind(key)}'>{line.cell(key, self.values)}</td>" for key in used)
-            return f"<tr class='nbt-group'><td colspan='2'>{fold}</td>{cells}</tr>"
+            shown = "".join(f"<td class='{_kind(key)}'>{line.cell(key, self.values)}</td>" for key in used)
+            return f"<tr class='nbt-group'><td colspan='2'>{fold}</td>{shown}</tr>"
         row, values = self.rows.get(line.id, line), self.values.get(line.id)  # as it is now
         name, slot, ticked = f"{row.name} {row.id}", self.slots.get(row.id), " checked" * (row.id in self.ticked)
         told = f"data-act='tick' data-key='{literal(row.id)}' aria-label='Choose {literal(name)}'"
         shape, is_drawn = (_EYE + _STRUCK, "false") if slot is None else (_EYE, "true")
         eye = f"<svg width='16' height='12' aria-hidden='true'><path d='{shape}'/></svg>"
         draw = _button("draw", row.id, eye, f"Curves of {name}", f"aria-pressed='{is_drawn}'")
-        cells = "".join(
-            f"<td class='{_kind(key)}'>{columns.cell(key, row, values, differing)}</td>" for key in ("run", *used)
+        shown = "".join(
+            f"<td class='{_kind(key)}'>{cells.cell(key, row, values, differing)}</td>" for key in ("run", *used)
         )
         colour = "" if slot is None or self.layout.group else swatch(slot)  # a group has one colour of its own
-        return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{cells}</tr>"
+        return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{shown}</tr>"
 
     def _differing(self) -> list[str]:
         """Return the first fields of the config that are not equal in all runs on the page that have them."""
@@ -184,7 +184,7 @@ class RunLines:
         for key in [*dict.fromkeys([*names, *(f"field:{name}" for name in self.fields)])][:_MOST_OFFERED]:
             checked = " checked" if key in self.layout.columns else ""
             box = f"<input type='checkbox' data-act='column' data-key='{literal(key)}'{checked}>"
-            boxes += f"<label>{box}<span dir='auto'>{literal(columns.title_of(key))}</span></label>"
+            boxes += f"<label>{box}<span dir='auto'>{literal(cells.title_of(key))}</span></label>"
         find = "<input type='search' placeholder='find a metric or a field' aria-label='Find a column'>"
         group = f"<div role='group' aria-label='Columns'>{boxes}</div>"
         return f"<details><summary>Columns</summary><div>{find}{group}</div></details>"
@@ -201,7 +201,7 @@ def _button(act: str, key: str, html: str, label: str, more: str = "") -> str:
 
 
 def _kind(column: str) -> str:
-    return "nbt-number" if columns.is_number(column) else "nbt-text"
+    return "nbt-number" if cells.is_number(column) else "nbt-text"
 
 
 def _text_of(row: RunRow) -> str:

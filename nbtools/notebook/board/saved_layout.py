@@ -17,7 +17,7 @@ COLUMN = rf"^(run|{'|'.join(USUAL)}|(metric|best|field):.{{1,300}})$"
 
 
 class Layout(BaseModel):
-    """What is shown of the runs, and in which order."""
+    """Which columns, order, groups and charts a board shows."""
 
     model_config = ConfigDict(strict=True)
     columns: list[Annotated[str, StringConstraints(pattern=COLUMN)]] = [*USUAL]

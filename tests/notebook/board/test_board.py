@@ -1,16 +1,18 @@
 """The board without a browser: what the list shows and does, what is drawn, and the layout that is kept."""
 
+import io
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
+from PIL import Image
 from run_folder import RunFolder
 from waiting import eventually
 from widget_tree import every
@@ -18,11 +20,13 @@ from widget_tree import every
 import nbtools as nt
 from nbtools.notebook.board import actions, run_lines
 from nbtools.notebook.board.board import NUM_DRAWN, Board
+from nbtools.notebook.board.overlay import run_legend
 from nbtools.notebook.board.row_values import RunValues, values_of
 from nbtools.notebook.board.run_lines import NUM_LINES
+from nbtools.notebook.board.saved_layout import Layout, read_layout
+from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
 from nbtools.run.listing import Rows, RunRow
-from nbtools.run.state import RunState
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.names import label, read_labels
 from nbtools.rundir.rundir import RunDir
@@ -45,11 +49,23 @@ def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 @pytest.fixture
-def board(project: Project, made: list[RunDir]) -> Iterator[Board]:
-    board = Board([nt.runs(project)])
-    idle(board)
-    yield board
-    board.close()
+def opened() -> Iterator[Callable[..., Board]]:
+    """Open the board of some runs, and wait until it has read what it shows."""
+    boards: list[Board] = []
+
+    def open_board(runs: Any) -> Board:
+        boards.append(Board([runs]))
+        idle(boards[-1])
+        return boards[-1]
+
+    yield open_board
+    for board in boards:
+        board.close()
+
+
+@pytest.fixture
+def board(project: Project, made: list[RunDir], opened: Callable[..., Board]) -> Board:
+    return opened(nt.runs(project))
 
 
 def idle(board: Board) -> None:
@@ -85,7 +101,6 @@ def test_the_list_reads_the_runs_on_the_page_and_turns_pages(board: Board, made:
     assert "polyline" in board._controls.grid.list and listed(board) == ids(made[:2:-1])
     tell(board, turn="1")
     assert listed(board) == ids(made[2::-1]) and place(board) == "13 to 15 of 15 runs"
-    tell(board, turn="7")
     tell(board, turn="1")
     assert listed(board) == ids(made[2::-1]), "there is no further page"
     board._controls.text.value = "nothing"
@@ -97,13 +112,12 @@ def test_the_list_reads_the_runs_on_the_page_and_turns_pages(board: Board, made:
 @pytest.mark.promise("runs-table")
 @pytest.mark.parametrize("column", ["best", "last", "metric:train/loss"])
 def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
-    project: Project, made: list[RunDir], column: str
+    project: Project, made: list[RunDir], column: str, opened: Callable[..., Board]
 ) -> None:
     for number, run in enumerate(made[:5]):
         run.metrics.write_text(f'{{"step": 1, "eval/accuracy": 0.{number + 1}}}\n')
     made[5].metrics.write_text('{"step": 1, "train/loss": "NaN"}\n')
-    board = Board([nt.runs(project)])
-    idle(board)
+    board = opened(nt.runs(project))
     tell(board, sort=column)
     others = [*made[4::-1], made[5]] if column in ("best", "last") else made[5::-1]
     assert listed(board) == ids([*made[6:], *others][:NUM_LINES])
@@ -111,10 +125,11 @@ def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
     assert "read" not in place(board)
     tell(board, sort=column)
     assert listed(board)[0] == made[-1].id, "a second click turns the order"
-    board.close()
 
 
-def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(board: Board, project: Project) -> None:
+def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(
+    board: Board, project: Project, opened: Callable[..., Board]
+) -> None:
     assert all(name in board._controls.grid.menu for name in ("best train/loss", "'field:lr'", "'field:seed'"))
     tell(board, column="field:lr", is_on=True)
     tell(board, column="age", is_on=False)
@@ -123,37 +138,30 @@ def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(board: Board, pr
     board._receive({"open": "train/loss", "is_open": False})
     for wrong in ("field:", "nothing", ["field:x"], None, "field:" + "x" * 400):
         tell(board, column=wrong, is_on=True)
-    assert read_json(project.runs / "board.json") == {
-        "format": 1,
-        "sort": "field:lr",
-        "is_reversed": False,
-        "group": "seed",
-        "charts": {"train/loss": False},
-        "columns": ["field:lr", "state", "curve", "best", "last", "steps", "took", "recipe"],
-    }
-    again = Board([nt.runs(project)])
-    idle(again)
+    kept = read_json(project.runs / "board.json") or {}
+    assert kept.pop("columns") == ["field:lr", "state", "curve", "best", "last", "steps", "took", "recipe"]
+    order = {"sort": "field:lr", "is_reversed": False}
+    assert kept == {"format": 1, **order, "group": "seed", "charts": {"train/loss": False}}
+    again = opened(nt.runs(project))
     assert again._lines.layout == board._lines.layout and again._controls.group.value == "seed"
     assert "Sort by lr" in again._controls.grid.list and "Sort by age" not in again._controls.grid.list
     assert "seed 7 · 15 runs" in again._controls.grid.list
-    again.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{", "is no JSON object"),
-        ('{"columns": ["nothing"]}', "columns.0: String should match"),
-        ('{"charts": {"a": "yes"}}', "charts.a: Input should be a valid boolean"),
-        ('{"format": 99}', "format 99"),
-    ],
-)
-def test_a_broken_layout_is_ignored_with_a_sentence(project: Project, made: list[RunDir], text: str, why: str) -> None:
+BROKEN = {
+    "{": "is no JSON object",
+    '{"columns": ["nothing"]}': "columns.0: String should match",
+    '{"charts": {"a": "yes"}}': "charts.a: Input should be a valid boolean",
+    '{"format": 99}': "format 99",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_layout_is_ignored_with_a_sentence(project: Project, text: str) -> None:
+    project.runs.mkdir(exist_ok=True)
     (project.runs / "board.json").write_text(text)
-    board = Board([nt.runs(project)])
-    assert why in board._controls.said.value and "the usual layout is shown" in board._controls.said.value.lower()
-    assert (project.runs / "board.json").read_text() == text, "it is overwritten by a choice alone"
-    board.close()
+    layout, why = read_layout(project.runs)
+    assert layout == Layout() and BROKEN[text] in why and "the usual layout is shown" in why.lower()
 
 
 def test_groups_show_mean_and_range_and_draw_one_curve_each(board: Board, made: list[RunDir]) -> None:
@@ -198,8 +206,10 @@ def test_compare_draws_the_ticked_runs_and_the_switch_lists_these_alone(board: B
 
 
 @pytest.mark.promise("runs-table")
-def test_a_look_for_new_runs_keeps_the_choice_of_runs(project: Project, made: list[RunDir]) -> None:
-    boards = [Board([runs]) for runs in (nt.runs(project, name="base*"), nt.runs(project)[2:])]
+def test_a_look_for_new_runs_keeps_the_choice_of_runs(
+    project: Project, made: list[RunDir], opened: Callable[..., Board]
+) -> None:
+    boards = [opened(runs) for runs in (nt.runs(project, name="base*"), nt.runs(project)[2:])]
     label(made[0], name="other")
     shutil.rmtree(made[1].path)
     for name in ("base2", "second"):
@@ -219,8 +229,8 @@ def test_a_run_is_deleted_after_two_questions_and_not_before(board: Board, made:
     tell(board, tick=made[-1].id, is_on=True)
     for question in ("Delete 1 run", "Yes, delete for ever"):
         delete.click()
-        eventually(lambda question=question: delete.description == question and not board._is_acting)  # type: ignore[misc]
-        assert made[-1].path.exists()
+        idle(board)
+        assert delete.description == question and made[-1].path.exists()
     tell(board, tick=made[-2].id, is_on=True)
     assert delete.description == "Delete…", "another choice is asked again"
     tell(board, tick=made[-2].id, is_on=False)
@@ -308,7 +318,7 @@ def test_a_board_is_closed_while_its_thread_reads(
         may_end.wait(60)
         return values_of(rows, row)
 
-    monkeypatch.setattr("nbtools.notebook.board.run_lines.values_of", slow)
+    monkeypatch.setattr(run_lines, "values_of", slow)
     board = Board([nt.runs(project)])
     assert reading.wait(60)
     thread, closer = board._thread, threading.Thread(target=board.close)
@@ -319,14 +329,13 @@ def test_a_board_is_closed_while_its_thread_reads(
     assert board.widget.comm is None
 
 
-def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) -> None:
+def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project, opened: Callable[..., Board]) -> None:
     hostile = "<img src=x onerror=alert(1)>'"
     label(made[-1], tags=["<i>"], note=hostile)
     write_json(made[-1].config, {"config": {hostile: 1, "lr": hostile}})
     made[-1].metrics.write_text('{"step": 1, "<img>loss": 1.0}\n{"step": 2, "<img>loss": 2.0}\n')
     write_json(made[-1].launch, {"name": hostile, "recipe": hostile, "script": hostile, "time": 1.9e9})
-    board = Board([nt.runs(project)])
-    idle(board)
+    board = opened(nt.runs(project))
     tell(board, column=f"field:{hostile}", is_on=True)
     board._controls.group.value = "lr"
     idle(board)
@@ -334,7 +343,6 @@ def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project) ->
     for html in (board._controls.grid.list, board._controls.grid.menu, board._controls.tables.value):
         assert "<img" not in html and "<i>" not in html
     assert "onerror=alert(1)&gt;&#x27;" in board._controls.grid.list
-    board.close()
 
 
 def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
@@ -350,33 +358,21 @@ def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
     outputs = [output for output, _ in published[:4]]
     assert [output["text/plain"] for output in outputs] == ["a board of runs", "", "", ""]
     assert made[-1].id in outputs[2]["text/html"] and "What differs" in outputs[2]["text/html"]
-    assert "<script" not in outputs[2]["text/html"] and outputs[1]["image/png"].startswith(b"\x89PNG")
+    height = RunFigure(titled=False, runs=run_legend(board.comparison)).height
+    assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
     assert made[-1].id in board._controls.plain.value, "shown until the page draws the list"
     tell(board, ready=True)
     assert board._controls.plain.layout.display == "none"
 
 
-def test_a_long_active_run_is_not_read_whole_every_few_seconds(project: Project, made: list[RunDir]) -> None:
-    rows = Rows(project.runs)
-    row = rows.row(made[-1].id)._replace(state=RunState.RUNNING)
-    lines = (f'{{"step": {step}, "train/loss": {1 / step}}}\n' for step in range(1, 50_001))
-    made[-1].metrics.write_text("".join(lines))
-    values = values_of(rows, row)
-    ends = values.ends["train/loss"]
-    assert (ends.best, ends.last) == (None, 1 / 50_000), "only the first and the last rows are read"
-    assert len(values.points) > 2
-
-
-def test_a_long_run_delays_no_other_row(project: Project, made: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_delays_no_other_row(
+    project: Project, made: list[RunDir], monkeypatch: pytest.MonkeyPatch, opened: Callable[..., Board]
+) -> None:
     order: list[str] = []
     monkeypatch.setattr("nbtools.notebook.board.board.takes_long", lambda rows, row: row.id == made[-1].id)
-    monkeypatch.setattr(
-        "nbtools.notebook.board.run_lines.values_of", lambda rows, row: order.append(row.id) or RunValues()
-    )
-    board = Board([nt.runs(project)])
-    idle(board)
+    monkeypatch.setattr(run_lines, "values_of", lambda rows, row: order.append(row.id) or RunValues())
+    opened(nt.runs(project))
     assert order[-1] == made[-1].id and len(order) == NUM_LINES
-    board.close()
 
 
 def test_without_the_widgets_a_notebook_shows_the_plain_table(

@@ -1,10 +1,8 @@
 """Runs side by side in a notebook: charts, tables, pictures, and what a saved notebook keeps."""
 
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,31 +106,6 @@ def test_the_x_axis_is_the_same_for_all_runs(make: MakeRun, x: str, limits: tupl
     assert fast.x[-1] == (slow.x[-1] if x == "samples" else slow.x[-1] / 2)
 
 
-def test_an_axis_that_one_run_lacks_falls_back_to_steps(make: MakeRun) -> None:
-    a, b = make("a", {}), make("b", {})
-    b.files.metrics.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
-    assert charts_of_runs(compare_runs(a, b), x="samples").x == "step"
-
-
-def test_runs_that_count_in_different_units_are_compared_by_time(make: MakeRun) -> None:
-    runs = make("a", {}), make("b", {})
-    curves = [curves_of(run.history) for run in runs]
-    curves[1] = {name: replace(sketch, unit="epoch") for name, sketch in curves[1].items()}
-    found = overlay(compare_runs(*runs), curves, Options(), lambda number: [SIZE] * number)
-    assert (found.x, "step" in found.kinds) == ("relative", False)
-    assert found.note.startswith("Curves of different units have only time in common (")
-
-
-def test_the_time_since_the_start_leaves_out_the_pause_before_a_resume(project: Project, make: MakeRun) -> None:
-    a = make("a", {})
-    files = RunDir.create(project.runs, "b")
-    write_json(files.launch, {"name": "b", "recipe": "none", "resumed_from": {"run": a.id, "step": 10}})
-    rows = [{"step": step, "time": 1.8e9 + step, "samples": 8 * step, "train/loss": 1.0} for step in range(11, 21)]
-    files.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    found = charts_of_runs(compare_runs(a, Run(files.path)), x="relative")
-    assert found.shown[0].series[1].x[-1] == 19.0
-
-
 def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
     a, b = make("a", {}), make("b", {})
     with b.files.metrics.open("a") as file:
@@ -186,17 +159,6 @@ def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_al
     assert code in [plain_text(part.value) for part in every(panel.widget) if isinstance(part, HTML)]
 
 
-def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
-    evil = "<img src=x onerror=alert(1)>"
-    a, b = make("a", {"note": evil}), make("b", {"note": "x", evil: 1})
-    write_json(b.files.launch, {"name": evil, "recipe": "none", "launch": {"nproc_per_node": 1}})
-    with b.files.metrics.open("a") as file:
-        file.write(json.dumps({"step": 51, evil: 1.0}) + "\n")
-    found = compare_runs(a, b)
-    html = tables_html(found, [curves_of(run.history) for run in found.runs])
-    assert "<img" not in html and "&lt;img" in html
-
-
 def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
     runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25, "train/peer_wait": 0.125})]
     words = plain_text(tables_html(compare_runs(runs), [curves_of(run.history) for run in runs]))
@@ -216,27 +178,6 @@ def test_without_samples_scaling_counts_steps() -> None:
 
 
 # --- the panel --------------------------------------------------------------------------------------
-
-
-def test_a_saved_notebook_keeps_a_constant_text_the_picture_and_the_tables(
-    make: MakeRun, opened: Callable[..., Board]
-) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
-    assert repr(panel) == "<comparison of 2 runs>"
-    outputs = [data for data, _ in panel._outputs()]
-    height = RunFigure(titled=False, runs=run_legend(panel.comparison)).height
-    assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
-    assert [data["text/plain"] for data in outputs] == ["<comparison of 2 runs>", "", "", ""]
-    assert outputs[1]["image/png"].startswith(b"\x89PNG") and "What differs" in outputs[2]["text/html"]
-
-
-def test_options_draw_again(make: MakeRun, opened: Callable[..., Board]) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}), x="samples")
-    before = panel._png
-    panel._controls.split.value = "lr"
-    assert panel._png != before and panel._controls.split.value == "lr" and panel._options()["x"] == "samples"
-    with pytest.raises(ConfigError, match="split='nothing'"):
-        compare(*panel.comparison.runs, split="nothing")
 
 
 def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Callable[..., Board]) -> None:
@@ -275,11 +216,6 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert exact["is_exact"] and exact["n"] >= 101
     assert panel._reader.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
-
-
-def test_wait_returns_once_all_is_read(make: MakeRun, opened: Callable[..., Board]) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)).wait(60)
-    assert panel._reader.num_unread == 0 and "last rows only" not in panel._controls.note.value
 
 
 # --- the command line -------------------------------------------------------------------------------

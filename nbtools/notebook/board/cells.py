@@ -91,7 +91,7 @@ def in_order(rows: Iterable[RunRow], values: Values, column: str, *, is_reversed
     return [*(row for row, *_ in found), *without]
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs with the same value of a field."""
 
     field: str
@@ -114,7 +114,7 @@ class Group(NamedTuple):
         return f"{self.field.rpartition('.')[2]} {self.value} · {plural(len(self.rows), 'run')}"
 
 
-def grouped(rows: Sequence[RunRow], values: Values, field: str) -> list[Group]:
+def groups_of(rows: Sequence[RunRow], values: Values, field: str) -> list[RunGroup]:
     """Return groups of the runs with each value of a field, the numbers first; runs keep their order."""
     found: dict[str, list[RunRow]] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def grouped(rows: Sequence[RunRow], values: Values, field: str) -> list[Group]:
         size = _as_number(value)
         return isinstance(size, str), size
 
-    return [Group(field, value, found[value]) for value in sorted(found, key=key)]
+    return [RunGroup(field, value, found[value]) for value in sorted(found, key=key)]
 
 
 def cell(column: str, row: RunRow, values: RunValues | None, differing: Sequence[str] = ()) -> str:
