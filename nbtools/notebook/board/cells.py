@@ -65,7 +65,7 @@ def is_falling(column: str, *, is_reversed: bool) -> bool:
     return (column in ("steps", "took") or direction_of(column.partition(":")[2]) == "higher") != is_reversed
 
 
-def in_order(rows: Iterable[RunRow], values: Values, column: str, *, is_reversed: bool = False) -> list[RunRow]:
+def sorted_rows(rows: Iterable[RunRow], values: Values, column: str, *, is_reversed: bool = False) -> list[RunRow]:
     """Return rows by a column, those without a value last; of different metrics, that of most runs is first."""
     if column == "age":
         return sorted(rows, key=lambda row: row.order, reverse=is_reversed)

@@ -29,7 +29,7 @@ class RunValues:
     fields: Facts = field(default_factory=dict)
 
 
-def values_of(rows: Rows, row: RunRow) -> RunValues:
+def run_values(rows: Rows, row: RunRow) -> RunValues:
     """Read the values of a run; the curves of an ended one come from the cache, or fill it.
 
     Of a long active run, which is read every few seconds, only the first and last rows are read.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from nbtools.errors import literal, plural
 from nbtools.notebook.board import cells
 from nbtools.notebook.board.cells import RunGroup
-from nbtools.notebook.board.row_values import RunValues, values_of
+from nbtools.notebook.board.row_values import RunValues, run_values
 from nbtools.notebook.board.saved_layout import USUAL, Layout, is_column
 from nbtools.notebook.board.tables_html import swatch
 from nbtools.run.compare import MOST_RUNS
@@ -77,7 +77,7 @@ class RunLines:
         home = self.home(row.id)
         now = home.completed(home.row(row.id))
         if self._read.get(row.id) != now or not now.is_final:
-            self.values[row.id], self._read[row.id] = values_of(home, now), now
+            self.values[row.id], self._read[row.id] = run_values(home, now), now
         if row.id in self.rows:
             self.rows[row.id] = now
 
@@ -116,7 +116,7 @@ class RunLines:
         found = [row for row in found if all(word in _text_of(row) for word in every)]
         needs_all = cells.needs_values(layout.sort) or bool(layout.group)
         self.unread = [row for row in found if row.id not in self.values] if needs_all else []
-        self.fitting = cells.in_order(found, self.values, layout.sort, is_reversed=layout.is_reversed)
+        self.fitting = cells.sorted_rows(found, self.values, layout.sort, is_reversed=layout.is_reversed)
         self._lines = [*self._in_groups()] if layout.group else [*self.fitting]
         self.page = max(0, min(self.page, (len(self._lines) - 1) // NUM_LINES))
 

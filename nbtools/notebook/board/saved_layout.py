@@ -17,7 +17,7 @@ COLUMN = rf"^(run|{'|'.join(USUAL)}|(metric|best|field):.{{1,300}})$"
 
 
 class Layout(BaseModel):
-    """Which columns, order, groups and charts a board shows."""
+    """The columns, order, groups and charts of a board."""
 
     model_config = ConfigDict(strict=True)
     columns: list[Annotated[str, StringConstraints(pattern=COLUMN)]] = [*USUAL]

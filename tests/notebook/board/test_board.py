@@ -21,7 +21,7 @@ import nbtools as nt
 from nbtools.notebook.board import actions, run_lines
 from nbtools.notebook.board.board import NUM_DRAWN, Board
 from nbtools.notebook.board.overlay import run_legend
-from nbtools.notebook.board.row_values import RunValues, values_of
+from nbtools.notebook.board.row_values import RunValues, run_values
 from nbtools.notebook.board.run_lines import NUM_LINES
 from nbtools.notebook.board.saved_layout import Layout, read_layout
 from nbtools.notebook.plots.figure import RunFigure
@@ -316,9 +316,9 @@ def test_a_board_is_closed_while_its_thread_reads(
     def slow(rows: Rows, row: RunRow) -> RunValues:
         reading.set()
         may_end.wait(60)
-        return values_of(rows, row)
+        return run_values(rows, row)
 
-    monkeypatch.setattr(run_lines, "values_of", slow)
+    monkeypatch.setattr(run_lines, "run_values", slow)
     board = Board([nt.runs(project)])
     assert reading.wait(60)
     thread, closer = board._thread, threading.Thread(target=board.close)
@@ -370,7 +370,7 @@ def test_a_long_run_delays_no_other_row(
 ) -> None:
     order: list[str] = []
     monkeypatch.setattr("nbtools.notebook.board.board.takes_long", lambda rows, row: row.id == made[-1].id)
-    monkeypatch.setattr(run_lines, "values_of", lambda rows, row: order.append(row.id) or RunValues())
+    monkeypatch.setattr(run_lines, "run_values", lambda rows, row: order.append(row.id) or RunValues())
     opened(nt.runs(project))
     assert order[-1] == made[-1].id and len(order) == NUM_LINES
 
