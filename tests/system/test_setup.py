@@ -190,10 +190,10 @@ def clone(folder: Path) -> StandIn:
     (root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
     (root / "backend.py").write_text(BACKEND, encoding="utf-8")
     (root / "notebooks").mkdir()
-    (root / "nbtools" / "notebook").mkdir(parents=True)
+    (root / "nbtools").mkdir()
     (root / "nbtools" / "__init__.py").touch()
-    (root / "nbtools" / "notebook" / "__init__.py").touch()
-    (root / "nbtools" / "notebook" / "execute.py").write_text(EXECUTE, encoding="utf-8")
+    (root / ".ci").mkdir()
+    (root / ".ci" / "execute_notebooks.py").write_text(EXECUTE, encoding="utf-8")
 
     wheelhouse = folder / "wheelhouse"
     wheelhouse.mkdir()
