@@ -37,12 +37,13 @@ READY = """async () => {
 SLOW_PAGE = "[anywidget] Failed to initialize model."
 """anywidget says so after two seconds, as on a loaded machine; the panel then keeps its picture."""
 CLOSE = """() => {
-  const widget = window.jupyterapp.shell.currentWidget;
-  if (widget?.context) widget.context.model.dirty = false;
+  const opened = [...window.jupyterapp.shell.widgets('main')].filter(widget => widget.context);
+  for (const widget of opened) widget.context.model.dirty = false;
   document.querySelectorAll('.jp-Dialog').forEach(dialog => dialog.remove());
-  widget?.dispose();
+  for (const widget of opened) widget.dispose();
 }"""
 VIEWPORT = {"width": 1100, "height": 2000}
+SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SETTINGS = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
@@ -104,7 +105,7 @@ class Notebook:
         self._wait_open()
 
     def _wait_open(self) -> None:
-        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=DEADLINE_S * 1000)
+        self.page.locator(f"{SHOWN} .jp-Cell").first.wait_for(timeout=DEADLINE_S * 1000)
         self.wait_ready()
 
     def run(self, name: str, *sources: str) -> Any:
@@ -122,7 +123,7 @@ class Notebook:
             }""",
             index,
         )
-        cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}'] .jp-InputPrompt")
+        cell = self.page.locator(f"{SHOWN} .jp-Cell[data-windowed-list-index='{index}'] .jp-InputPrompt")
         is_running = cell.get_by_text("[*]")
         is_running.wait_for()
         return is_running
@@ -194,7 +195,7 @@ class Notebook:
     def output(self, index: int) -> Any:
         """Locator of the outputs of a cell, scrolled into view (JupyterLab draws only what is in view)."""
         self.page.evaluate("index => window.jupyterapp.shell.currentWidget.content.scrollToItem(index)", index)
-        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea")
+        return self.page.locator(f"{SHOWN} .jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea")
 
     def shoot(self, name: str, target: Any) -> None:
         """Save pictures of `target` in both themes, if a folder for them was named."""
