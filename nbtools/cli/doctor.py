@@ -296,7 +296,7 @@ def _all_reduce(backend: str) -> Finding:
 
 def _check_gpu_tests(num_gpus: int) -> None:
     if not (_GPU_TESTS.is_dir() and importlib.util.find_spec("pytest")):
-        raise LaunchError('--gpu-tests: needs a clone of the repository, and in it pip install -e ".[test]"')
+        raise LaunchError('--gpu-tests: needs a clone of the repository, and in it pip install -e ".[dev]"')
     if not num_gpus:
         raise LaunchError("--gpu-tests: torch can use no GPU of this machine; nbtools doctor says why")
 

@@ -33,7 +33,7 @@ class ProjectFiles:
 def find_files(root: Path, is_wanted: Callable[[Path], bool]) -> ProjectFiles:
     """Find the files below `root` that are wanted, at most three folders deep, those near the root first.
 
-    Hidden folders, environments, runs, and links to folders are not entered.
+    Hidden folders, environments, runs, tests, and links to folders are not entered.
     """
     found: list[str] = []
     entries = _entries(root)
