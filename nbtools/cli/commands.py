@@ -448,7 +448,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     from nbtools.notebook.plots.figure import save_plot
 
     refs, path = arguments.runs, Path(arguments.output)
-    options = {"dark": arguments.dark, "x": arguments.x, "log": arguments.log}
+    options = {"x": arguments.x, "log": arguments.log}
     try:
         if len(refs) > 1 or any(sign in refs[0] for sign in "*?["):
             found = save_comparison(refs, path, split=arguments.split, **options)

@@ -201,7 +201,6 @@ def parser(
     plot.add_argument("runs", nargs="+", metavar="RUN", help=text)
     plot.add_argument("--split", default="", metavar="FIELD", help="several runs: charts for each value of a field")
     plot.add_argument("-o", "--output", required=True, metavar="FILE.png")
-    plot.add_argument("--dark", action="store_true", help="light lines on a dark background")
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 

@@ -8,15 +8,11 @@ from pathlib import Path
 
 from nbtools.errors import literal
 
-DARK = '[data-jp-theme-light="false"]'
-"""CSS selector for elements of a dark page."""
 THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
 NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 """Classes of elements whose dollar signs JupyterLab's MathJax, and the older one of exported pages, leave alone."""
 LIVE = "nbtools-live"
 """Class of the widgets of a panel."""
-PICTURE = "nbtools-picture"
-"""Class of the picture in the widgets, which the canvas replaces."""
 FONT = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
 TEXT = "color:var(--jp-ui-font-color1,inherit);"
 MUTED = "color:var(--jp-ui-font-color2,#6b7280);"

@@ -149,7 +149,7 @@ def main() -> None:
         CanvasPage(page).start(spec)
         page.evaluate(FRAMES)
         if source is not None:
-            colours = [PALETTE["light"][f"run{run}"] for run in range(20)]
+            colours = [PALETTE[f"run{run}"] for run in range(20)]
             page.evaluate(PEER, [source, columns(spec), colours])
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})

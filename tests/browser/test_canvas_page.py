@@ -154,10 +154,11 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
 
     # themes and width
     root = canvas.panel.locator(".nbt-canvas")
+    ink = "e => getComputedStyle(e).color.match(/\\d+/g)[0] > 128"
     notebook.theme("Dark")
-    eventually(lambda: root.get_attribute("data-theme") == "dark", "dark")
+    eventually(lambda: root.evaluate(ink), "light text")
     notebook.theme("Light")
-    eventually(lambda: root.get_attribute("data-theme") == "light", "light")
+    eventually(lambda: not root.evaluate(ink), "dark text")
     notebook.page.set_viewport_size({"width": 900, "height": 1400})
     eventually(lambda: root.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth"), "900 px")
     notebook.shoot("canvas", canvas.panel)

@@ -236,7 +236,7 @@ def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     assert "SUCCEEDED" in cli("watch", "latest").stdout.splitlines()[-1]
     assert cli("plot", "latest", "-o", "curves.png").stdout == "curves.png\n"
     plain = (root / "curves.png").read_bytes()
-    cli("plot", "latest", "-o", "curves.png", "--dark", "--log", "--x", "time")
+    cli("plot", "latest", "-o", "curves.png", "--log", "--x", "time")
     assert (root / "curves.png").read_bytes() != plain
     assert (root / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "is known to resume it; name one" in cli("resume", "latest", code=2).stderr

@@ -251,7 +251,7 @@ def test_any_media_are_shown(tmp_path_factory: pytest.TempPathFactory, capsys: P
     for item in items:
         json.dumps(media.to_json(item), allow_nan=False).encode()
         print_media_item(item)
-        static_html(item, dark=False).encode()
+        static_html(item).encode()
     capsys.readouterr()
 
 

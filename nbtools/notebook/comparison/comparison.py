@@ -33,7 +33,6 @@ def compare(
     smoothing: float = 0.6,
     split: str = "",
     metrics: Sequence[str] = (),
-    dark: bool = False,
 ) -> "ComparisonPanel":
     """Show runs side by side: their curves over each other, what differs, best and last values.
 
@@ -47,17 +46,16 @@ def compare(
         smoothing: weight of earlier values in the bold lines of training metrics, 0 to below 1.
         split: a field, such as `"learning_rate"`: each of its values has charts of its own.
         metrics: patterns of the metrics to show first, such as `("eval/*",)`; the usual ones by default.
-        dark: light lines on a dark background in the stored picture.
 
     Raises:
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
     options = Options(x=x, log=log, smoothing=smoothing, split=split, metrics=tuple(metrics))
-    return ComparisonPanel(compare_runs(*runs), options, dark=dark)
+    return ComparisonPanel(compare_runs(*runs), options)
 
 
-def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = False, **options: Any) -> Comparison:
+def save_comparison(refs: Sequence[object], path: str | Path, **options: Any) -> Comparison:
     """Write the picture of a comparison as a PNG file, from all rows; `options` are those of `Options`.
 
     Raises:
@@ -66,7 +64,7 @@ def save_comparison(refs: Sequence[object], path: str | Path, *, dark: bool = Fa
     """
     path = png_path(path)
     comparison = compare_runs(*refs)
-    figure = RunFigure(dark=dark, runs=run_legend(comparison.labels))
+    figure = RunFigure(runs=run_legend(comparison.labels))
     curves = [read_curves(run) for run in comparison.runs]
     charts = overlay(comparison, curves, Options(**options), figure.sizes)
     path.write_bytes(figure.png(charts, _title(comparison)))
@@ -87,9 +85,9 @@ class ComparisonPanel(ChartView):
         widget: The widgets, to place into others.
     """
 
-    def __init__(self, comparison: Comparison, options: Options, *, dark: bool = False) -> None:
+    def __init__(self, comparison: Comparison, options: Options) -> None:
         self.comparison = comparison
-        super().__init__("comparison", repr(self), options, dark=dark, runs=run_legend(comparison.labels))
+        super().__init__("comparison", repr(self), options, runs=run_legend(comparison.labels))
         self._reader = CurveReader(comparison.runs)
         names = {difference.name for difference in comparison.differences}
         fields = sorted((names - {"code.script"} | {options.split}) - {""})

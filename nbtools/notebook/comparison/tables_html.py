@@ -9,7 +9,7 @@ import numpy as np
 from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.comparison.overlay import role
-from nbtools.notebook.html_parts import BORDER, DARK, FONT, MONO, MUTED, NO_FORMULAS, TEXT, diff, table_html
+from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, diff, table_html
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
@@ -18,12 +18,6 @@ from nbtools.run.compare import MOST_RUNS, Comparison
 from nbtools.run.curves import Curves, Sketch
 
 _MOST_METRICS = 8
-# The colours of the runs as in the charts, in either theme.
-_COLOURS = "".join(
-    f"{page}.nbtools-run{index}{{color:{colours[f'run{index}']}}}"
-    for page, colours in (("", PALETTE["light"]), (f"{DARK} ", PALETTE["dark"]))
-    for index in range(20)
-)
 _CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:{BORDER}"
 
 
@@ -32,8 +26,7 @@ def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
     scaling = _table("Scaling", rows, note) if rows else ""
     parts = [_notes(comparison), scaling, _ends(comparison, curves), _differences(comparison)]
-    text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
-    return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
+    return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
 
 
 def _notes(comparison: Comparison) -> str:
@@ -50,7 +43,7 @@ def _swatch(index: int) -> str:
     dashes = f" stroke-dasharray='{' '.join(f'{2 * part:g}' for part in dash)}'" if dash else ""
     return (
         "<svg width='24' height='8' aria-hidden='true' style='max-width:none;vertical-align:middle;margin-right:6px'>"
-        f"<path class='nbtools-{colour}' d='M0 4H24' stroke='currentColor' stroke-width='2.5'{dashes}/></svg>"
+        f"<path d='M0 4H24' stroke='{PALETTE[colour]}' stroke-width='2.5'{dashes}/></svg>"
     )
 
 

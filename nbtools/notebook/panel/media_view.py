@@ -39,9 +39,9 @@ class MediaView:
         self._stamp: object = None
         self._parts: dict[tuple[str, str], _Part] = {}
 
-    def look(self, folder: Path, *, dark: bool) -> bool:
+    def look(self, folder: Path) -> bool:
         """Draw the newer showings in a run's media folder; returns whether there were any."""
-        stamp = (dark, folder, [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)])
+        stamp = (folder, [(name, file_stamp(folder / f"{name}.jsonl")) for name in media.names(folder)])
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -49,7 +49,7 @@ class MediaView:
         for item in media.latest(folder):
             key = item.name, item.kind
             parts[key] = self._parts.get(key) or (FramesPart() if item.kind == "frames" else _Part())
-            parts[key].show(item, dark, media.read(folder, item.name)[:-1] if item.kind == "series" else ())
+            parts[key].show(item, media.read(folder, item.name)[:-1] if item.kind == "series" else ())
         for gone in self._parts.keys() - parts.keys():
             self._parts[gone].close()
         self._parts = parts
@@ -80,13 +80,13 @@ class ShownMedia:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Return HTML, and a picture of the first chart or drawing for pages that show no HTML of a notebook."""
-        body = "".join(static_html(item, dark=False) for item in self.items)
+        body = "".join(static_html(item) for item in self.items)
         bundle = {"text/html": f"<div class='{NO_FORMULAS}'>{body}</div>", "text/plain": repr(self)}
         picture = next((item for item in self.items if item.kind in ("frames", "series")), None)
         if picture is None:
             return bundle
         if picture.kind == "series":
-            png = draw_series(picture, dark=False)
+            png = draw_series(picture)
         else:
             most = _NUM_DRAWINGS if picture.keeps_lines else _NUM_STATES
             png = as_picture(picture.frames, most, keep_lines=picture.keeps_lines).data
@@ -113,13 +113,13 @@ class _Part:
         """HTML of the item for a page without a kernel."""
         self._content = html_widget()
         self.widget: widgets.Widget = self._content
-        self._shown: tuple[MediaItem, bool] | None = None
+        self._shown: MediaItem | None = None
 
-    def show(self, item: MediaItem, dark: bool, earlier: Sequence[MediaItem]) -> None:
+    def show(self, item: MediaItem, earlier: Sequence[MediaItem]) -> None:
         """Show a newer showing; a chart draws the earlier ones behind it."""
-        if self._shown != (item, dark):
-            self._shown = item, dark
-            self.html = static_html(item, dark=dark, earlier=earlier)
+        if self._shown != item:
+            self._shown = item
+            self.html = static_html(item, earlier=earlier)
             self._update(item)
 
     def _update(self, item: MediaItem) -> None:
@@ -160,8 +160,7 @@ class FramesPart(_Part):
         super().close()
 
     def _draw(self) -> None:
-        if self._shown is not None:
-            item, _ = self._shown
+        if (item := self._shown) is not None:
             self._content.value = state_html(item, min(self._slider.value, len(item.frames) - 1))
 
 
@@ -192,7 +191,7 @@ def _table_html(item: MediaItem) -> str:
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table_html(body, head, style=MONO)}</div>{note}"
 
 
-def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> str:
+def static_html(item: MediaItem, *, earlier: Sequence[MediaItem] = ()) -> str:
     """Return an item as HTML that needs no kernel; a chart has the earlier showings behind it."""
     if item.kind == "text":
         style = f"{_FONT}{MONO}border:{BORDER};margin:0;padding:6px 8px;max-height:280px;overflow:auto"
@@ -204,7 +203,7 @@ def static_html(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = (
         frames = [cut(frame, _LONGEST_FRAME) for frame in item.frames]
         content = frames_html(frames, _NUM_DRAWINGS if item.keeps_lines else _NUM_STATES, keep_lines=item.keeps_lines)
     else:
-        data = base64.b64encode(draw_series(item, dark=dark, earlier=earlier)).decode()
+        data = base64.b64encode(draw_series(item, earlier=earlier)).decode()
         content = (
             f"<img src='data:image/png;base64,{data}' width='{WIDTH}' height='{HEIGHT}' "
             f"style='max-width:100%;height:auto' alt='{literal(item.title)}'>"

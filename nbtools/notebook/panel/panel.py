@@ -54,7 +54,6 @@ class LivePlot(ChartView):
     Args:
         run: a run, its id, a unique prefix of it, its name, `"latest"`, or the path of its directory.
         refresh_s: seconds between two checks of the files.
-        dark: dark picture for a saved notebook; the curves in the page follow its theme.
         log: logarithmic y axes; the page switches each chart.
         smoothing: weight of earlier values in the bold lines, 0 to 0.99.
         metrics: patterns such as `grad*`; charts with a metric that matches one are open. By default, the usual ones.
@@ -69,7 +68,6 @@ class LivePlot(ChartView):
         run: Run | str | Path = "latest",
         refresh_s: float = 1.0,
         *,
-        dark: bool = False,
         log: bool = False,
         smoothing: float = 0.6,
         x: X = "step",
@@ -81,7 +79,7 @@ class LivePlot(ChartView):
         self.refresh_s, self._shown = refresh_s, ShownRun(run)
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         options = Options(x=x, log=log, smoothing=smoothing, metrics=metrics)
-        super().__init__(f"LivePlot({run.id!r})", _TEXT, options, dark=dark)
+        super().__init__(f"LivePlot({run.id!r})", _TEXT, options)
         self._wanted: tuple[object, ...] = ()
         self._drawn_state: RunState | None = None
         curves, steer = (self._image, self._box), SteerRow(self._steer)
@@ -136,13 +134,13 @@ class LivePlot(ChartView):
     def picture(self) -> Image:
         """Return the current picture as a static image, which needs no kernel."""
         with self._lock:
-            data = picture_of(view_of(self.run, **self._options()), dark=self._dark)
+            data = picture_of(view_of(self.run, **self._options()))
         return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=self._alt)  # type: ignore[no-untyped-call]
 
     def _static(self) -> tuple[str, str, str]:
         samples, state = self._widgets.tabs.samples, self._drawn_state
         is_live = state is None or not state.is_final
-        samples.look(self.run.files.media, dark=self._is_dark)
+        samples.look(self.run.files.media)
         without_kernel = html.without_kernel(self.run.id, time.time() if is_live else None)
         return self._widgets.words.static(), without_kernel, samples.html()
 
@@ -235,10 +233,6 @@ class LivePlot(ChartView):
         if state.is_final and shown.is_whole:
             self._release()
 
-    @property
-    def _is_dark(self) -> bool:
-        return self._choices.is_dark if self._choices.is_ready else self._dark
-
     def _receive(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             super()._receive(message)
@@ -251,7 +245,7 @@ class LivePlot(ChartView):
         if tabs.samples.is_empty and media.names(folder):
             tabs.show_samples()
         is_shown = tabs.index == SAMPLES or state.is_final
-        return is_shown and tabs.samples.look(folder, dark=self._is_dark)
+        return is_shown and tabs.samples.look(folder)
 
     @property
     def _alt(self) -> str:

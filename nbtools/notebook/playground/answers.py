@@ -27,7 +27,7 @@ def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: in
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div style='{MUTED}'>… and {len(rows) - _MOST_ROWS:,} more: in <code>.results</code></div>")
     if step is not None and (item := frames_of(rows, step)) is not None:
-        parts.append(static_html(item, dark=False))
+        parts.append(static_html(item))
     return f"<div class='{NO_FORMULAS} nbtools-answers'>{''.join(parts)}</div>"
 
 

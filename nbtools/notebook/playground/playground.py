@@ -239,7 +239,7 @@ class Playground(LiveView):
         item = frames_of(self.results, step)
         self._frames.widget.layout.display = "none" if item is None else ""
         if item is not None:
-            self._frames.show(item, False, ())
+            self._frames.show(item, ())
         self._displays.replace(self._outputs(), which=[0])
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:

@@ -83,13 +83,6 @@ const setText = (element, text) => element.textContent === text || (element.text
 /** Whether a value differs from the one that this object was last asked about. */
 const isNew = (object, value) => object.seenValue !== (object.seenValue = JSON.stringify(value));
 
-function isDark() {
-  const { className, dataset } = document.body;
-  if (dataset.jpThemeLight) return dataset.jpThemeLight === "false";
-  if (/\bvscode-/.test(className)) return /\bvscode-(dark|high-contrast)(?!-light)\b/.test(className);
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
 /** An entry of a legend: a line with its dashes and dots, or a triangle, and a text. */
 function legendEntry(colour, { text, title = text, dash = [], dots = false, isTriangle = false }) {
   const element = make("span", "nbt-entry", null, { title, text });
@@ -377,7 +370,7 @@ class Tip {
     lines.forEach((line, index) => {
       const { root, parts: [swatch, ...texts] } = this.rows[index];
       Object.assign(root, { hidden: false, className: line === hot ? "nbt-hot" : "" });
-      if (isNew(swatch, [line.colour, owner.theme])) swatch.style.background = owner.colour(line.colour);
+      if (isNew(swatch, line.colour)) swatch.style.background = owner.colour(line.colour);
       [line.label, line.value, words(line.range, line.where)].forEach((text, k) => setText(texts[k], text));
     });
     for (const { root } of this.rows.slice(lines.length)) root.hidden = true;
@@ -462,7 +455,7 @@ class Canvas {
     try { this.model.send(message); } catch (error) { this.el.dataset.unsent = String(error); }
   }
   tellWidth = () => this.send({ width: (this.sentWidth = this.width) });
-  tellReady = () => this.sentWidth ?? this.send({ ready: true, width: (this.sentWidth = this.width), dark: isDark() });
+  tellReady = () => this.sentWidth ?? this.send({ ready: true, width: (this.sentWidth = this.width) });
   see(entries) {
     const seen = new Map(entries.map(({ target, isIntersecting }) => [target, isIntersecting]));
     for (const part of [this, ...this.open]) part.isSeen = seen.get(part.root) ?? part.isSeen;
@@ -518,7 +511,7 @@ class Canvas {
   /** The legend of compared runs, one for all charts. */
   showRuns(runs) {
     this.runs.hidden = !runs.size;
-    if (!isNew(this.runs, [...[...runs.values()].map((s) => [s.run, s.colour, s.dash]), this.theme])) return;
+    if (!isNew(this.runs, [...runs.values()].map((s) => [s.run, s.colour, s.dash]))) return;
     const item = ({ run, colour, dash }) => this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
     this.runs.replaceChildren(...[...runs.values()].map(item));
   }
@@ -542,12 +535,9 @@ class Canvas {
     this.request();
   }
   retheme() {
-    const theme = isDark() ? "dark" : "light";
-    if (this.theme && theme !== this.theme) this.send({ dark: isDark() });
-    this.theme = this.root.dataset.theme = theme;
     const style = getComputedStyle(this.root), value = (name) => style.getPropertyValue(`--nbt-${name}`).trim();
     const ink = { text: style.color, muted: value("muted"), page: value("page"), accent: value("accent") };
-    const palette = this.model.get("palette")?.[this.theme] ?? {}, family = style.fontFamily;
+    const palette = this.model.get("palette") ?? {}, family = style.fontFamily;
     if (!isNew(this, [ink, palette, family])) return;
     Object.assign(this, { ink, palette, family, isTopDirty: true });
     this.open.forEach((chart) => chart.showLegend());

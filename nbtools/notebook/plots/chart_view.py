@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbtools.notebook.html_parts import LIVE, PICTURE, THEME
+from nbtools.notebook.html_parts import LIVE, THEME
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.plots.canvas import Canvas
 from nbtools.notebook.plots.charts import Charts, Size, page_sizes
@@ -45,19 +45,18 @@ class ChartView(LiveView):
         name: of its thread.
         text: plain text of a cell's output, the same in each execution.
         options: what the charts show until the page chooses otherwise.
-        dark: dark picture.
         runs: label, colour and dash of compared runs, for the legend of the picture.
     """
 
-    def __init__(self, name: str, text: str, options: Options, *, dark: bool, runs: RunLegend = ()) -> None:
+    def __init__(self, name: str, text: str, options: Options, runs: RunLegend = ()) -> None:
         super().__init__(name)
-        self._text, self._given, self._dark = text, options, dark
-        self._new_figure = partial(RunFigure, dark=dark, titled=False, runs=runs)
+        self._text, self._given = text, options
+        self._new_figure = partial(RunFigure, titled=False, runs=runs)
         self._choices = Choices(x=options.x)
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         shape = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
         height = self._new_figure().height
-        self._image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=shape).add_class(PICTURE)
+        self._image = ipywidgets.Image(format="png", width=WIDTH, height=height, layout=shape)
         self._canvas = Canvas(self._receive)
         self._box = ipywidgets.Box([self._canvas], layout={"display": "none", "width": "100%"})
         tip = "Weight of earlier values in the bold lines; the thin lines are the raw values"

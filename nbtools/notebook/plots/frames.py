@@ -4,11 +4,12 @@ import html
 import io
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from IPython.display import Image
 from matplotlib.font_manager import FontProperties, findfont
 from PIL import Image as Picture
-from PIL import ImageColor, ImageDraw, ImageFont
+from PIL import ImageDraw, ImageFont
+
+from nbtools.notebook.plots.charts import INK
 
 MASKED = "\N{LIGHT SHADE}"
 """Character for a masked token."""
@@ -21,8 +22,7 @@ _NUMBER_COLUMNS = 5
 """Columns at the left of a running text that hold the frame's number."""
 _WIDTH, _HEIGHT = 9, 20
 """Size of a character cell in pixels."""
-_INK, _NUMBER = "#1c1c1c", "#888888"
-_PAPER = {"masked": "#c9ced6", "new": "#fbd9a0", "": "#ffffff"}
+_PAPER = {"masked": f"{INK}66", "new": "#f5a62340"}
 _CELL_CSS = {
     "masked": "background:#8886;color:transparent;border-radius:2px;margin:0 1px 0 0",
     "new": "background:#f5a62366;border-radius:2px",
@@ -74,16 +74,18 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
     columns, rows = max(len(line) for lines in every for line in lines), max(map(len, every))
     columns, rows = (columns + 3, rows + 2) if keep_lines else (columns + _NUMBER_COLUMNS, rows)
     size = (_WIDTH * (columns * across + 1), _HEIGHT * (rows * -(-len(shown) // across) + 1))
-    picture = Picture.new("RGB", size, "white")
+    picture = Picture.new("RGBA", size, f"{INK}00")  # edges of letters blend with the ink
     draw, before = ImageDraw.Draw(picture), ""
     for place, (number, frame) in enumerate(shown):
         column, row = 1 + columns * (place % across), 0.5 + rows * (place // across)
-        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), _NUMBER, _font(), anchor="lm")
+        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), INK, _font(), anchor="lm")
         left, top = (column, row + 1) if keep_lines else (column + _NUMBER_COLUMNS - 1, row)
         _draw(draw, _WIDTH * left, round(_HEIGHT * top), frame, before, keep_lines)
         before = frame
     png = io.BytesIO()
-    _with_palette(picture).save(png, "PNG", compress_level=9)
+    picture.quantize(32, method=Picture.Quantize.FASTOCTREE, dither=Picture.Dither.NONE).save(
+        png, "PNG", compress_level=9
+    )
     return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
 
 
@@ -94,21 +96,12 @@ def _draw(draw: ImageDraw.ImageDraw, left: int, top: int, frame: str, before: st
         if kind:
             draw.rectangle((x, y + 1, x + _WIDTH - 1, y + _HEIGHT - 2), _PAPER[kind])
         if kind != "masked":
-            draw.text((x, y + _HEIGHT // 2), character, _INK, font, anchor="lm")
+            draw.text((x, y + _HEIGHT // 2), character, INK, font, anchor="lm")
 
 
 def _font() -> ImageFont.FreeTypeFont:
     path = findfont(FontProperties(family=["DejaVu Sans Mono"]))
     return ImageFont.truetype(path, 15, layout_engine=ImageFont.Layout.BASIC)
-
-
-def _with_palette(picture: Picture.Image) -> Picture.Image:
-    """Reduce a picture to the few colours that it has: ink over paper in eight shares, as at the edge of a letter."""
-    palette = Picture.new("P", (1, 1))
-    pairs = [(_INK, paper) for paper in _PAPER.values()] + [(_NUMBER, _PAPER[""])]
-    shares = [np.linspace(ImageColor.getrgb(paper), ImageColor.getrgb(ink), 8) for ink, paper in pairs]
-    palette.putpalette(np.concatenate(shares).round().astype(int).ravel().tolist())
-    return picture.quantize(palette=palette, dither=Picture.Dither.NONE)
 
 
 def _lines(frame: str, keep_lines: bool) -> list[str]:

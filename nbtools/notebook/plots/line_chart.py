@@ -19,12 +19,12 @@ _LARGEST = 1e300
 _COLOURS = ("line", "evaluation", *OTHERS)
 
 
-def draw_series(item: MediaItem, *, dark: bool, earlier: Sequence[MediaItem] = ()) -> bytes:
+def draw_series(item: MediaItem, *, earlier: Sequence[MediaItem] = ()) -> bytes:
     """Draw the curves of an item as a PNG, with those of its newest six `earlier` showings, oldest first, behind them.
 
     The older a showing, the fainter are its curves.
     """
-    figure, (now, hidden) = RunFigure(HEIGHT, dark=dark, titled=False), _traces(item)
+    figure, (now, hidden) = RunFigure(HEIGHT, titled=False), _traces(item)
     if not now:
         return figure.png(Charts(message="no values yet"))
     colours = {trace.name: trace.colour for trace in now}

@@ -127,7 +127,6 @@ class Choices:
     """View of the charts -> whether it is hidden."""
     is_ready: bool = False
     """Whether a page draws the charts."""
-    is_dark: bool = False
     mark: int | None = None
     """Step of the checkpoint whose mark was clicked last, until it is shown."""
 
@@ -143,11 +142,9 @@ class Choices:
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Apply a message of the page; invalid content is ignored."""
-        if message.keys() - {"visible", "view", "width", "dark"}:
+        if message.keys() - {"visible", "view", "width"}:
             self.hidden.clear()  # a view is in use; closed views send no message
         self.is_ready |= message.get("ready") is True
-        if isinstance(is_dark := message.get("dark"), bool):
-            self.is_dark = is_dark
         if "width" in message and (width := finite(message["width"])) is not None and 0 < width < 10_000:
             self.width = width
         if "zoom" in message:

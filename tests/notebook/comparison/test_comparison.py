@@ -22,7 +22,7 @@ from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
 from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import overlay, role, run_legend
 from nbtools.notebook.comparison.tables_html import scaling_rows, tables_html
-from nbtools.notebook.plots.charts import DARK, LIGHT, Charts
+from nbtools.notebook.plots.charts import PALETTE, Charts
 from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Options
@@ -85,10 +85,8 @@ def test_every_run_has_one_colour_in_all_charts(make: MakeRun) -> None:
     assert found.limits == (0.0, 50.0)
 
 
-def test_twenty_runs_have_twenty_looks_in_both_themes() -> None:
-    for theme in (LIGHT, DARK):
-        looks = {(theme[colour], dash) for colour, dash in map(role, range(20))}
-        assert len(looks) == 20
+def test_twenty_runs_have_twenty_looks() -> None:
+    assert len({(PALETTE[colour], dash) for colour, dash in map(role, range(20))}) == 20
 
 
 def test_a_split_makes_a_chart_per_value_with_one_y_axis(make: MakeRun) -> None:
@@ -319,7 +317,7 @@ def test_plot_draws_several_runs_over_each_other(make: MakeRun, cli: Callable[..
     assert cli("plot", a.id, b.id, "-o", path).stdout == f"{path}\n"
     first = path.read_bytes()
     assert cli("plot", "lr_*", "-o", path).stdout == f"{path}\n" and path.read_bytes() == first
-    cli("plot", "lr_*", "-o", path, "--split", "lr", "--x", "relative", "--dark", "--log")
+    cli("plot", "lr_*", "-o", path, "--split", "lr", "--x", "relative", "--log")
     assert path.read_bytes() not in (first, b"")
     assert (
         "split='seed': no compared run has such a field"

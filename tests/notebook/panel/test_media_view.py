@@ -45,7 +45,7 @@ def chart(html: str) -> bytes:
 
 
 def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path) -> None:
-    view.look(tmp_path / "missing", dark=False)
+    view.look(tmp_path / "missing")
     assert "No samples yet" in html_in(view.widget)
     assert view.is_empty and view.html() == ""
 
@@ -56,7 +56,7 @@ def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawi
     assert "step" not in re.sub("<img[^>]*>", "", bundle["text/html"]), "no step was given"
     assert "mathjax_ignore" in bundle["text/html"]
     assert bundle["text/plain"] == "table: Mistakes\nseries: Return\nframes: Unmasked"
-    assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES, dark=False)
+    assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES)
     picture = Image.open(io.BytesIO(base64.b64decode(show_media(DRAWINGS)._repr_mimebundle_()["image/png"])))
     assert picture.width > picture.height
     assert "image/png" not in show_media(TABLE, *(media.text("a", hostile) for hostile in HOSTILE))._repr_mimebundle_()
@@ -66,7 +66,7 @@ def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawi
 def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) -> None:
     for name, item in (("a", media.text("Sample", "once upon")), ("b", TABLE), ("c", FRAMES), ("d", SERIES)):
         append(tmp_path, name, 1200, item)
-    assert view.look(tmp_path, dark=False) and not view.is_empty
+    assert view.look(tmp_path) and not view.is_empty
     for said in (html_in(view.widget), view.html()):
         assert "once upon" in said and "Mistakes" in said and "step 1,200" in said
         assert "row 19" in said and "row 20" not in said and "10 more rows" in said
@@ -77,31 +77,30 @@ def test_each_kind_is_shown_and_kept_as_html(view: MediaView, tmp_path: Path) ->
 def test_it_is_drawn_again_only_when_something_is_new(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, media.text("Sample", "first"))
     append(tmp_path, "d", 1, SERIES)
-    assert view.look(tmp_path, dark=False) and not view.look(tmp_path, dark=False)
+    assert view.look(tmp_path) and not view.look(tmp_path)
     before, drawn = view.widget.children, view.widget.children[-1].value
     append(tmp_path, "a", 2, media.text("Sample", "second"))
-    assert view.look(tmp_path, dark=False)
+    assert view.look(tmp_path)
     assert "second" in html_in(view.widget) and "first" not in html_in(view.widget)
     assert view.widget.children == before, "the same widgets: nothing jumps"
-    assert view.widget.children[-1].value is drawn and view.look(tmp_path, dark=True)
-    assert view.widget.children[-1].value != drawn
+    assert view.widget.children[-1].value is drawn
 
 
 def test_an_item_may_come_change_its_kind_and_go(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     append(tmp_path, "a", 2, media.text("Sample", "now a text"))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     assert "now a text" in html_in(view.widget)
     assert not [part for part in every(view.widget) if isinstance(part, widgets.Play)]
     (tmp_path / "a.jsonl").unlink()
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     assert view.is_empty
 
 
 def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     play, slider = only(view, widgets.Play), only(view, widgets.IntSlider)
     assert (slider.min, slider.max, slider.value) == (0, 2, 2), "the finished text first"
     assert (play.min, play.max) == (0, 2)
@@ -112,15 +111,15 @@ def test_the_slider_and_the_play_button_go_through_the_states(view: MediaView, t
 
 def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "a", 1, FRAMES)
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     slider = only(view, widgets.IntSlider)
     slider.value = 1
     append(tmp_path, "a", 2, media.frames("Unmasked", ["░", "a", "ab", "abc", "abcd"]))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     assert (slider.value, slider.max) == (1, 4)
     slider.value = 4
     append(tmp_path, "a", 3, media.frames("Unmasked", ["░", "z"]))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     assert (slider.value, slider.max) == (1, 1)
     assert "z" in html_in(view.widget)
 
@@ -135,7 +134,7 @@ def test_what_has_changed_since_the_state_before_is_marked() -> None:
 
 def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "walk", 1, DRAWINGS)
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     slider = only(view, widgets.IntSlider)
     slider.value = 1
     (drawn,) = re.findall("<pre.*?</pre>", html_in(view.widget), re.DOTALL)
@@ -147,14 +146,14 @@ def test_a_drawing_is_played_with_its_lines_and_what_moved_is_marked(view: Media
 
 def test_earlier_curves_lie_faintly_behind_the_newest(view: MediaView, tmp_path: Path) -> None:
     append(tmp_path, "returns", 1, media.series("t", [1, 2], {"a": [0, 1]}, x_label="x", y_label="y"))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     alone = chart(html_in(view.widget))
     append(tmp_path, "returns", 2, media.series("t", [1, 2], {"a": [0, 9]}, x_label="x", y_label="y"))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     newest, earlier = media.read(tmp_path, "returns")[::-1]
     both = chart(html_in(view.widget))
-    assert both == draw_series(newest, dark=False, earlier=[earlier])
-    assert both not in (alone, draw_series(newest, dark=False))
+    assert both == draw_series(newest, earlier=[earlier])
+    assert both not in (alone, draw_series(newest))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -163,7 +162,7 @@ def test_hostile_text_is_never_markup(view: MediaView, tmp_path: Path, text: str
     append(tmp_path, "b", 1, media.table(text, [text], [[text]]))
     append(tmp_path, "c", 1, media.frames(text, [text, text]))
     append(tmp_path, "d", 1, media.series(text, [1, 2], {text: [1, 2]}, x_label=text, y_label=text))
-    view.look(tmp_path, dark=False)
+    view.look(tmp_path)
     for said in (html_in(view.widget), view.html()):
         for markup in ("<img src=x", "<script", "</script", " onclick='"):
             assert markup not in said
@@ -173,9 +172,9 @@ def test_hostile_text_is_never_markup(view: MediaView, tmp_path: Path, text: str
 
 
 def test_long_texts_and_wide_tables_are_cut() -> None:
-    text = static_html(media.text("t", "x" * 20_000), dark=False)
+    text = static_html(media.text("t", "x" * 20_000))
     assert len(text) < 6000 and "20,000 characters" in text
-    wide = static_html(media.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100), dark=False)
+    wide = static_html(media.table("t", ["c"] * 50, [["y" * 1000] * 50] * 100))
     assert wide.count("<td") == 20 * 12 and len(wide) < 200_000
     long = media.frames("t", ["░" * 20_000] * 2)
     assert len(state_html(long, 1)) < 300_000
@@ -197,9 +196,7 @@ def test_long_texts_and_wide_tables_are_cut() -> None:
     ],
     ids=range(10),
 )
-@pytest.mark.parametrize("dark", [False, True])
-def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]], dark: bool) -> None:
-    drawn = draw_series(media.series("t", x, lines, x_label="x", y_label="y"), dark=dark)
-    picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB"))
-    assert picture.std() > 1, "something is on it"
-    assert (picture[0, 0].mean() < 60) == dark
+def test_any_curves_are_drawn(x: list[float], lines: dict[str, list[float]]) -> None:
+    drawn = draw_series(media.series("t", x, lines, x_label="x", y_label="y"))
+    picture = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGBA"))
+    assert picture[..., 3].std() > 1, "something is on it"

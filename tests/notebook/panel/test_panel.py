@@ -184,12 +184,12 @@ def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show
 def test_each_option_draws_another_picture(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20, value=2.0)
     folder.rows(21, 40, value=9.0)
-    options: list[dict[str, Any]] = [{}, {"log": True}, {"x": "time"}, {"smoothing": 0.1}, {"dark": True}]
+    options: list[dict[str, Any]] = [{}, {"log": True}, {"x": "time"}, {"smoothing": 0.1}]
     assert len({show(folder, **each).picture().data for each in options}) == len(options)
 
 
 def test_two_panels_on_one_run_do_not_disturb_each_other(folder: RunFolder, show: Show) -> None:
-    first, second = show(folder), show(folder, dark=True)
+    first, second = show(folder), show(folder)
     folder.rows(1, 30)
     eventually(lambda: all("step 30 " in words(panel) for panel in (first, second)))
     first.close()
@@ -1092,7 +1092,7 @@ def test_an_empty_canvas_that_is_not_seen_gets_its_first_charts(folder: RunFolde
     folder.end()
     panel = ended(show, folder)
     tell(panel, visible=False, view="a")
-    tell(panel, ready=True, dark=False)
+    tell(panel, ready=True)
     assert steps(panel)[-1] == 20
     tell(panel, zoom=[5, 10])
     assert drawn(panel)["x"]["limits"] == (5, 10)

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
-from PIL import Image
+from PIL import Image, ImageColor
 
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.notebook.plots import decimation
-from nbtools.notebook.plots.charts import DARK, LIGHT, charts_of
+from nbtools.notebook.plots.charts import INK, PALETTE, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, RunFigure, picture_of, save_plot
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import View
@@ -43,7 +43,8 @@ def drawn(view: View, **options: Any) -> Figure:
 def pixels(figure: Figure) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+    drawn = np.asarray(canvas.buffer_rgba()).astype(float)
+    return (255 + (drawn[..., :3] - 255) * drawn[..., 3:] / 255).astype(int)  # on a white page
 
 
 def inside(figure: Figure, panel: int = 0, margin: int = 0) -> np.ndarray:
@@ -339,12 +340,26 @@ def test_without_rows_the_picture_says_why() -> None:
     assert "No metrics were recorded" in texts(drawn(View(History(), title="run", has_ended=True)))
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_background_is_jupyterlabs_own(dark: bool) -> None:
-    image = pixels(drawn(View(history(ROWS)), dark=dark))
-    theme = DARK if dark else LIGHT
-    assert "#{:02x}{:02x}{:02x}".format(*image[2, 2]) == theme["background"]
-    assert image.shape == (2 * HEIGHT, 2 * WIDTH, 3)
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    shares = np.array(ImageColor.getrgb(colour)) / 255
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#0d1117", "#111111"], ids=["white", "GitHub-dark", "JupyterLab-dark"])
+def test_every_colour_is_seen_on_light_and_dark_pages(page: str) -> None:
+    for least, colours in ((3.0, PALETTE.values()), (4.2, [INK])):
+        for colour in colours:
+            low, high = sorted((luminance(colour), luminance(page)))
+            assert (high + 0.05) / (low + 0.05) >= least, colour
+
+
+def test_a_picture_is_transparent(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(picture_of(View(history(ROWS))))
+    with Image.open(tmp_path / "x.png") as image:
+        pixel = np.asarray(image.convert("RGBA"))
+    assert pixel.shape == (2 * HEIGHT, 2 * WIDTH, 4) and (pixel[..., 3] == 0).mean() > 0.8
 
 
 def test_a_picture_stays_small() -> None:
@@ -390,7 +405,7 @@ def test_a_run_is_saved_as_a_png(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         save_plot(Run(folder), tmp_path / "new" / "x.png")
     assert not (tmp_path / "new").exists()
-    target = save_plot(Run(folder), tmp_path / "x.png", dark=True, x="time", log=True, smoothing=0.0)
+    target = save_plot(Run(folder), tmp_path / "x.png", x="time", log=True, smoothing=0.0)
     with Image.open(target) as image:
         assert image.size == (2 * WIDTH, 2 * HEIGHT)
     with pytest.raises(ValueError, match=r"must end in \.png"):
