@@ -23,9 +23,10 @@ _HOME = {
     "History": "nbtools.metrics.history",
     "ConfigForm": "nbtools.notebook.form.form",
     "new": "nbtools.notebook.form.form",
-    "show_media": "nbtools.notebook.panel.media_view",
+    "show_media": "nbtools.notebook.plots.media_html",
     "LivePlot": "nbtools.notebook.panel.panel",
     "Playground": "nbtools.notebook.playground.playground",
+    "report": "nbtools.notebook.comparison.report",
     "scaling": "nbtools.notebook.comparison.scaling",
     "RECIPES": "nbtools.recipes",
     "Checkpoint": "nbtools.run.checkpoints",
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
     from nbtools.notebook.comparison.comparison import compare as compare
+    from nbtools.notebook.comparison.report import report as report
     from nbtools.notebook.comparison.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.form.form import new as new
-    from nbtools.notebook.panel.media_view import show_media as show_media
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.notebook.playground.playground import Playground as Playground
+    from nbtools.notebook.plots.media_html import show_media as show_media
     from nbtools.notebook.run_table.runs import runs as runs
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.checkpoints import Checkpoint as Checkpoint

@@ -445,7 +445,7 @@ def test_import_nbtools_and_the_whole_core_loads_nothing_heavy() -> None:
 def test_the_public_surface_is_this_list() -> None:
     surface = """
     Checkpoint ConfigForm History Launch LivePlot Playground Program RECIPES Run RunState Slurm
-    StopOn __version__ clean compare doctor launch new preflight read_script reproduce resume runs
+    StopOn __version__ clean compare doctor launch new preflight read_script report reproduce resume runs
     scaling show_media write_script
     """
     assert nbtools.__all__ == surface.split()

@@ -445,12 +445,15 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from nbtools.notebook.comparison.comparison import save_comparison
+    from nbtools.notebook.comparison.report import report
     from nbtools.notebook.plots.figure import save_plot
 
     refs, path = arguments.runs, Path(arguments.output)
     options = {"x": arguments.x, "log": arguments.log}
     try:
-        if len(refs) > 1 or any(sign in refs[0] for sign in "*?["):
+        if path.suffix.lower() == ".html":
+            report(*refs, path=path, details=arguments.details, **options, split=arguments.split)
+        elif len(refs) > 1 or any(sign in refs[0] for sign in "*?["):
             found = save_comparison(refs, path, split=arguments.split, **options)
             for note in found.notes:
                 complain(one_line(note))

@@ -196,11 +196,14 @@ def parser(
     watch = command("watch", "Show progress until the run ends; Ctrl-C ends the display, not the run.", run)
     watch.add_argument("--refresh", dest="refresh_s", type=_seconds, default=1.0, metavar="SECONDS")
 
-    plot = command("plot", "Draw the curves of a run, or of several over each other, into a PNG file.")
+    text = "Draw the curves of a run, or of several over each other, as a PNG; or write a report to send, as HTML."
+    plot = command("plot", text)
     text = "ids, names, unique prefixes, latest or run directories; or patterns such as 'lr_*' for names and ids"
     plot.add_argument("runs", nargs="+", metavar="RUN", help=text)
     plot.add_argument("--split", default="", metavar="FIELD", help="several runs: charts for each value of a field")
-    plot.add_argument("-o", "--output", required=True, metavar="FILE.png")
+    plot.add_argument("-o", "--output", required=True, metavar="FILE", help="FILE.png, or FILE.html for a report")
+    text = "report: with uncommitted changes, paths and names of hosts"
+    plot.add_argument("--details", action="store_true", help=text)
     plot.add_argument("--log", action="store_true", help="logarithmic vertical axes")
     plot.add_argument("--x", choices=("step", "samples", "time", "relative"), default="step", help="horizontal axis")
 

@@ -38,6 +38,7 @@ _OF_LAUNCH = "versions.", "code.", "launch.", "machine.", "variables."
 _OWN_VARIABLES = "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT"
 _IN_VERSIONS = "torch", "python"
 _MOST_CHARACTERS = 60
+_NEAR = 10_000  # rows among which a first difference lies
 _MOST_SCRIPT_BYTES = 1 << 20
 
 
@@ -104,7 +105,7 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
     """
     notes: list[str] = []
     readable: dict[Run, Facts] = {}
-    for run in _chosen(refs, project, notes):
+    for run in chosen(refs, project, notes):
         try:
             readable[run] = facts_of(run)
         except OSError as error:
@@ -162,27 +163,42 @@ def reproduced(run: Run) -> str:
     if not is_run(path):
         return f"repeats {name}, which was removed"
     parent = Run(path)
-    found = [
-        {metric: one for metric, one in each.own_history.items() if not is_cost(metric) | metric.endswith(_UNLIKE)}
-        for each in (parent, run)
-    ]
-    last = min((int(max(one.steps[-1] for one in each.values())) for each in found if each), default=0)
-    if not all(found) or not last:
+    last, parted = parting(run, parent, is_repeat=True)
+    if not last:
         return f"repeats {parent.id}: no rows to compare yet"
-    first = min(
-        (place for metric in found[0].keys() | found[1].keys() if (place := _parted(found, metric, last))), default=None
-    )
-    if first is None:
+    if not parted:
         count = last - (whole(mapping_at(run.info, "resumed_from").get("step")) or 0)
         return f"repeats {parent.id}: equal to the bit for {count:,} steps"
+    unlike = "; ".join(not_as(parent, run)) or "nothing that is recorded"
+    return f"repeats {parent.id}: differs from {parted}; not as there: {unlike}"
+
+
+def parting(run: Run, other: Run, *, is_repeat: bool) -> tuple[int, str]:
+    """Return the last step that both runs have, 0 without one, and where the values of a run first differ from another.
+
+    The second is `step 120 on: train/loss 1.2 there, 1.3 here (0.1, relative 0.083)`, empty if all are equal. Of a run
+    that is no repetition, only losses and scores are compared, where both have a row.
+    """
+    found = [
+        {
+            metric: one
+            for metric, one in each.own_history.items()
+            if not is_cost(metric) | metric.endswith(_UNLIKE) and (is_repeat or direction_of(metric))
+        }
+        for each in (other, run)
+    ]
+    last = min(int(max((one.steps[-1] for one in each.values()), default=0)) for each in found)
+    places = [_parted(found, metric, last, is_repeat) for metric in found[0].keys() | found[1].keys()]
+    if (first := min(filter(None, places), default=None)) is None:
+        return last, ""
     step, metric, here, there = first
     size = "" if "no row" in (here, there) else f" ({_apart(float(here), float(there))})"
-    unlike = "; ".join(not_as(parent, run)) or "nothing that is recorded"
-    said = f"differs from step {step:,} on: {metric} {there} there, {here} here{size}; not as there: {unlike}"
-    return f"repeats {parent.id}: {said}"
+    return last, f"step {step:,} on: {metric} {there} there, {here} here{size}"
 
 
-def _parted(histories: Sequence[Mapping[str, Series]], metric: str, last: int) -> tuple[int, str, str, str] | None:
+def _parted(
+    histories: Sequence[Mapping[str, Series]], metric: str, last: int, is_repeat: bool
+) -> tuple[int, str, str, str] | None:
     """Return the first step up to `last` at which a metric differs, its name, and both values; None if none does."""
     columns = []
     for series in (history.get(metric) for history in histories):
@@ -190,8 +206,14 @@ def _parted(histories: Sequence[Mapping[str, Series]], metric: str, last: int) -
         columns.append(known[:, known[0] <= last])
     if np.array_equal(columns[0], columns[1], equal_nan=True):  # of long runs in milliseconds
         return None
-    there, here = ({int(step): repr(value) for step, value in column.T.tolist()} for column in columns)
-    parted = [step for step in there.keys() | here.keys() if there.get(step) != here.get(step)]
+    common = min(column.shape[1] for column in columns)
+    one, other = (column[:, :common] for column in columns)
+    unlike = np.any((one != other) & ~(np.isnan(one) & np.isnan(other)), axis=0)
+    start = int(unlike.argmax()) if unlike.any() else common
+    near = (column[:, start : start + _NEAR].T.tolist() for column in columns)
+    there, here = ({int(step): repr(value) for step, value in rows} for rows in near)
+    steps = there.keys() | here.keys() if is_repeat else there.keys() & here.keys()
+    parted = [step for step in steps if there.get(step) != here.get(step)]
     step = min(parted, default=None)
     return None if step is None else (step, metric, here.get(step, "no row"), there.get(step, "no row"))
 
@@ -204,7 +226,8 @@ def _apart(here: float, there: float) -> str:
 # --- which runs ------------------------------------------------------------------------------------
 
 
-def _chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
+def chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
+    """Return the runs that references name, each once; `notes` gets a sentence on each that was given twice."""
     found: dict[Path, Run] = {}
     for ref in _flat(refs):
         if isinstance(ref, str) and any(sign in ref for sign in "*?["):

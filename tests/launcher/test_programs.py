@@ -20,7 +20,7 @@ from nbtools.config import Launch, Slurm
 from nbtools.errors import LaunchError
 from nbtools.launcher.preflight import preflight
 from nbtools.machine.processes import members, outermost
-from nbtools.notebook.panel import tab_html
+from nbtools.notebook import run_html
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState, waiting_for
@@ -263,7 +263,7 @@ def test_a_run_shows_its_arguments_and_its_python(cpu_project: Project, cli: Cli
     for line in (r"arguments +--lr 0.1 --api-key '\*\*\*'", f"folder +{folder}", f"python +{sys.executable}"):
         assert re.search(line, said), said
     assert "theirs.py --lr 0.1" in cli("runs").stdout
-    assert str(folder) in tab_html.config(run)
+    assert str(folder) in run_html.config(run)
     began = time.monotonic()
     assert "STOPPED" in cli("stop", run.id, "--timeout", "5").stdout.upper() and time.monotonic() - began < 50
 

@@ -27,8 +27,8 @@ from nbtools.errors import CheckpointError, FormatError, ScriptError
 from nbtools.failures.failure import Failure
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
-from nbtools.notebook.panel.media_view import static_html
 from nbtools.notebook.panel.snapshot import stamp_of, take_snapshot
+from nbtools.notebook.plots.media_html import static_html
 from nbtools.notebook.plots.view import view_of
 from nbtools.project import Project
 from nbtools.recipes import RECIPES

@@ -13,11 +13,11 @@ from nbtools.notebook.comparison.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import LIVE, note
-from nbtools.notebook.panel.tab_html import uncommitted
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Size
 from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.view import Options, X
+from nbtools.notebook.run_html import uncommitted
 from nbtools.notebook.widgets import answers_beside_cells, html_widget, in_row
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import read_curves

@@ -23,7 +23,8 @@ _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 _RESUME = "Continue from the latest verified checkpoint in a new run, and show it here"
 _AGAIN = "Start the current version of the script from the beginning, and show the new run here"
 _STACKS = "Show the Python stack of every rank; the training continues"
-_MENU = "Stacks of the ranks, commands to copy, the smoothing of the curves, and notifications"
+_REPORT = "Save this run as one HTML file to send: curves, samples, values; without paths and names of hosts"
+_MENU = "Stacks of the ranks, a report, commands to copy, the smoothing of the curves, and notifications"
 _ACTIONS = {
     "save": ("Save", "save", "Save a checkpoint after the current step; it is kept"),
     "evaluate": ("Evaluate", "check-square-o", "Evaluate after the current step"),
@@ -75,6 +76,7 @@ class RunButtons:
         self.again = make_control(widgets.Button, "Launch again", width=128, tooltip=_AGAIN, icon="repeat")
         self.onward = make_control(widgets.Button, "Resume", width=96, tooltip=_RESUME, icon="play")
         self.stacks = make_control(widgets.Button, "Stacks", width=92, tooltip=_STACKS, icon="list")
+        self.report = make_control(widgets.Button, "Report", width=92, tooltip=_REPORT, icon="file-text-o")
         self.fork = fork
 
     def show(self, state: RunState, offer: ResumeOffer, *, may_launch: bool) -> None:
@@ -119,7 +121,7 @@ class Controls:
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
         menu = make_control(widgets.ToggleButton, "Menu", width=80, tooltip=_MENU, icon="bars")
-        unfolded = in_row(self.buttons.stacks, self._commands, smoothing, self.notices.begin)
+        unfolded = in_row(self.buttons.stacks, self.buttons.report, self._commands, smoothing, self.notices.begin)
         unfolded.layout.display = "none"
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)

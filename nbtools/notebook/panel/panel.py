@@ -19,6 +19,7 @@ from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
 from nbtools.metrics.readers.sources import choose_counter
+from nbtools.notebook.comparison.report import report_html
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel import html
 from nbtools.notebook.panel.checkpoint_list import LATEST, ResumeOffer
@@ -93,6 +94,7 @@ class LivePlot(ChartView):
         for button, doing, action in (
             (buttons.stop, "Stopping…", lambda: self.run.stop()),
             (buttons.stacks, "Asking the ranks…", self._take_stacks),
+            (buttons.report, "Writing…", self._save_report),
             (buttons.fork, "Resuming…", self._resume_chosen),
             (buttons.onward, "Resuming…", lambda: self._follow(resume)),
             (buttons.again, "Launching…", lambda: self._follow(launch_again)),
@@ -364,6 +366,11 @@ class LivePlot(ChartView):
         self._widgets.taken.value = html.stacks(found, behind) if found else ""
         taken = sum(item.has_stacks for item in found)
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
+
+    def _save_report(self) -> str:
+        file = {"file": f"{self.run.id}.html", "text": report_html(self.run)}
+        self._canvas.send(file)
+        return f"The browser saves {file['file']}; nbtools plot {self.run.id} -o report.html writes it here"
 
     def _resume_chosen(self) -> str:
         chosen, (changes, args) = self._widgets.tabs.checkpoints.choice.value, self._resume.typed(self.run)

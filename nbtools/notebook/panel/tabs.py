@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from nbtools.notebook.panel import tab_html
+from nbtools.notebook import run_html
 from nbtools.notebook.panel.checkpoint_list import CheckpointList
 from nbtools.notebook.panel.log_view import LogView
 from nbtools.notebook.panel.media_view import MediaView
@@ -63,11 +63,11 @@ class Tabs:
         elif index == CHECKPOINTS:
             self.checkpoints.look()
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
-            self.config.value = tab_html.config(run)
+            self.config.value = run_html.config(run)
         elif index == SYSTEM:
             bars = phase_bars(shown.phases, steps)
             if shown.system.read() or self._is_new(index, (run.id, bars)):
-                self.system.value = bars + tab_html.machine(shown.system.values)
+                self.system.value = bars + run_html.machine(shown.system.values)
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True

@@ -6,7 +6,7 @@ from typing import Any
 
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import BORDER, MUTED, NO_FORMULAS, table_html
-from nbtools.notebook.panel.media_view import cut, static_html
+from nbtools.notebook.plots.media_html import cut, static_html
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
 

@@ -73,6 +73,13 @@ function make(tag, className, parent, properties = {}) {
   return element;
 }
 
+/** Have the browser save a text as a file. */
+export function save(name, text, type) {
+  const href = URL.createObjectURL(new Blob([text], { type }));
+  Object.assign(document.createElement("a"), { href, download: name.replace(/[^\w.-]+/g, "_") }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
+}
+
 const closest = (items, distance, limit) =>
   items.filter((item) => distance(item) <= limit).sort((a, b) => distance(a) - distance(b))[0];
 const words = (...parts) => parts.filter(Boolean).join(" ");
@@ -123,6 +130,8 @@ class Chart {
     this.title = make("div", "nbt-title", head, { dir: "auto" });
     const tools = make("div", "nbt-tools", head);
     this.log = button(tools, { textContent: "log", onclick: () => owner.send({ log: key }) });
+    const csv = { textContent: "csv", title: "Save the values as CSV" };
+    button(tools, { ...csv, onclick: () => save(`${this.spec.title}.csv`, this.csv(), "text/csv") });
     this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: key, is_open: false }) });
     this.badge = make("div", "nbt-badge", this.root);
     this.legend = make("div", "nbt-legend", head);
@@ -142,6 +151,13 @@ class Chart {
     setText(Object.assign(this.badge, { hidden: !spec.badge }), spec.badge?.text ?? "");
     this.top.canvas.ariaLabel = `${title}, ${alt}: ${series.map((s) => words(s.text, s.value)).join(", ")}`;
     this.showLegend();
+  }
+  /** The values of all curves, those of a column as their mean. */
+  csv() {
+    const cell = (text) => `"${String(text ?? "").replaceAll('"', '""')}"`;
+    const row = (s) => (x, i) => [cell(s.run), cell(s.name), x, s.mean[i]].join(",");
+    const rows = this.series.flatMap((s) => [...s.x].map(row(s)));
+    return [`run,metric,${this.owner.spec.x.label},value`, ...rows, ""].join("\n");
   }
   /** Names and last values in the title's line; entries without room are left out from the end. */
   showLegend() {
@@ -429,6 +445,7 @@ class Canvas {
     const resized = new ResizeObserver(() => this.resize()), themed = new MutationObserver(() => this.retheme());
     this.seen = new IntersectionObserver((entries) => this.see(entries));
     this.model.on("change:version", change);
+    this.model.on("msg:custom", this.hear);
     resized.observe(this.root);
     this.seen.observe(this.root);
     themed.observe(document.body, { attributeFilter: ["class", "data-jp-theme-light", "data-jp-theme-name"] });
@@ -438,6 +455,7 @@ class Canvas {
     this.later("ready", 60, () => this.tellReady()); // an output that is not shown has no size yet
     signal.addEventListener("abort", () => {
       this.model.off("change:version", change);
+      this.model.off("msg:custom", this.hear);
       for (const observer of [resized, this.seen, themed]) observer.disconnect();
       for (const timer of this.timers.values()) clearTimeout(timer);
       cancelAnimationFrame(this.frame);
@@ -454,6 +472,7 @@ class Canvas {
   send(message) {
     try { this.model.send(message); } catch (error) { this.el.dataset.unsent = String(error); }
   }
+  hear = ({ file, text }) => this.isSeen && save(file, text, "text/html");
   tellWidth = () => this.send({ width: (this.sentWidth = this.width) });
   tellReady = () => this.sentWidth ?? this.send({ ready: true, width: (this.sentWidth = this.width) });
   see(entries) {

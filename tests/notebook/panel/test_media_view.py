@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 from widget_tree import every, html_in
 
-from nbtools.notebook.panel.media_view import MediaView, show_media, state_html, static_html
+from nbtools.notebook.panel.media_view import MediaView
 from nbtools.notebook.plots.line_chart import draw_series
+from nbtools.notebook.plots.media_html import show_media, state_html, static_html
 from nbtools.notebook.widgets import close_tree
 from nbtools.rundir import media
 from nbtools.rundir.media import append

@@ -10,7 +10,7 @@ import pytest
 
 import nbtools as nt
 from nbtools.launcher.supervisor import MachineSamples
-from nbtools.notebook.panel import tab_html
+from nbtools.notebook import run_html
 from nbtools.notebook.panel.snapshot import SystemReader
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -42,11 +42,11 @@ def test_many_gpus_are_shown_by_their_mean_and_their_extremes(tmp_path: Path, re
 
 
 def test_the_line_of_small_curves_shows_each_quantity() -> None:
-    shown = tab_html.machine({"CPU %": [10.0, 43.2], "GPU %/GPU 0": [5.0], "GPU %/GPU 1": [7.0]})
+    shown = run_html.machine({"CPU %": [10.0, 43.2], "GPU %/GPU 0": [5.0], "GPU %/GPU 1": [7.0]})
     assert shown.count("<svg") == 3 and "<b>43%</b>" in shown and "<b>5%</b>" in shown and "GPU 1" in shown
-    assert "Nothing has been measured yet" in tab_html.machine({})
-    assert "<script" not in tab_html.machine({"<script> GB": [float("1e300")]})
-    long = tab_html.machine({"CPU %": [0.0] * 5000 + [90.0] * 5000})
+    assert "Nothing has been measured yet" in run_html.machine({})
+    assert "<script" not in run_html.machine({"<script> GB": [float("1e300")]})
+    long = run_html.machine({"CPU %": [0.0] * 5000 + [90.0] * 5000})
     points = re.findall(r"[\d.]+,([\d.]+)", long)
     assert len(points) == 120 and float(points[0]) > float(points[-1]), "the whole run"
 
@@ -55,9 +55,9 @@ def test_the_line_of_small_curves_shows_each_quantity() -> None:
 def test_the_config_tab_shows_the_uncommitted_changes_escaped_and_cut(tmp_path: Path) -> None:
     files = RunDir.create(tmp_path / "runs", "toy")
     write_json(files.launch, {"name": "toy", "code": {"commit": "a" * 40, "lines": 2500, "sha256": "b" * 64}})
-    assert "Uncommitted" not in tab_html.config(nt.Run(files))
+    assert "Uncommitted" not in run_html.config(nt.Run(files))
     files.source.write_text("+<script>alert(1)</script>\n" * 2500)
-    shown = tab_html.config(nt.Run(files))
+    shown = run_html.config(nt.Run(files))
     assert "Uncommitted changes (2,500 lines)" in shown and shown.count("&lt;script&gt;") == 2000
     assert "<script" not in shown and f"500 more lines: nbtools show {files.path.name} --diff" in shown
 

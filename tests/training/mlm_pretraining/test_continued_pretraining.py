@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from nbtools.cli.output import print_run
 from nbtools.data import corpus
-from nbtools.notebook.panel import tab_html
+from nbtools.notebook import run_html
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.run import Run
@@ -130,7 +130,7 @@ def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
     assert f"weights          {kept['note']}" in capfd.readouterr().out and told in kept["note"]
     run = Run(files.path)
     print_run(run.summary())
-    assert told in capfd.readouterr().out and told in tab_html.config(run)
+    assert told in capfd.readouterr().out and told in run_html.config(run)
 
 
 # --- length and dropout ---------------------------------------------------------------------------

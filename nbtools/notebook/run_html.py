@@ -18,8 +18,8 @@ _NUM_MEASURED = 120
 """Points of the small curves of the machine; each is the mean of a part of the run."""
 
 
-def config(run: Run) -> str:
-    """Return the values of a run: those that differ from the recipe's defaults first, the others folded."""
+def recorded_values(run: Run) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the values of a recipe's run that differ from the defaults, with these, and the others."""
     known = run.config or {}
     values, flags = mapping_at(known, "config"), mapping_at(known, "overridden")
     key = str(known.get("recipe") or run.info.get("recipe") or "")
@@ -33,19 +33,25 @@ def config(run: Run) -> str:
             usual.append((name, shown(value, 200)))
         else:
             own.append((name, shown(value, 200), shown(default, 100) if is_known else "", "flag" * (name in flags)))
-    launch = {**mapping_at(run.info, "launch"), **mapping_at(known, "derived")}
+    return own, usual
+
+
+def config(run: Run) -> str:
+    """Return the values of a run: those that differ from the recipe's defaults first, the others folded."""
+    own, usual = recorded_values(run)
+    launch = {**mapping_at(run.info, "launch"), **mapping_at(run.config or {}, "derived")}
     launched = facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)})
     launched += [(name, shown(value, 200)) for name, value in launch.items() if value not in (None, [], {})]
     head = f"<div style='{FONT}{TEXT}margin:0 0 2px'><b>Differs from the default ({len(own)})</b></div>"
     notes = [(f"weights ({field})", note) for field, note in facts.weights(run.config).items()]
     notes += [("repeats", verdict.removeprefix("repeats "))] if (verdict := reproduced(run)) else []
     launched.append(("again", f"nbtools launch --again {run.id}"))
-    parts = [_table(notes)] * bool(notes)
+    parts = [plain_table(notes)] * bool(notes)
     for title, rows in (("Steered", facts.steered(run.events)), ("Notices", facts.notices(run.files))):
-        parts += [details_html(f"{title} ({len(rows)})", _table(rows), is_open=True)] * bool(rows)
-    parts += [head, _table(own, ("field", "value", "default", ""))] * bool(own)
-    parts += [details_html(f"As by default ({len(usual)})", _table(usual))] * bool(usual)
-    parts += [details_html("Launch", _table(launched), is_open=not values), uncommitted(run)]
+        parts += [details_html(f"{title} ({len(rows)})", plain_table(rows), is_open=True)] * bool(rows)
+    parts += [head, plain_table(own, ("field", "value", "default", ""))] * bool(own)
+    parts += [details_html(f"As by default ({len(usual)})", plain_table(usual))] * bool(usual)
+    parts += [details_html("Launch", plain_table(launched), is_open=not own + usual), uncommitted(run)]
     return "".join(parts)
 
 
@@ -77,7 +83,7 @@ def machine(measured: Mapping[str, Sequence[float]]) -> str:
     return table_html(rows)
 
 
-def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+def plain_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """Return rows of plain text as a table."""
     cells = (
         [literal(first), *(f"<span style='{MONO}'>{literal(cell)}</span>" for cell in rest)] for first, *rest in rows

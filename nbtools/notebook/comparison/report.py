@@ -1,0 +1,165 @@
+"""`report`: runs as one HTML file to send, with curves to hover and zoom, that requests nothing."""
+
+import base64
+import itertools
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import orjson
+
+from nbtools import __version__
+from nbtools.errors import ConfigError, literal, plural, spoken
+from nbtools.metrics.direction import is_cost
+from nbtools.notebook.comparison.overlay import overlay
+from nbtools.notebook.comparison.tables_html import tables_html
+from nbtools.notebook.html_parts import STATES
+from nbtools.notebook.plots import canvas
+from nbtools.notebook.plots.charts import PALETTE, Charts, Size, charts_of
+from nbtools.notebook.plots.decimation import number
+from nbtools.notebook.plots.media_html import static_html
+from nbtools.notebook.plots.metric_names import grouped, kind_of
+from nbtools.notebook.plots.view import Options, view_of, x_ticks
+from nbtools.notebook.run_html import plain_table, recorded_values, uncommitted
+from nbtools.run import facts
+from nbtools.run.compare import Comparison, chosen, compare_runs, parting, world_size
+from nbtools.run.curves import Curves, read_curves
+from nbtools.run.run import Run
+from nbtools.rundir import media
+
+_HERE = Path(__file__).parent
+_MOST_BYTES = 1_000_000
+_CURVE_BYTES = 600_000
+_COLUMN_BYTES = 32
+"""Bytes of a column in base64: x, low, high, mean and bold."""
+_LEAST_COLUMNS, _MOST_COLUMNS = 100, 1000
+"""Columns of a curve; up to 2,000 points are kept as they are."""
+_NUM_OPEN, _NUM_METRICS, _NUM_TICKS = 6, 3, 6
+_PATH = re.compile(r"(?<![\w.…])~?/(?:[^\s'\",;:()\[\]{}<>]*/)?(?=[^\s/])")
+_OF_MACHINE = "machine.host", "variables."
+
+
+def report(*refs: object, path: str | Path, details: bool = False, **options: Any) -> Path:
+    """Write runs as one HTML file below 1 MB: curves, what differs, samples, and the command to repeat each.
+
+    Args:
+        refs: runs, ids, names, or patterns such as `"lr_*"` for names and ids; lists of these.
+        path: the file to write, `report.html`.
+        details: also the uncommitted changes and the scripts' differences, paths, and names of hosts.
+        options: `x`, `log`, `smoothing`, and for several runs `split`, as of `compare`.
+
+    Raises:
+        RunNotFoundError: a reference or pattern fits no run.
+        ConfigError: the path does not end in `.html`.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{path}: the report is HTML, so the name must end in .html")
+    path.write_text(report_html(*refs, details=details, **options), encoding="utf-8")
+    return path
+
+
+def report_html(*refs: object, details: bool = False, **options: Any) -> str:
+    """Return the text of the file that `report` writes."""
+    runs = chosen(refs, None, [])
+    compared = compare_runs(runs) if len(runs) > 1 else None
+    runs = [*compared.runs] if compared else runs
+    curves = [read_curves(run) for run in runs]
+    charts = _charts(runs[0], compared, curves, {"metrics": ("*",), **options})
+    spec, data = canvas.packed(charts)
+    spec["x"]["kinds"] = [charts.x]
+    for chart in spec["charts"][_NUM_OPEN:]:
+        chart["open"] = False
+    spec |= {"alt": "curves", "filter": ""}
+    kept = {"spec": spec, "palette": PALETTE, "data": base64.b64encode(data).decode()}
+    names = [*dict.fromkeys(run.name for run in runs)]
+    named = dict(zip(compared.labels if compared else names, runs, strict=True))
+    lead = [_told(name, run, one) for (name, run), one in zip(named.items(), curves, strict=True)]
+    lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
+    lead = lead if details else [_without_paths(line) for line in lead]
+    tables = [tables_html(compared if details else _public(compared), curves)] if compared else []
+    scripts = Path(canvas.__file__).with_name("canvas.js"), _HERE / "report.js"
+    parts = {
+        "title": literal(", ".join(names)),
+        "lead": "".join(f"<p>{literal(line)}</p>" for line in lead),
+        "footer": f"nbtools {__version__}, {time.strftime('%Y-%m-%d %H:%M')}",
+        "css": Path(canvas.__file__).with_name("canvas.css").read_text(encoding="utf-8"),
+        "charts": orjson.dumps(kept).decode().replace("<", "\\u003c"),
+        "script": "".join(each.read_text(encoding="utf-8") for each in scripts),
+    }
+    room = _MOST_BYTES - sum(map(len, parts.values())) - sum(map(len, tables))
+    tables += [_part(name, run, room // len(runs), details=details) for name, run in named.items()]
+    parts["body"] = "".join(tables)
+    return Template((_HERE / "report.html").read_text(encoding="utf-8")).substitute(parts)
+
+
+def _charts(run: Run, compared: Comparison | None, curves: Sequence[Curves], options: Mapping[str, Any]) -> Charts:
+    """Return all charts, open, with as many columns of each curve as the file has room for."""
+    columns = _CURVE_BYTES // (_COLUMN_BYTES * max(1, sum(map(len, curves))))
+    size = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, columns)), 200
+
+    def sizes(num_open: int) -> list[Size]:
+        return [size] * num_open
+
+    if compared:
+        found = overlay(compared, curves, Options(**options), sizes)
+    else:
+        shown = {name: curves[0][name] for _, names in grouped(curves[0]) for name in names}
+        found = charts_of(view_of(run, shown, **options), sizes)
+    ticks = x_ticks(found.x, *found.limits, _NUM_TICKS)  # those of a plot area as wide as the columns are too many
+    return replace(found, charts=[replace(chart, x_ticks=ticks) for chart in found.charts])
+
+
+def _told(name: str, run: Run, curves: Curves) -> str:
+    """Return what became of a run in a sentence."""
+    took, processes = run.records.duration_s or 0.0, world_size(run) or 0
+    parts = [f"{name} {STATES[run.state][2].lower()}", f"at step {facts.steps(run.step, run.total_steps)}"]
+    parts += [f"after {spoken(took)}"] * bool(took) + [f"on {plural(processes, 'process')}"] * bool(processes)
+    ends = [(metric, curves[metric].ends) for _, each in grouped(curves) for metric in each if not is_cost(metric)]
+    told = [
+        f"{metric} {number(end.last)} (best {number(end.best)} at step {end.best_step:,})"
+        for metric, end in ends
+        if end.best is not None and kind_of(metric) != "baseline"
+    ][:_NUM_METRICS]
+    why = f"; {run.failure.message}" if run.failure else ""
+    return f"{' '.join(parts)}{': ' * bool(told)}{', '.join(told)}{why}"
+
+
+def _parting(name: str, run: Run, first: str, other: Run) -> str:
+    """Return from where on a run has not the values of the first one."""
+    last, parted = parting(run, other, is_repeat=False)
+    same = f"has the values of {first} up to step {last:,}" if last else f"has no steps in common with {first}"
+    return f"{name} {f'differs from {first} from {parted}' if parted else same}"
+
+
+def _public(compared: Comparison) -> Comparison:
+    """Return a comparison without hosts, variables and sources, and without the folders of paths."""
+    shown = [one for one in compared.differences if not one.name.startswith(_OF_MACHINE)]
+    shown = [replace(one, values=tuple(map(_without_paths, one.values))) for one in shown]
+    known = [{name: value for name, value in each.items() if name != "code.script"} for each in compared.facts]
+    return replace(compared, differences=shown, facts=known)
+
+
+def _without_paths(text: str) -> str:
+    return _PATH.sub("…/", text)
+
+
+def _part(name: str, run: Run, room: int, *, details: bool) -> str:
+    """Return the values of a run, its samples within the room that is left, and how to repeat it."""
+    own, _ = recorded_values(run)
+    rows = [tuple(cell if details else _without_paths(cell) for cell in row) for row in own]
+    command = f"nbtools launch --again {run.id}"
+    how = [("run", run.id), ("repeat", command), ("commit", facts.commit(run.info)), ("origin", facts.origin(run.info))]
+    how += facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)}) if details else []
+    parts = [plain_table([row for row in how if row[1]]), plain_table(rows, ("field", "value", "default", ""))]
+    parts += [plain_table(facts.steered(run.events))] * bool(run.events)
+    parts += [uncommitted(run)] * details
+    samples = [static_html(item) for item in media.latest(run.files.media)]
+    ends = itertools.accumulate(map(len, samples))
+    fitting = [sample for sample, end in zip(samples, ends, strict=True) if end < room]
+    left = f"<p>{plural(len(samples) - len(fitting), 'more sample')} left out</p>" * (len(fitting) < len(samples))
+    return f"<h2>{literal(name)}</h2>{''.join([*parts, *fitting])}{left}"
