@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from run_folder import RunFolder
+from waiting import eventually
+from widget_tree import every
 
 from nbtools.cli.commands import main
 from nbtools.errors import ConfigError
 from nbtools.notebook.comparison.report import report, report_html
+from nbtools.notebook.panel.panel import LivePlot
+from nbtools.notebook.plots.canvas import Canvas
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -108,6 +112,16 @@ def test_the_page_zooms_to_what_is_there_and_saves_csv(make: Make, opened: Calla
         page.get_by_role("button", name="csv").click()
     lines = Path(saved.value.path()).read_text().splitlines()
     assert lines[0] == "run,metric,step,value" and lines[1].startswith('"","train/grad_norm",1')
+
+
+def test_the_menu_has_the_browser_save_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, str]] = []
+    monkeypatch.setattr(Canvas, "send", lambda _, content, buffers=None: sent.append(content))
+    panel = LivePlot(run := make("a", num_rows=20))
+    next(each for each in every(panel.widget) if getattr(each, "description", "") == "Report").click()
+    eventually(lambda: sent)
+    assert sent[0]["file"] == f"{run.id}.html" and sent[0]["text"].startswith("<!doctype html>")
+    panel.close()
 
 
 def test_a_terminal_writes_it_and_names_a_wrong_file(make: Make, tmp_path: Path, capsys: Any) -> None:
