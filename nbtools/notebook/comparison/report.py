@@ -13,20 +13,18 @@ from typing import Any
 import orjson
 
 from nbtools import __version__
-from nbtools.errors import ConfigError, literal, plural, spoken
-from nbtools.metrics.direction import is_cost
+from nbtools.errors import ConfigError, literal, plural
+from nbtools.machine.on_end import sentence_on_end
 from nbtools.notebook.comparison.overlay import overlay
 from nbtools.notebook.comparison.tables_html import tables_html
-from nbtools.notebook.html_parts import STATES
 from nbtools.notebook.plots import canvas
 from nbtools.notebook.plots.charts import PALETTE, Charts, Size, charts_of
-from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.media_html import static_html
-from nbtools.notebook.plots.metric_names import grouped, kind_of
+from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import Options, view_of, x_ticks
 from nbtools.notebook.run_html import plain_table, recorded_values, uncommitted
 from nbtools.run import facts
-from nbtools.run.compare import Comparison, chosen, compare_runs, parting, world_size
+from nbtools.run.compare import Comparison, chosen, compare_runs, parting
 from nbtools.run.curves import Curves, read_curves
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -78,7 +76,7 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     kept = {"spec": spec, "palette": PALETTE, "data": base64.b64encode(data).decode()}
     names = [*dict.fromkeys(run.name for run in runs)]
     named = dict(zip(compared.labels if compared else names, runs, strict=True))
-    lead = [_told(name, run, one) for (name, run), one in zip(named.items(), curves, strict=True)]
+    lead = [sentence_on_end(run.files, name, run.state, run.records.exit or {}) for name, run in named.items()]
     lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
     lead = lead if details else [_without_paths(line) for line in lead]
     tables = [tables_html(compared if details else _public(compared), curves)] if compared else []
@@ -112,21 +110,6 @@ def _charts(run: Run, compared: Comparison | None, curves: Sequence[Curves], opt
         found = charts_of(view_of(run, shown, **options), sizes)
     ticks = x_ticks(found.x, *found.limits, _NUM_TICKS)  # those of a plot area as wide as the columns are too many
     return replace(found, charts=[replace(chart, x_ticks=ticks) for chart in found.charts])
-
-
-def _told(name: str, run: Run, curves: Curves) -> str:
-    """Return what became of a run in a sentence."""
-    took, processes = run.records.duration_s or 0.0, world_size(run) or 0
-    parts = [f"{name} {STATES[run.state][2].lower()}", f"at step {facts.steps(run.step, run.total_steps)}"]
-    parts += [f"after {spoken(took)}"] * bool(took) + [f"on {plural(processes, 'process')}"] * bool(processes)
-    ends = [(metric, curves[metric].ends) for _, each in grouped(curves) for metric in each if not is_cost(metric)]
-    told = [
-        f"{metric} {number(end.last)} (best {number(end.best)} at step {end.best_step:,})"
-        for metric, end in ends
-        if end.best is not None and kind_of(metric) != "baseline"
-    ][:_NUM_METRICS]
-    why = f"; {run.failure.message}" if run.failure else ""
-    return f"{' '.join(parts)}{': ' * bool(told)}{', '.join(told)}{why}"
 
 
 def _parting(name: str, run: Run, first: str, other: Run) -> str:
