@@ -13,7 +13,7 @@ _HOME = {
     "Launch": "nbtools.config",
     "Slurm": "nbtools.config",
     "StopOn": "nbtools.config",
-    "compare": "nbtools.notebook.comparison.comparison",
+    "compare": "nbtools.notebook.board.comparison",
     "clean": "nbtools.run.removal.clean",
     "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
@@ -26,10 +26,10 @@ _HOME = {
     "show_media": "nbtools.notebook.panel.media_view",
     "LivePlot": "nbtools.notebook.panel.panel",
     "Playground": "nbtools.notebook.playground.playground",
-    "scaling": "nbtools.notebook.comparison.scaling",
+    "scaling": "nbtools.notebook.board.scaling",
     "RECIPES": "nbtools.recipes",
     "Checkpoint": "nbtools.run.checkpoints",
-    "runs": "nbtools.notebook.run_table.runs",
+    "runs": "nbtools.notebook.board.runs",
     "Run": "nbtools.run.run",
     "RunState": "nbtools.run.state",
     "Program": "nbtools.script.program",
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from nbtools.launcher.resume import reproduce as reproduce
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
-    from nbtools.notebook.comparison.comparison import compare as compare
-    from nbtools.notebook.comparison.scaling import scaling as scaling
+    from nbtools.notebook.board.comparison import compare as compare
+    from nbtools.notebook.board.runs import runs as runs
+    from nbtools.notebook.board.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.form.form import new as new
     from nbtools.notebook.panel.media_view import show_media as show_media
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.notebook.playground.playground import Playground as Playground
-    from nbtools.notebook.run_table.runs import runs as runs
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.checkpoints import Checkpoint as Checkpoint
     from nbtools.run.removal.clean import clean as clean

@@ -32,6 +32,7 @@ SINGLE_MODULES = {
     "machine/devices.py": {"pynvml"},
     "notebook/plots/canvas.py": {"anywidget", "traitlets"},
     "notebook/panel/page.py": {"anywidget", "traitlets"},
+    "notebook/board/actions.py": {"anywidget", "traitlets"},
     "notebook/plots/figure.py": {"PIL"},  # matplotlib's own writer of PNG files
     "notebook/plots/frames.py": {"PIL"},  # animated pictures
     "training/engine/flags.py": {"tyro"},
@@ -50,7 +51,7 @@ LATE_BY_NAME = {
 """The modules that import a module of nbtools by `import_module("nbtools…")`."""
 LATE_IMPORTS = {
     "notebook/form/body.py",  # the panel is loaded when something is launched
-    "notebook/run_table/runs.py",  # and the widgets when a table is displayed, so that scripts need none
+    "notebook/board/runs.py",  # and the widgets when a board is displayed, so that scripts need none
 }
 """The only other modules that import nbtools inside functions."""
 

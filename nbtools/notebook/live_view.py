@@ -1,4 +1,4 @@
-"""The one live view: thread, lock, outputs and actions of a panel, a comparison, a table of runs and a playground."""
+"""The one live view: thread, lock, outputs and actions of a panel, a board and a playground."""
 
 import threading
 import warnings

@@ -75,6 +75,8 @@ class Comparison:
     """Sentences on omitted runs: unreadable ones, repeated ones, and those beyond `MOST_RUNS`."""
     nproc: Sequence[int | None] = ()
     """Per run, the number of its processes; None if it is not recorded."""
+    slots: Sequence[int] = ()
+    """Per run, the number of its colour, which it keeps while others are hidden."""
 
     def values(self, name: str) -> tuple[str, ...]:
         """Return a field's value in each run, also if all are equal; `nproc_per_node` is found without prefix.
@@ -103,15 +105,21 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
         ConfigError: fewer than two runs can be read.
     """
     notes: list[str] = []
-    readable: dict[Run, Facts] = {}
-    for run in _chosen(refs, project, notes):
+    found = compared(_chosen(refs, project, notes), notes)
+    if len(found.runs) < 2:
+        given = "; ".join([f"{plural(len(found.runs), 'run')} to compare, at least 2 are needed", *found.notes])
+        raise ConfigError(f"{given}; nbtools runs lists all")
+    return found
+
+
+def compared(given: Iterable[Run], told: Iterable[str] = ()) -> Comparison:
+    """Read what differs between any number of runs; `told` are sentences that precede its own notes."""
+    notes, readable = [*told], dict[Run, Facts]()
+    for run in given:
         try:
             readable[run] = facts_of(run)
         except OSError as error:
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
-    if len(readable) < 2:
-        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least 2 are needed", *notes])
-        raise ConfigError(f"{given}; nbtools runs lists all")
     runs = [*readable][:MOST_RUNS]
     if others := [*readable][MOST_RUNS:]:
         names = ", ".join(run.id for run in others)
@@ -120,7 +128,8 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
     differences = _differences(runs, facts)
     sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
     labels = _labels(runs, differences)
-    return Comparison(runs, labels, facts, differences, sources, notes, [world_size(run) for run in runs])
+    nproc = [world_size(run) for run in runs]
+    return Comparison(runs, labels, facts, differences, sources, notes, nproc, range(len(runs)))
 
 
 def ends_of(name: str, series: Series) -> Ends:

@@ -122,6 +122,8 @@ class Chart:
     veil: float | None = None
     """Position up to which the curves are the parent's."""
     badge: Badge | None = None
+    section: str = ""
+    """Heading above the chart and those after it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The tables of a comparison as HTML: scaling, best and last values, and differences."""
+"""The tables of a comparison as HTML: scaling; and state, differences, best and last values of each run."""
 
 from collections.abc import Sequence
 from difflib import unified_diff
@@ -8,7 +8,7 @@ import numpy as np
 
 from nbtools.errors import literal, plural
 from nbtools.metrics.direction import direction_of
-from nbtools.notebook.comparison.overlay import role
+from nbtools.notebook.board.overlay import role
 from nbtools.notebook.html_parts import BORDER, DARK, FONT, MONO, MUTED, NO_FORMULAS, TEXT, diff, table_html
 from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
@@ -17,13 +17,14 @@ from nbtools.run import facts
 from nbtools.run.compare import MOST_RUNS, Comparison
 from nbtools.run.curves import Curves, Sketch
 
-_MOST_METRICS = 8
-# The colours of the runs as in the charts, in either theme.
-_COLOURS = "".join(
+_MOST_METRICS, _MOST_COLUMNS = 8, 8
+"""In the table: metrics, and columns beyond which the runs are its columns unless they are more."""
+COLOURS = "".join(
     f"{page}.nbtools-run{index}{{color:{colours[f'run{index}']}}}"
     for page, colours in (("", PALETTE["light"]), (f"{DARK} ", PALETTE["dark"]))
-    for index in range(20)
+    for index in range(MOST_RUNS)
 )
+"""CSS of the colours of the runs as in the charts, in either theme."""
 _CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:{BORDER}"
 
 
@@ -31,8 +32,8 @@ def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
     scaling = _table("Scaling", rows, note) if rows else ""
-    parts = [_notes(comparison), scaling, _ends(comparison, curves), _differences(comparison)]
-    text, colours = "".join(parts), f"<style>{_COLOURS}</style>"
+    parts = [_notes(comparison), scaling, _table_of(comparison, curves) if comparison.runs else ""]
+    text, colours = "".join(parts), f"<style>{COLOURS}</style>"
     return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{colours}{text}</div>"
 
 
@@ -45,7 +46,8 @@ def _notes(comparison: Comparison) -> str:
     return "".join(f"<div style='{MUTED}'>{literal(line)}</div>" for line in lines)
 
 
-def _swatch(index: int) -> str:
+def swatch(index: int) -> str:
+    """Return a sample of the line of a run as HTML."""
     colour, dash = role(index)
     dashes = f" stroke-dasharray='{' '.join(f'{2 * part:g}' for part in dash)}'" if dash else ""
     return (
@@ -56,8 +58,8 @@ def _swatch(index: int) -> str:
 
 def _run_cells(comparison: Comparison) -> list[str]:
     return [
-        f"<span title='{literal(run.id)}'>{_swatch(index)}{literal(label)}</span>"
-        for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True))
+        f"<span title='{literal(run.id)}'>{swatch(slot)}{literal(label)}</span>"
+        for run, label, slot in zip(comparison.runs, comparison.labels, comparison.slots, strict=True)
     ]
 
 
@@ -69,52 +71,42 @@ def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
     return f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>{table}</div>{below}"
 
 
-def _differences(comparison: Comparison) -> str:
-    if not comparison.differences:
-        return f"<div style='{MUTED}margin:12px 0 2px'>No recorded field, version or line of code differs.</div>"
-    runs = _run_cells(comparison)
-    fields = [literal(difference.name) for difference in comparison.differences]
-    columns = [[literal(value) for value in difference.values] for difference in comparison.differences]
-    rows = [[run, *values] for run, values in zip(runs, zip(*columns, strict=True), strict=True)]
-    table = [["run", *fields], *rows]
-    if len(comparison.differences) > len(comparison.runs):
+def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    """Return state, differing fields, and best and last values of the runs as one table, and how scripts differ."""
+    ends, num_others = _ends(curves)
+    steps = [facts.steps(run.step, run.total_steps) for run in comparison.runs]
+    columns = [("state", [str(run.state) for run in comparison.runs]), ("step", steps), *ends]
+    columns[2:2] = [(literal(one.name), list(map(literal, one.values))) for one in comparison.differences]
+    table = [["field", *_run_cells(comparison)], *([name, *values] for name, values in columns)]
+    if len(columns) <= max(len(comparison.runs), _MOST_COLUMNS):
         table = [list(row) for row in zip(*table, strict=True)]
-        table[0][0] = "field"
+        table[0][0] = "run"
+    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
+    notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)
+    notes += ["best (at its step) → last; the best of all runs is bold"] * bool(ends)
+    notes += [plural(num_others, "more metric")] * bool(num_others)
+    notes += ["(not recorded): the run is older than the field; the value shown applied then"] * has_old
     scripts = [facts.get("code.script", "") for facts in comparison.facts]
     codes = [
         diff(f"Script of {label} against that of {comparison.labels[0]}", lines, "script.py in the run's directory")
         for label, script in zip(comparison.labels, scripts, strict=True)
         if scripts[0] and script and (lines := _diff(scripts[0], script))
     ]
-    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
-    note = "(not recorded): the run is older than the field; the value shown applied then" if has_old else ""
-    return _table("What differs", table, note) + "".join(codes)
+    return _table("What differs", table, "; ".join(notes)) + "".join(codes)
+
+
+def _ends(curves: Sequence[Curves]) -> tuple[list[tuple[str, list[str]]], int]:
+    """Return best and last value of the metrics in each run, those with a best value first; and how many are left."""
+    names = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
+    names = sorted(dict.fromkeys(names), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
+    best = {name: _best_of(name, curves) for name in names[:_MOST_METRICS]}
+    cells = [(literal(name), [_end_cell(one.get(name), value) for one in curves]) for name, value in best.items()]
+    return cells, len(names) - len(cells)
 
 
 @lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
 def _diff(first: str, other: str) -> Sequence[str]:
     return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
-
-
-def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
-    names = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
-    names = list(dict.fromkeys(names))
-    names = sorted(names, key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
-    if not (shown := names[:_MOST_METRICS]):
-        return ""
-    rows = [["run", "state", "step", *(literal(name) for name in shown)]]
-    best = {name: _best_of(name, curves) for name in shown}
-    for run, cell, one in zip(comparison.runs, _run_cells(comparison), curves, strict=True):
-        try:
-            told = [literal(str(run.state)), literal(facts.steps(run.step, run.total_steps))]
-        except OSError as error:
-            told = [literal(str(error)[:60]), ""]
-        rows.append([cell, *told, *(_end_cell(one.get(name), best[name]) for name in shown)])
-    others = len(names) - len(shown)
-    note = "best (at its step) → last; the best of all runs is bold"
-    if others > 0:
-        note += f"; {plural(others, 'more metric')}"
-    return _table("Best and last", rows, note)
 
 
 def _best_of(name: str, curves: Sequence[Curves]) -> float | None:
